@@ -1,6 +1,13 @@
-"""The Python interface: ``attention`` answers one question, ``sweep`` a grid of them as columns.
+"""The Python interface: a function for each command; its options by name, with underscores, and its arguments in their order.
+
+``perfmodel.matmul(m=8192, n=128, k=8192)`` is the object that ``perfmodel matmul -m 8192 -n 128 -k 8192 --json`` prints, a dict:
+``answer`` gives it for any command. Two have more to give. ``attention`` returns the Comparison that its report is made of, and
+``sweep`` columns of a grid in memory; their JSON is ``answer("attention", ...)`` and ``answer("sweep", ...)``.
 
 >>> import perfmodel
+>>> perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)["bytes"]
+17179869184
+
 >>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
 >>> [(result.algorithm.name, result.total.flops, result.total.bound) for result in found.results]
 [('standard', 68719476736, 'dram'), ('flash2', 68719476736, 'tensor')]
@@ -14,11 +21,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.plugins import docstring
 from perfmodel.core.question import converted, from_python, of_kind
 
 if TYPE_CHECKING:
@@ -28,6 +37,42 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 32
 """Largest size of a sweep's columns in memory, unless the caller allows more."""
+
+
+def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:
+    """The object that ``perfmodel COMMAND --json`` prints for these options: shapes, units and sources as there.
+
+    ``places``: the command's arguments, such as the name of a model; of ``hardware``, first ``list`` or ``show``. ``options``: those
+    of the command with underscores, by the name of their field (``direction`` for ``--pass``); a list where one may be repeated.
+    UsageError for options without a meaning; DataError and UnavailableError as the command says them.
+
+    >>> found = answer("softmax", rows=4096, cols=32768)
+    >>> [result["algorithm"] for result in found["results"]]
+    ['safe', 'online', 'fused']
+    """
+    from perfmodel.cli import command_app
+    from perfmodel.commands._command import report_of
+    from perfmodel.report.formats.json import render
+    from perfmodel.sweep.values import scalar
+
+    taken = [scalar(value) for value in places], {name: scalar(value) for name, value in options.items()}
+    found: dict[str, Any] = json.loads(render(report_of(command_app(command), command, *taken)))
+    return found
+
+
+def function(name: str) -> Callable[..., Any]:
+    """``perfmodel.NAME`` of a command: ``attention``, ``sweep``, or its ``answer`` with its help; UsageError for no command."""
+    if name in _OWN:
+        return _OWN[name]
+    from perfmodel.cli import command_app
+
+    def asked(*places: Any, **options: Any) -> dict[str, Any]:
+        return answer(name, *places, **options)
+
+    [*_, one] = command_app(name).registered_commands
+    asked.__name__ = asked.__qualname__ = name
+    asked.__doc__ = f"{docstring(one.callback)}\n\n{docstring(answer)}"
+    return asked
 
 
 def attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
@@ -45,11 +90,12 @@ def attention(*, hardware: str | Device | None = None, implementation: str | Non
     (134348800, 128)
     """
     from perfmodel.core.hardware import Device
+    from perfmodel.core.question import DEFAULT_DEVICE
     from perfmodel.kernels.attention.question import AttentionQuestion
-    from perfmodel.sweep.base import DEFAULT_DEVICE, device_named
+    from perfmodel.sweep.base import device_named
     from perfmodel.sweep.values import scalar
 
-    asked = from_python(AttentionQuestion, {name: scalar(value) for name, value in options.items()}, "attention")
+    [asked] = from_python([AttentionQuestion], {name: scalar(value) for name, value in options.items()}, "attention")
     if hardware is not None and not isinstance(hardware, (str, Device)):
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
@@ -158,3 +204,6 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     for one in found:
         of_kind(name, one, isinstance(one, str), "a text or a list of texts")
     return found
+
+
+_OWN: dict[str, Callable[..., Any]] = {"attention": attention, "sweep": sweep}

@@ -1,165 +1,31 @@
-"""Find and read data files: device profiles, workload configurations and models. The only module that reads YAML.
-
-Input files are data from anywhere: size, depth, aliases and duplicate keys are checked before a value is built.
-"""
+"""Find device profiles, workload configurations, models and systems by name, and read them."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
-from perfmodel.core.checks import read_text
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.files import read_json, read_yaml, validated_section
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from perfmodel.core.hardware import Device
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.training.step.system import System
 
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 20
 _PACKAGE = Path(__file__).parent
 
 _Model = TypeVar("_Model")
-_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
-_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NUMBERS = {
-    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*|0b[01]+|0x[0-9a-fA-F]+)$"),
-    "tag:yaml.org,2002:float": re.compile(
-        r"(?:[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-}
-"""What a number looks like. YAML 1.1 would also read 1:30 as 90, in base 60, 020 as 16 and 5__1 as 51: here they are text."""
-
-
-def _resolvers() -> dict[str, list[tuple[str, Any]]]:
-    """By the first character of a text: how its kind is told."""
-    usual = _BaseLoader.yaml_implicit_resolvers
-    return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in known] for first, known in usual.items()}
-
-
-_Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resolvers()})
 
 
 def data_folder(name: str) -> Path:
     """``hardware_specs`` or ``configs``: inside an installed package, beside it in a source tree."""
     inside = _PACKAGE / "_data" / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
-
-
-# Reading YAML
-
-
-def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
-    """The document in ``path`` and the line on which each of its values stands, by the path to it."""
-    text = _read_text(path)
-    if _nesting(text) > 4 * MAX_DEPTH:  # the C parser recurses: refuse before it overflows the stack
-        raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        lines: dict[tuple[str | int, ...], int] = {}
-        return (None if node is None else _build(loader, node, (), lines, set())), lines
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise DataError(f"{path}, line {line}: {error.problem}", "mend the YAML there") from None
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    finally:
-        loader.dispose()
-
-
-def _read_text(path: Path) -> str:
-    return read_text(path, MAX_BYTES, "this is no profile or configuration; those take a few KiB")
-
-
-def _nesting(text: str) -> int:
-    """An upper estimate of how deep ``text`` nests on one line or in brackets, without parsing it."""
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
-        deepest = max(deepest, depth)
-    stacked = max((len(run) // 2 for run in re.findall(r"(?:[-?:][ \t]+){8,}", text)), default=0)
-    return max(deepest, stacked)
-
-
-def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], seen: set[int]) -> Any:
-    """Plain Python values of ``node``; refuses aliases, duplicate keys and deep nesting."""
-    lines[place] = node.start_mark.line + 1
-    problem = None
-    if id(node) in seen:
-        problem = "aliases (*name) are not allowed; write the value out"
-    elif len(place) > MAX_DEPTH:
-        problem = f"nested deeper than {MAX_DEPTH} levels"
-    elif node.tag not in _TAGS:
-        problem = f"tag {node.tag!r} is not allowed; quote the value if it is text"
-    if problem:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    seen.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return loader.construct_object(node)
-        except ValueError as error:
-            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
-    if isinstance(node, yaml.SequenceNode):
-        return [_build(loader, item, (*place, index), lines, seen) for index, item in enumerate(node.value)]
-    mapping: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
-        if not isinstance(key, str):
-            raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key_node.start_mark)
-        if key in mapping:
-            raise yaml.MarkedYAMLError(problem=f"key {key!r} appears twice", problem_mark=key_node.start_mark)
-        mapping[key] = _build(loader, value_node, (*place, key), lines, seen)
-    return mapping
-
-
-def _validated(path: Path, section: tuple[str, ...], validate: Callable[[Any], _Model]) -> _Model:
-    """The mapping under ``section`` of ``path``, validated; DataError names file, line, field and what was expected."""
-    from pydantic import ValidationError
-
-    raw, lines = read_yaml(path)
-    for key in section:
-        raw = raw.get(key) if isinstance(raw, dict) else None
-    if not isinstance(raw, dict):
-        what = f"no mapping {'.'.join(section)!r} in it" if section else "empty or not a mapping of keys to values"
-        raise DataError(f"{path}: {what}")
-    try:
-        return validate(raw)
-    except ValidationError as error:
-        raise DataError(_first_problem(path, section, error, lines)) from None
-    except DataError as error:
-        raise DataError(f"{path}: {error.message}", error.fix) from None
-
-
-def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    first = next((one for one in problems if one["type"] in _UNKNOWN), problems[0])  # a name misspelt is also one that is missing
-    place = (*section, *first["loc"])
-    known = place
-    while known and known not in lines:
-        known = known[:-1]
-    text = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-    field = ".".join(map(str, place))
-    message = f"{path}, line {lines.get(known, 1)}: {field + ': ' if field else ''}{text[:1].lower()}{text[1:]}"
-    return message if len(problems) == 1 else f"{message} (and {len(problems) - 1} more)"
-
-
-_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
-_WORDS = {
-    "unexpected_keyword_argument": "unknown field; take it out or mend its name",
-    "missing": "this field is required",
-}
 
 
 # Device profiles
@@ -175,15 +41,34 @@ def find_device(name: str) -> Device:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
+    words = sorted({*ids, *"-".join(ids).split("-")})
+    found = _meant(name, ids, "--hardware: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
+    return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
+
+
+def _meant(
+    name: str, known: list[str], option: str, kind: str, file: str, words: list[str] | None = None, otherwise: str | None = None
+) -> str:
+    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words.
+
+    UsageError begins with ``option`` and suggests the nearest of ``words``, else says ``otherwise``, or to give the path of a ``file``.
+    """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in ids else [known for known in ids if set(wanted.split("-")) <= set(known.split("-"))]
+    matches = [wanted] if wanted in known else [one for one in known if set(wanted.split("-")) <= set(one.split("-"))]
     if not matches or not wanted:
-        words = sorted({*ids, *"-".join(ids).split("-")})
-        hint = suggest(wanted, words, "see 'perfmodel hardware list'")
-        raise UsageError(f"--hardware: no device is called {name!r}", f"{hint}; or give the path of a profile, ending in .yaml")
+        hint = suggest(wanted, words or known, otherwise)
+        raise UsageError(f"{option}no {kind} is called {name!r}", f"{hint}; or give the path of {file}")
     if len(matches) > 1:
-        raise UsageError(f"--hardware: {name!r} could be any of {len(matches)} devices", f"say which: {', '.join(matches)}")
-    return _shipped_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
+        raise UsageError(f"{option}{name!r} could be any of {len(matches)} {kind}s", f"say which: {', '.join(matches)}")
+    return matches[0]
+
+
+def _trusted(path: Path, built: Callable[[Any], _Model], checked: Callable[[Path], _Model]) -> _Model:
+    """The content of a shipped file as ``built``, which checks nothing; ``checked`` where someone has edited it, to say what is wrong."""
+    try:
+        return built(read_yaml(path)[0])
+    except (AttributeError, DataError, KeyError, TypeError):
+        return checked(path)
 
 
 def calibrated_devices() -> list[Device]:
@@ -201,7 +86,7 @@ def load_device(path: Path) -> Device:
     """The profile in ``path``, validated, its calibrations too."""
     from perfmodel.core.sanity import validated
 
-    device = _validated(path, (), validated)
+    device = validated_section(path, (), validated)
     if device.calibration:
         from perfmodel.timing.base import check_calibrations
 
@@ -221,10 +106,7 @@ def _read_once(path: Path, changed: int) -> Device:
     """The profile in ``path``; ``changed``: when it was, so that an edited one is read again."""
     from perfmodel.core.hardware import trusted
 
-    try:
-        return trusted(read_yaml(path)[0])
-    except (AttributeError, DataError, KeyError, TypeError):
-        return load_device(path)  # someone edited it: say what is wrong
+    return _trusted(path, trusted, load_device)
 
 
 # Configurations
@@ -252,35 +134,10 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
     def validate(raw: dict[str, Any]) -> _Model:
         return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})
 
-    return _validated(path, (section,), validate)
+    return validated_section(path, (section,), validate)
 
 
 # Models
-
-
-def read_json(path: Path) -> Any:
-    """The JSON document in ``path``; DataError for one that is too large, too deep, ambiguous or no JSON."""
-    text = _read_text(path)
-    try:
-        return parse_json(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: {error.msg[:1].lower()}{error.msg[1:]}", "mend the JSON there") from None
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
-
-
-def parse_json(text: str, **options: Any) -> Any:
-    """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number of thousands of digits."""
-    if _nesting(text) > 4 * MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    return json.loads(text, object_pairs_hook=_mapping, **options)
-
-
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} appears twice")
-    return found
 
 
 def model_names() -> list[str]:
@@ -292,22 +149,11 @@ def find_model(name: str) -> ModelSpec:
     """The model that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a config.json."""
     if name.endswith((".json", ".yaml", ".yml")) or "/" in name:
         return load_model(Path(name))
-    names = model_names()
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
-    if not matches or not wanted:
-        hint = suggest(wanted, names)
-        raise UsageError(f"no model is called {name!r}", f"{hint}; or give the path of a config.json")
-    if len(matches) > 1:
-        raise UsageError(f"model {name!r} could be any of {len(matches)}", f"say which: {', '.join(matches)}")
     from perfmodel.transformer.hf import spec
 
-    path = data_folder("configs") / "models" / f"{matches[0]}.yaml"
-    raw = read_yaml(path)[0]
-    try:
-        return spec(raw["config"], matches[0], raw["source"])
-    except (DataError, KeyError, TypeError):
-        return load_model(path)  # someone edited it: say what is wrong
+    found = _meant(name, model_names(), "", "model", "a config.json")
+    path = data_folder("configs") / "models" / f"{found}.yaml"
+    return _trusted(path, lambda raw: spec(raw["config"], found, raw["source"]), load_model)
 
 
 def load_model(path: Path) -> ModelSpec:
@@ -347,22 +193,13 @@ def find_system(name: str) -> System:
     """The system that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a file."""
     from perfmodel.transformer.training.step.system import trusted, validated
 
+    def checked(path: Path) -> System:
+        return validated_section(path, (), validated)
+
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        return _validated(Path(name), (), validated)
-    names = system_names()
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
-    if not matches or not wanted:
-        raise UsageError(
-            f"--system: no system is called {name!r}", f"{suggest(wanted, names)}; or give the path of a file, ending in .yaml"
-        )
-    if len(matches) > 1:
-        raise UsageError(f"--system: {name!r} could be any of {len(matches)} systems", f"say which: {', '.join(matches)}")
-    path = data_folder("configs") / "systems" / f"{matches[0]}.yaml"
-    try:
-        return trusted(read_yaml(path)[0])
-    except (AttributeError, DataError, KeyError, TypeError):
-        return _validated(path, (), validated)  # someone edited it: say what is wrong
+        return checked(Path(name))
+    found = _meant(name, system_names(), "--system: ", "system", "a file, ending in .yaml")
+    return _trusted(data_folder("configs") / "systems" / f"{found}.yaml", trusted, checked)
 
 
 def system_of(device: str) -> System | None:

@@ -17,11 +17,12 @@ from operator import ge, gt, le, lt
 from pkgutil import resolve_name
 from typing import Any
 
-from perfmodel.catalog import data_folder, find_device, read_yaml
+from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.formula import FAULTS, function, names_in, read, value
-from perfmodel.core.plugins import docstring
+from perfmodel.core.plugins import docstring, make_callable
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import parse
 
@@ -32,6 +33,7 @@ VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
 STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
 """What a check reads: the claim as it stands; the same with a label put right; the claim where it leaves something out."""
 
+make_callable(__name__)
 _device = cache(find_device)
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import typer
@@ -35,8 +34,14 @@ def command_names() -> list[str]:
     return module_names(commands.__path__)
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"{commands.__name__}.{name}")
+def command_app(command: str) -> typer.Typer:
+    """The application of a command, in ``commands/`` under its name; UsageError if there is none."""
+    name = command.replace("-", "_")
+    if name not in command_names():
+        raise UsageError(f"there is no command {command!r}", suggest(command, command_names()))
+    module = import_module(f"{commands.__name__}.{name}")
+    app: typer.Typer = getattr(module, "app", None) or getattr(module, name)
+    return app
 
 
 def _summary(name: str) -> str:
@@ -54,11 +59,7 @@ class CommandGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command in ``commands/<cmd_name>.py``."""
-        name = cmd_name.replace("-", "_")
-        if name not in command_names():
-            raise UsageError(f"there is no command {cmd_name!r}", suggest(cmd_name, command_names()))
-        module = _module(name)
-        app = getattr(module, "app", None) or getattr(module, name)
+        app = command_app(cmd_name)
         for one in app.registered_commands:
             one.help = one.help or docstring(one.callback)
         command = typer.main.get_command(app)

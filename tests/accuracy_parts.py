@@ -15,7 +15,7 @@ import tuned
 from drawn_rows import ALIKE, WIDER
 
 from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
-from perfmodel.validation.calibrate import HIGH, LOW
+from perfmodel.validation.statistics import HIGH, LOW
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

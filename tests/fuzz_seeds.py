@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from fuzzing import RECORDS, all_commands, answer, command, examples, readers
 
-from perfmodel.catalog import load_config, read_json
+from perfmodel.catalog import load_config
+from perfmodel.core.files import read_json
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.compare import metrics_of
 
@@ -159,8 +160,10 @@ SEEDS: dict[str, list[Seeds]] = {
     "perfmodel.kernels.attention.patterns.read_pattern": [
         Seeds(".txt", ["0 0\n1 1\n2 0 # a comment\n"], ["attention --n 512 --d 64 --algorithm block-sparse --pattern {}"])
     ],
-    "perfmodel.catalog.read_yaml": [Seeds(".yaml", [{"a": [1, {"b": "c"}]}, "a: {b: [1, 2.5, ~, true, text]}\n# comment\nc: |\n  text\n"])],
-    "perfmodel.catalog.read_json": [Seeds(".json", [{"a": [1, 2.5, None, True, {"b": "c"}]}])],
+    "perfmodel.core.files.read_yaml": [
+        Seeds(".yaml", [{"a": [1, {"b": "c"}]}, "a: {b: [1, 2.5, ~, true, text]}\n# comment\nc: |\n  text\n"])
+    ],
+    "perfmodel.core.files.read_json": [Seeds(".json", [{"a": [1, 2.5, None, True, {"b": "c"}]}])],
     "perfmodel.catalog.load_device": [
         Seeds(".yaml", [device(), sparse_device()], [*with_device(), "hardware show {} --explain", "hardware check {}"])
     ],

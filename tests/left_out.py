@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Prediction, predict
+from perfmodel.timing.predict import Prediction, TimeRequest, predict
 from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import half_widths, with_borrowed
 from perfmodel.validation.records import Record, held_out
@@ -24,6 +24,8 @@ def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device
     for own in points([r for r in listed if r.hardware == name], bare).values():
         for point in own:
             if held_out(point.record):
-                made = predict(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: fallbacks)
+                made = predict(
+                    TimeRequest(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: fallbacks)
+                )
                 found.append((point.record, made))
     return found

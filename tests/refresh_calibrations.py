@@ -16,7 +16,8 @@ from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, _flow, from_records
+from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
+from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import read_records, shipped_records
 
 SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
@@ -46,7 +47,7 @@ def _block(block: Calibration) -> str:
     lines = []
     for group in groups:
         pairs = [(name, getattr(block, name)) for name in group if getattr(block, name) is not None]
-        lines.append(", ".join(f"{name}: {_flow(value)}" for name, value in pairs))
+        lines.append(", ".join(f"{name}: {flow(value)}" for name, value in pairs))
     return "  - {" + ",\n     ".join(lines) + "}\n"
 
 

@@ -12,18 +12,18 @@ import pytest
 
 from perfmodel.sweep.parts import Output, kept
 from perfmodel.sweep.run import Chunk, Runner
-from perfmodel.sweep.run_sweep import Search, complete, run_sweep
+from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
 ROWS = 100 * 2 * 20 * 2
 MEMORY = 1 << 19
-STUDY, SEARCH = complete(SweepStudy("attention", AXES), Search())
+STUDY = SweepStudy("attention", AXES).complete()
 
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
     form = path.suffix.removeprefix(".") or "parquet"
-    return run_sweep(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
+    return run_sweep(study, Output(path, form, folder=not path.suffix, resume=resume), memory)
 
 
 def rows_in(path: Path) -> int:

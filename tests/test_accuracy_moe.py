@@ -73,7 +73,7 @@ def test_experts_are_better_known_than_as_equal_matmuls():
     """The same layers as that many equal matmuls by cuBLAS: what is predicted where no experts are calibrated."""
     from perfmodel.kernels.matmul import Matmul
     from perfmodel.timing.base import Case
-    from perfmodel.timing.predict import predict
+    from perfmodel.timing.predict import TimeRequest, predict
 
     device, worse = find_device(H100), []
     for row in own(H100, TRITON):
@@ -82,7 +82,8 @@ def test_experts_are_better_known_than_as_equal_matmuls():
             rows_each = -(-w.rows // w.touched)
             up, down = ((2 * w.width, w.hidden), (w.hidden, w.width))
             made = sum(
-                predict(Case(Matmul(rows_each, n, k, w.touched), "cublas"), "matmul", "bf16", device, 0.0).seconds for n, k in (up, down)
+                predict(TimeRequest(Case(Matmul(rows_each, n, k, w.touched), "cublas"), "matmul", "bf16", device, 0.0)).seconds
+                for n, k in (up, down)
             )
             worse.append(abs(made / row.record.time_s.median - 1))
     assert quantile(worse, 0.5) > 1.5 * quantile([abs(row.error) for row in own(H100, TRITON)], 0.5)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,12 +14,16 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from fuzzing import answer
+from fuzz_seeds import MEASURING
+from fuzzing import all_commands, answer, command, examples
 
 import perfmodel
 from perfmodel.core.errors import UsageError
 
-PUBLIC = ["Report", "__version__", "api", "attention", "sweep"]
+PUBLIC = ["Report", "__version__", "answer", "api", "attention", "sweep"]
+REPORTING = [name for name in all_commands() if name != "hardware check"]
+"""Commands that give a report; the other one prints a line."""
+LINES = MEASURING | {"compare": "compare a100-sxm-80gb h200 --model 'llama-3-8b decode'"}
 
 
 def test_public_names() -> None:
@@ -52,6 +58,52 @@ def test_attention_is_exact_and_says_what_it_does_not_know() -> None:
     assert [result.direction for result in found.results] == ["forward", "backward", "both"]
     with pytest.raises(UsageError, match="no option 'kvheads'"):
         perfmodel.attention(n=64, d=64, kvheads=3)
+
+
+@pytest.mark.parametrize("name", REPORTING)
+def test_a_command_is_a_function_that_gives_its_json(name: str, tmp_path, monkeypatch) -> None:
+    """With the options of the command's example, as its parser reads them, by the name of their field."""
+    monkeypatch.chdir(tmp_path)
+    line = shlex.split(LINES[name]) if name in LINES else examples(name)[0]
+    words = line[len(name.split()) :]
+    options = {key: value for key, value in command(name).make_context(name, list(words)).params.items() if value not in (None, (), [])}
+    first, *group = name.replace("-", "_").split()
+    given = perfmodel.answer(first, *group, **options)
+    assert given == json.loads(answer([*line, "--json"])[1])
+    if first not in ("attention", "sweep"):
+        assert getattr(perfmodel, first)(*group, **options) == given
+        assert name.rsplit(maxsplit=1)[-1] in getattr(perfmodel, first).__doc__ or first in ("claims", "remat", "report")
+    with pytest.raises(UsageError, match="has no option 'foo'"):
+        perfmodel.answer(first, *group, **options, foo=3)
+
+
+def test_arguments_of_a_command_are_given_by_place() -> None:
+    assert perfmodel.kv_cache("llama-3-8b", n=64) == perfmodel.kv_cache(model="llama-3-8b", n=64)
+    assert perfmodel.claims("S029") == perfmodel.claims(ids=["S029"])
+    for wrong, words in (
+        (lambda: perfmodel.matmul(64, n=64, k=64), "matmul takes 0 values without a name"),
+        (perfmodel.batch, "batch needs name"),
+        (lambda: perfmodel.matmul(m=-1, n=64, k=64), "m is -1"),
+        (lambda: perfmodel.remat(layers=10, relu=True), "--relu goes with --autograd"),
+        (lambda: perfmodel.hardware("h200"), "hardware h200 is no command"),
+        (lambda: perfmodel.answer("foo"), "there is no command 'foo'"),
+        (lambda: perfmodel.roofline(ncu_command=True), "only prints a command"),
+        (lambda: perfmodel.hardware("check", "h200"), "gives no report"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            wrong()
+
+
+def test_the_page_on_python_runs() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    code = [block.partition("\n")[2] for block in page.split("```")[1::2]]
+    assert len(code) == 2
+    exec("".join(code), {})
+
+
+def test_a_report_is_written_from_python(tmp_path) -> None:
+    path = tmp_path / "found.json"
+    assert perfmodel.softmax(rows=64, cols=64, output=str(path)) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("implementation", ["torch-sdpa-cudnn", "torch-eager"])

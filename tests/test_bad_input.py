@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfmodel.catalog import read_yaml
+from perfmodel.core.files import read_yaml
 
 PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text()
 

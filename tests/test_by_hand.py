@@ -14,15 +14,13 @@ from perfmodel.catalog import find_device, find_model
 from perfmodel.core.cache import dram_bytes, held_bytes, resident_blocks
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.hardware import Quantity
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.patterns import Density
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
-from perfmodel.kernels.experts import kernel as experts_kernel
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import kernels_of, nearest, roof_s, with_parts
@@ -32,8 +30,7 @@ from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.layer_time import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
-from perfmodel.transformer.training.step.system import LinkLevel, System, calibrated, exchange_seconds, slower
+from perfmodel.transformer.training.step.system import DATA, Exchange, LinkLevel, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 
@@ -76,7 +73,7 @@ def test_tiles_are_wide_from_hopper_on() -> None:
 def test_a_wave_of_tiles_is_as_square_as_the_grid_allows(m: int, n: int) -> None:
     """Panels far beyond the L2: DRAM sees each once per wave that meets it; a wave is s x s tiles, or the whole of a short side."""
     k, tile = 65536, 128
-    [kernel] = matmul_kernels(Matmul(m, n, k), Tile(tile, tile))
+    [kernel] = Matmul(m, n, k).kernels(Tile(tile, tile))
     assert kernel.launch is not None
     slots = resident_blocks(kernel.launch, H200)
     down, across = m // tile, n // tile
@@ -106,7 +103,7 @@ def test_a_record_without_a_tile_is_taken_at_128_by_128() -> None:
 
 def test_experts_move_hidden_states_both_ways_and_weights_once() -> None:
     w = Experts(tokens=4, hidden=8, width=16, experts=4, experts_per_token=2, touched=3)
-    moved = {(access.tensor, access.kind): access.bytes for access in experts_kernel(w).accesses}
+    moved = {(access.tensor, access.kind): access.bytes for access in w.kernels(Tile(1, 1))[0].accesses}
     assert moved == {("hidden states", "read"): 4 * 8 * 2, ("weights", "read"): 3 * 3 * 8 * 16 * 2, ("result", "write"): 4 * 8 * 2}
 
 
@@ -139,7 +136,7 @@ def test_matmuls_of_experts_write_a_row_per_pair() -> None:
 
 
 def test_split_k_adds_up_its_parts() -> None:
-    product, total = matmul_kernels(Matmul(64, 32, 128, batch=2, split_k=4), Tile(64, 32))
+    product, total = Matmul(64, 32, 128, batch=2, split_k=4).kernels(Tile(64, 32))
     outputs = 2 * 64 * 32
     assert product.bytes("write") == total.bytes("read") == 4 * outputs * 4, "partial sums in fp32"
     assert total.bytes("write") == outputs * 2

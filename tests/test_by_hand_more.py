@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from perfmodel import api
-from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, read_yaml
+from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
 from perfmodel.core.cache import dram_bytes, resident_blocks
-from perfmodel.core.cost import READ, Access, Kernel, Launch, Tile
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -37,13 +38,12 @@ from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
 from perfmodel.study.workloads import MatmulOptions, Workload
-from perfmodel.sweep import attention as attention_sweep
-from perfmodel.sweep import kv_cache, matmul, model
-from perfmodel.sweep.base import costs
+from perfmodel.sweep.kernels import costs
+from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import gemm, numba_attention
-from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
+from perfmodel.timing.models import gemm, numba_attention, register_tiles
+from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, _key_tile_visits, interleaved_cycles
+from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
@@ -55,19 +55,19 @@ from perfmodel.transformer.parallel import kv_bytes, largest_batch
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, Request
-from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, end_tape, layer_tape
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, tape_of
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
-from perfmodel.transformer.training.matrices import Holding
-from perfmodel.transformer.training.question import Parallel, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Holding, shape_of
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import layer_ops
 from perfmodel.transformer.training.step.layer_time import machine
-from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
-from perfmodel.transformer.training.step.system import needs
+from perfmodel.transformer.training.step.system import DATA, Exchange, needs
+from perfmodel.validation.cases import FIT
 from perfmodel.validation.cpu.cases import shapes
 from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
@@ -147,7 +147,7 @@ def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained
 def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
-    monkeypatch.setattr(numba_attention, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    monkeypatch.setattr(register_tiles, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
     numba_attention.flash1_seconds(
         Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
     )
@@ -246,9 +246,9 @@ def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
     job = job_of(TrainingConfig(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
-    rows = layer_ops(layer, job.frame)
-    moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
-    assert [row.op.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
+    rows = layer_ops(layer, job.micro_batch)
+    moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.name or "weighted sum" in row.name]
+    assert [row.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
 
 
 def test_chunks_of_stages_keep_more() -> None:
@@ -271,12 +271,12 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
     dropped, seen = TrainingConfig(find_model("gpt2"), 4, 512, dropout=True), 0
     for implementation in (FUSED, HUGGINGFACE):
-        frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
-        found = layer_ops(dropped.model.layers[0], frame)
+        batch = job_of(dropped, machine(H200, tuple), implementation=implementation).micro_batch
+        found = layer_ops(dropped.model.layers[0], batch)
         for row in (*found.forward, *found.backward):
-            if row.op.timed is not None and any(access.tensor == "mask" for access in row.op.kernel.accesses):
-                timed = row.op.timed.workload
-                assert timed.read_bytes + timed.write_bytes == row.bytes, row.op.name
+            if row.timed is not None and any(access.tensor == "mask" for access in row.kernel.accesses):
+                timed = row.timed.workload
+                assert timed.read_bytes + timed.write_bytes == row.kernel.bytes(READ, WRITE), row.name
                 seen += 1
     assert seen == 8
 
@@ -285,14 +285,14 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
 def test_the_first_logits_are_still_there_in_their_own_format(precision: str, copies: int) -> None:
     """Hugging Face makes fp32 of the logits of 64 tokens; the model's output holds those of 16 bits beside."""
     shape = shape_of(TrainingConfig(find_model("gpt2"), 2, 32, precision=precision))
-    tape = end_tape(find_model("gpt2"), shape, HUGGINGFACE, "head")
+    tape = tape_of("head", shape, HUGGINGFACE)
     assert [node.scratch for node in tape.nodes if node.name == "log-softmax"] == [copies]
 
 
 def test_views_have_the_size_of_their_part() -> None:
     """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
     training = TrainingConfig(find_model("gpt2"), 2, 512)
-    tape = layer_tape(training.model, training.model.layers[0], shape_of(training), HUGGINGFACE)
+    tape = tape_of(training.model.layers[0], shape_of(training), HUGGINGFACE)
     assert tape.views == dict.fromkeys("QKV", 2 * 512 * 768 * 2)
 
 
@@ -379,7 +379,9 @@ def test_values_without_size_leave_no_memory_and_need_none() -> None:
 def test_shapes_of_a_cpu_that_stream_are_all_different() -> None:
     """Judged: head dims 16 and 48, with and without a mask; fitted: 32 without and 128 with one."""
     streamed = [
-        (shape.fit, shape.sizes) for shape in shapes(32 * MIB) if shape.implementation == "cpu-standard" and shape.sizes["n"] == 1024
+        (shape.role == FIT, shape.shape)
+        for shape in shapes(32 * MIB)
+        if shape.implementation == "cpu-standard" and shape.shape["n"] == 1024
     ]
     judged = sorted((sizes["d"], sizes["causal"]) for fit, sizes in streamed if not fit)
     assert judged == [(16, False), (16, True), (48, False), (48, True)]
@@ -402,7 +404,7 @@ def test_the_largest_batch_is_found_in_four_looks(monkeypatch: pytest.MonkeyPatc
 
 def generated() -> ModelAnswer:
     """32 tokens after 512, of which the decode steps are looked at a few at a time."""
-    request = Request(find_model("llama-3-8b"), H200, GENERATE, 2, 512, 544)
+    request = Request(GENERATE, 2, 512, 544, model=find_model("llama-3-8b"), device=H200)
     return answer(request, calibrated_devices)
 
 
@@ -486,7 +488,7 @@ def test_a_chain_that_is_kept_makes_no_tapes() -> None:
     assert repr(taped_steps(5, Plan())) == "0", "a whole number"
 
 
-@pytest.mark.parametrize("workload", [attention_sweep.WORKLOAD, kv_cache.WORKLOAD, matmul.WORKLOAD, model.WORKLOAD], ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", [*map(workload_named, WORKLOADS)], ids=lambda w: w.name)
 def test_what_is_counted_is_a_whole_number(workload: Any) -> None:
     counted = {one.name: one.whole for one in workload.columns if one.unit in ("B", "FLOP", "OP", "elements", "rows", "columns", "tokens")}
     assert [name for name, whole in counted.items() if not whole] in ([], ["io_lower_bound_elements"])

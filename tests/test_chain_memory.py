@@ -11,7 +11,7 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
-from perfmodel.remat.chain import TorchChain, peak_bytes, staging_bytes
+from perfmodel.remat.chain import peak_bytes, staging_bytes
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record, read_records
 
@@ -41,22 +41,21 @@ def test_measured_attention():
 
 def test_one_layer():
     """The result, the gradient of the weights and a copy of it; no gradient of the input. A sum that one block does needs no buffer."""
-    chain = TorchChain(1, 8, 16, FP32)
     assert staging_bytes(16, 8, DEVICE) == 0
-    assert peak_bytes(chain, DEVICE) == 16 * 8 * 4 + 8 * 8 * 4 * 2 + 8 * 4
+    assert peak_bytes(1, 8, 16, FP32, DEVICE) == 16 * 8 * 4 + 8 * 8 * 4 * 2 + 8 * 4
 
 
 def test_checkpointing_keeps_the_inputs_of_segments():
     """Wide rows and no weights to speak of: 16 values forward; with four segments 3 inputs and 4 of the last one."""
     value = 4096 * 8 * 4
-    plain, four = (peak_bytes(TorchChain(16, 8, 4096, FP32, segments=segments), DEVICE) for segments in (1, 4))
+    plain, four = (peak_bytes(16, 8, 4096, FP32, DEVICE, segments=segments) for segments in (1, 4))
     staging = staging_bytes(4096, 8, DEVICE)
     assert plain == pytest.approx(17 * value + staging, rel=0.01)
     assert four == pytest.approx(8 * value + staging, rel=0.02)
 
 
 def test_a_relu_adds_its_gradient():
-    with_relu, without = (peak_bytes(TorchChain(4, 64, 4096, FP32, relu=relu), DEVICE) for relu in (True, False))
+    with_relu, without = (peak_bytes(4, 64, 4096, FP32, DEVICE, relu=relu) for relu in (True, False))
     assert with_relu > without
 
 

@@ -11,13 +11,13 @@ import pytest
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.hardware import Device, quantities
 from perfmodel.core.roofline import estimate, rates_of, total
 from perfmodel.core.sanity import CLOCK_TOLERANCE
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.validation.compare import RecordRow, compare_files
 
 DEVICES = [find_device(name) for name in device_ids()]
@@ -97,7 +97,7 @@ def test_what_is_lent_is_marked_where_the_profile_is_shown(run) -> None:
 def questions() -> list[list[Kernel]]:
     bf16, found = DTYPES["bf16"], []
     for m, n, k in product((16, 256, 4096), (256, 1024, 8192), (128, 1024, 8192)):
-        found.append(matmul_kernels(Matmul(m, n, k, dtype=bf16), Tile(128, 128)))
+        found.append(Matmul(m, n, k, dtype=bf16).kernels(Tile(128, 128)))
     for n in (256, 1024, 4096):
         w = Attention(n=n, kv_len=n, d=64, dv=64, heads=16, kv_heads=16, batch=4, dtype=bf16)
         found += [find(name).forward(w, Tile(64, 64)) for name in ("standard", "flash1", "flash2")]
@@ -149,7 +149,7 @@ def test_the_bound_uses_the_highest_clocks() -> None:
             assert getattr(device.clocks.max, "number", 0) > max(clocks), "boost goes beyond what is advertised"
         assert device.best_dram_rate == max(rate.number for rate in (device.dram.bandwidth, device.dram.max_bandwidth) if rate)
     h200 = find_device("nvidia-h200-sxm")
-    read = total(estimate(kernel, h200) for kernel in matmul_kernels(Matmul(1, 8192, 8192), Tile(128, 128)))
+    read = total(estimate(kernel, h200) for kernel in Matmul(1, 8192, 8192).kernels(Tile(128, 128)))
     assert read.lower_s == pytest.approx(2 * (8192**2 + 2 * 8192) / (3201e6 * 2 * 6144 / 8))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfmodel.catalog import data_folder, read_yaml
+from perfmodel.catalog import data_folder
 from perfmodel.claims import (
     BEYOND,
     HOLDS,
@@ -36,6 +36,7 @@ from perfmodel.claims import (
 )
 from perfmodel.core import formula
 from perfmodel.core.errors import DataError
+from perfmodel.core.files import read_yaml
 from perfmodel.core.formula import function, names_in, read
 from perfmodel.kernels import matmul
 from perfmodel.kernels.attention.algorithms import flash1, standard

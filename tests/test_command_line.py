@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from perfmodel import __version__
-from perfmodel.catalog import device_ids, find_device, read_yaml
+from perfmodel.catalog import device_ids, find_device
 from perfmodel.cli import command_names
+from perfmodel.core.files import read_yaml
 from perfmodel.report.document import Report, Table
 from perfmodel.report.formats.md import render as markdown
 from perfmodel.report.terminal import render as terminal

@@ -11,10 +11,11 @@ from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.calibrate import FitPoint, Residual, calibrate, cross_residuals, family_of, fitted, interval, points
+from perfmodel.validation.calibrate import FitPoint, calibrate, cross_residuals, family_of, fitted, points
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.cross_device import half_widths
 from perfmodel.validation.records import FITTED, HELD_OUT, Record, Seconds
+from perfmodel.validation.statistics import Residual, interval
 
 A100, H100, H200 = (find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm"))
 CONSTANT = Model("constant", (Parameter("a", "seconds", 1.0),), lambda case: True, lambda case, device, p: p["a"], "a test")

@@ -134,7 +134,7 @@ def summary(name: str, counted: Counter[str], seconds: float) -> None:
 
 AT_ONCE = 500_000
 """Calls, in Python and C, that a refusal may take: those of a few documents of their size that are read."""
-ANYTHING = ("perfmodel.catalog.read_json", "perfmodel.catalog.read_yaml")
+ANYTHING = ("perfmodel.core.files.read_json", "perfmodel.core.files.read_yaml")
 """Readers of any document."""
 
 
@@ -158,13 +158,13 @@ ANYTHING = ("perfmodel.catalog.read_json", "perfmodel.catalog.read_yaml")
         ("a: " + "1" * 70 + ":" + ":".join(["59"] * 9000), ""),
     ],
 )
-@pytest.mark.parametrize("name", ["perfmodel.catalog.read_yaml", "perfmodel.catalog.load_device", "perfmodel.catalog.load_model"])
+@pytest.mark.parametrize("name", ["perfmodel.core.files.read_yaml", "perfmodel.catalog.load_device", "perfmodel.catalog.load_model"])
 def test_yaml_bombs_are_refused_at_once(name: str, text: str, words: str) -> None:
     path = Path("bomb.yaml")
     path.write_text(text)
     with calls() as counted:
         message = refused(name, path)
-    assert (message is None) == (not words) or name != "perfmodel.catalog.read_yaml"
+    assert (message is None) == (not words) or name != "perfmodel.core.files.read_yaml"
     assert words in (message or "")
     assert counted["calls"] < AT_ONCE
 

@@ -421,11 +421,11 @@ def test_a_generation_is_the_sum_of_its_steps(first, more, window, cached):
     """FLOP exactly, whatever stands for what; times at most the sum, so that a bound stays one."""
     spec = model(GroupedAttention(4, 2, 8), GroupedAttention(4, 2, 8, window=window))
     device = find_device("h200")
-    request = Request(spec, device, "generate", 2, first, first + more, cached=cached)
+    request = Request("generate", 2, first, first + more, cached=cached, model=spec, device=device)
     found = answer(request)
     steps = [request.step("prefill"), *(request.step("decode", length) for length in range(first + 1, first + more))]
     passes = [run_pass(spec, step, device) for step in steps]
-    assert found.flops == found.cost.flops == sum(one.flops for one in passes)
+    assert found.flops == found.cost.flops == sum(sum(one.flops_by_format.values()) for one in passes)
     assert sum(line.cost.flops for line in found.lines) == found.flops
     assert found.cost.lower_s <= sum(one.cost.lower_s for one in passes) * (1 + 1e-12)
 

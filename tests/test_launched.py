@@ -195,8 +195,8 @@ def test_each_case_runs_once_between_its_marks(monkeypatch):
     runtime = types.SimpleNamespace(cudaProfilerStart=lambda: calls.append("start"), cudaProfilerStop=lambda: calls.append("stop"))
     cuda = types.SimpleNamespace(cudart=lambda: runtime, synchronize=lambda: None, _sleep=lambda cycles: calls.append("mark"))
     torch = types.SimpleNamespace(cuda=cuda, no_grad=nullcontext, enable_grad=nullcontext)
-    library = types.SimpleNamespace(prepare=lambda case, torch: types.SimpleNamespace(run=lambda: calls.append("run")))
-    monkeypatch.setattr("tools.measure.counted.find", lambda case: library)
+    prepared = types.SimpleNamespace(run=lambda: calls.append("run"))
+    monkeypatch.setattr("tools.measure.counted.find", lambda case: lambda case, torch: prepared)
     count(next(counted_cases()), torch)
     assert calls == ["run", "start", "mark", "run", "stop"]
 
@@ -205,6 +205,6 @@ def test_drawn_cases_are_of_every_family_and_the_same_for_the_same_seed():
     first, second = ([case for case, _ in zip(drawn(7), range(4 * len(FAMILIES)), strict=False)] for _ in range(2))
     assert first == second
     assert {(case.workload, case.implementation, case.direction) for case in first} == {family[:3] for family in FAMILIES}
-    assert all(case.direction in find_library(case).directions for case in first)
+    assert all(callable(find_library(case)) for case in first)
     assert all(case.role.endswith("; held out") for case in first)
     assert {kind for case in first for kind in (ALIKE, WIDER) if kind in case.role} == {ALIKE, WIDER}

@@ -21,9 +21,8 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import Attention
 from perfmodel.kernels import fuse, mlp, softmax
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.kernels.collectives import Collective, collective_estimate
+from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
@@ -139,7 +138,7 @@ def test_matmul_in_parts(sizes: tuple[int, ...], along: str, split_k: int, devic
     m, n, k, batch = sizes
     w = Matmul(m, n, k, batch, split_k=split_k)
     parts = [replace(w, **{along: end - first}) for first, end in data.draw(cuts(getattr(w, along)))]
-    hold(matmul_kernels(w, Tile(128, 128)), [matmul_kernels(part, Tile(128, 128)) for part in parts], device)
+    hold(w.kernels(Tile(128, 128)), [part.kernels(Tile(128, 128)) for part in parts], device)
 
 
 @UNTIMED
@@ -169,7 +168,8 @@ def test_models_in_parts(phase: str, batch: int, length: int, first: int, device
 
     def asked(sequences: int) -> Any:
         kv_len = length + (40 if phase == GENERATE else 0)
-        return answer(Request(model, device_of(device), phase, sequences, length, min(kv_len, model.max_positions or kv_len))).cost
+        most = min(kv_len, model.max_positions or kv_len)
+        return answer(Request(phase, sequences, length, most, model=model, device=device_of(device))).cost
 
     length = min(length, (model.max_positions or length) - 40)
     whole, parts = asked(batch), [asked(first), asked(batch - first)]
@@ -192,8 +192,8 @@ def test_training_steps_in_parts() -> None:
 @given(op=st.sampled_from(["all_reduce", "all_gather", "p2p"]), size=st.integers(2, 1 << 30), world=st.integers(2, 8), data=st.data())
 def test_collectives_in_parts(op: str, size: int, world: int, data: Any) -> None:
     bf16 = DTYPES["bf16"]
-    whole = collective_estimate(Collective(op, world, size, bf16), H200)
-    parts = [collective_estimate(Collective(op, world, end - first, bf16), H200) for first, end in data.draw(cuts(size))]
+    whole = Collective(op, world, size, bf16).estimate(H200)
+    parts = [Collective(op, world, end - first, bf16).estimate(H200) for first, end in data.draw(cuts(size))]
     assert whole.lower_s <= min(sum(p.lower_s for p in parts), sum(p.roofline_s for p in parts)) * ABOVE
 
 

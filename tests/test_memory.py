@@ -17,13 +17,11 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.training.checks import checked, recompute_named
-from perfmodel.transformer.training.implementations import FUSED, implementation_named, kept
-from perfmodel.transformer.training.lora import adapters
-from perfmodel.transformer.training.matrices import in_flight, stage_holding
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, StepMoment, _stage, evaluate, largest_micro_batch, peak
-from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig, shape_of
-from perfmodel.transformer.training.state import OPTIMIZERS, state_bytes
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, FUSED, OPTIMIZER, StepMoment, implementation_named, kept
+from perfmodel.transformer.training.matrices import adapters, in_flight, shape_of, stage_holding
+from perfmodel.transformer.training.memory import _stage, evaluate, largest_micro_batch, peak
+from perfmodel.transformer.training.question import OPTIMIZERS, Parallel, Recomputation, TrainingConfig, checked, recompute_named
+from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, attention_peak, backward, forward
 
 BF16 = {"precision": "bf16"}

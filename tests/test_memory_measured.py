@@ -14,8 +14,8 @@ from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.implementations import kept
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, Peak, peak
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, OPTIMIZER, kept
+from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import Recomputation, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import attention_peak

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architecture import loaded
 
-from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names, read_yaml
+from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.files import read_yaml
 from perfmodel.transformer.architectures import known
 from perfmodel.transformer.architectures.llama import BUILDS
 from perfmodel.transformer.hf import HARMLESS, parse

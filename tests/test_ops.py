@@ -71,7 +71,7 @@ def test_tiled_traffic_equals_the_walk() -> None:
         memory, executed = walker_ops.matmul(a, b, bm, bn, rng.randint(1, 4), splits)
         np.testing.assert_allclose(memory["C"], a @ b, rtol=1e-9, atol=1e-12)
         w, tile = matmul.Matmul(m, n, k, batch, splits).check(), Tile(bm, bn)
-        kernels = matmul.kernels(w, tile)
+        kernels = w.kernels(tile)
         counted = {key: count for key, count in memory.counts.items() if count}
         assert {key: moved(kernels, *key) for key in counted} == counted, w
         assert sum(kernel.elements("read", "write") for kernel in kernels) == sum(counted.values())
@@ -183,18 +183,18 @@ def test_matmul_runs_on_arrays() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([16, 64, 128]), st.sampled_from([A100, H200]))
 def test_dram_traffic_of_a_matmul_lies_between_minimum_and_tiled(m, n, k, edge, device):
-    [kernel] = matmul.kernels(matmul.Matmul(m, n, k), Tile(edge, edge))
+    [kernel] = matmul.Matmul(m, n, k).kernels(Tile(edge, edge))
     reads = dram_bytes(kernel, device, "read")
     assert 2 * (m * k + k * n) <= reads <= kernel.bytes("read")
 
 
 def test_waves_re_read_panels_that_the_cache_loses() -> None:
     """216 blocks at once on an A100 are 14 x 14 tiles: 64 tile columns meet A in 5 waves, and neither A nor B survives."""
-    [kernel] = matmul.kernels(matmul.Matmul(8192, 8192, 8192), Tile(128, 128))
+    [kernel] = matmul.Matmul(8192, 8192, 8192).kernels(Tile(128, 128))
     assert kernel.launch is not None
     assert resident_blocks(kernel.launch, A100) == 216
     assert dram_bytes(kernel, A100, "read") == 5 * 2 * 8192**2 * 2
-    [small] = matmul.kernels(matmul.Matmul(1024, 1024, 1024), Tile(128, 128))
+    [small] = matmul.Matmul(1024, 1024, 1024).kernels(Tile(128, 128))
     assert dram_bytes(small, A100, "read") == 2 * 1024**2 * 2
 
 

@@ -16,6 +16,7 @@ import pytest
 from perfmodel import catalog
 from perfmodel.core import sanity
 from perfmodel.core.errors import UsageError
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device, quantities
 from perfmodel.core.sanity import validated
 
@@ -64,7 +65,7 @@ def departures(name: str, found: dict[str, float]) -> set[str]:
 
 def changed(name: str, changes: dict[str, Any]) -> Device:
     """The profile with values replaced; None removes. A path part that names a memory level finds it."""
-    raw, _ = catalog.read_yaml(FOLDER / f"{name}.yaml")
+    raw, _ = read_yaml(FOLDER / f"{name}.yaml")
     for path, value in changes.items():
         *parents, last = path.split(".")
         place = raw

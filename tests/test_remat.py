@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
-from perfmodel.remat import lecture
 from perfmodel.remat.chain import Chain, ChainLayer, uniform
-from perfmodel.remat.evaluate import ScheduleQuestion, evaluate, explain
+from perfmodel.remat.evaluate import evaluate, explain
+from perfmodel.remat.lecture import late_bound_steps, printed_steps
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
 from perfmodel.remat.simulate import simulate
+from perfmodel.remat.source import Source
 from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies import revolve as binomial
 from perfmodel.remat.strategies.revolve import schedule as revolve
@@ -199,7 +200,7 @@ def test_rounding_sizes_up_keeps_a_schedule_within_its_memory():
 
 def test_the_lecture_example():
     """Claims S047 and S048: ten layers, the output of layer 5 kept."""
-    answer = evaluate(ScheduleQuestion(uniform(10), Plan(checkpoints=(5,)), "ten layers").check())
+    answer = evaluate(Source(uniform(10), "ten layers"), Plan(checkpoints=(5,)))
     costs = {row.strategy.name: row.run.cost for row in answer.rows if row.run}
     wanted = {
         "keep-all": 30,
@@ -239,12 +240,12 @@ def printed(length: int, checkpoint: int, *, late: bool, last: bool) -> tuple[in
 
 def test_the_lecture_code_as_printed():
     assert printed(10, 5, late=True, last=True) == (75, [9] * 9)
-    assert lecture.late_bound_steps(10, 5) == 75
+    assert late_bound_steps(10, 5) == 75
     assert [printed(10, 5, late=False, last=last)[0] for last in (True, False)] == [59, 54]
     for length, checkpoint in ((10, 5), (7, 2), (12, 10)):
-        assert lecture.late_bound_steps(length, checkpoint) == printed(length, checkpoint, late=True, last=True)[0]
+        assert late_bound_steps(length, checkpoint) == printed(length, checkpoint, late=True, last=True)[0]
         for last in (True, False):
-            assert lecture.printed_steps(length, checkpoint, last=last) == printed(length, checkpoint, late=False, last=last)[0]
+            assert printed_steps(length, checkpoint, last=last) == printed(length, checkpoint, late=False, last=last)[0]
 
 
 @cache
@@ -349,7 +350,7 @@ def test_a_plan_that_means_nothing(plan, message):
 @pytest.mark.parametrize("interior", [0, 2])
 @pytest.mark.parametrize("plan", PLANS)
 def test_explanations_end_in_what_the_simulation_counted(plan, interior):
-    answer = evaluate(ScheduleQuestion(uniform(30, interior=interior), plan, "").check())
+    answer = evaluate(Source(uniform(30, interior=interior), ""), plan)
     for (name, _, steps), row in zip(explain(answer), [row for row in answer.rows if row.run], strict=True):
         found = {step.name: int(step.value) for step in steps}
         assert row.run is not None

@@ -10,7 +10,7 @@ from perfmodel.catalog import calibrated_devices, find_device, find_model
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.kernels.mlp import Mlp, backward_flops, cached, forward_flops
-from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records, tape
+from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records
 from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.device_chain import (
     ATTENTION_BACKWARD_OVER_FORWARD,
@@ -24,10 +24,22 @@ from perfmodel.remat.device_chain import (
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.simulate import simulate
 from perfmodel.remat.strategies import find
-from perfmodel.transformer.training.tape import Tape, backward, forward
+from perfmodel.transformer.training.tape import Tape, TapeNode, backward, forward
 
 H200, A100 = find_device("h200"), find_device("nvidia-a100-sxm-80gb")
 MB = 10**6
+
+
+def tape(chain: Chain, relu: bool = False) -> Tape:
+    """The operations of ``chain`` for the tape's own passes; ``relu``: each layer but the last ends in one."""
+    nodes, sizes, last = [], {f"x{i}": size for i, size in enumerate(chain.sizes)}, len(chain) - 1
+    for i, layer in enumerate(chain.layers):
+        made, source, result = (f"z{i}" if relu and i < last else f"x{i + 1}"), f"x{i}", f"x{i + 1}"
+        sizes[made] = layer.output
+        nodes.append(TapeNode(f"{made} = {source} W{i}", (source,), (made,), (source,), layer.weights))
+        if made != result:
+            nodes.append(TapeNode(f"{result} = ReLU({made})", (made,), (result,), (result,)))
+    return Tape("x0", sizes, nodes)
 
 
 def saved_bytes(made: Tape) -> Number:

@@ -275,7 +275,7 @@ def test_starts_without_numpy():
         ("remat --layers 10 --cost 1,2", "--cost has 2 values for 10 layers"),
         ("remat --layers 2 --cost 1,2ms", "some have a unit and some have none"),
         ("remat --layers 2 --cost 1ms --backward 2", "--backward is not in the unit of --cost"),
-        ("remat --layers 2 --cost 0", "nothing is free"),
+        ("remat --layers 2 --cost 0", "--cost 0: a value is 0"),
         ("remat --layers 2 --cost x", "--cost"),
         ("remat --layers 2 --memory 4GB", "a number of values"),
         ("remat --layers 2 --size 1MB --memory 4", "a size such as 40GB"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device, find_model
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.remat.evaluate import ScheduleQuestion, evaluate
+from perfmodel.remat.evaluate import evaluate
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.source import listed
 from perfmodel.report import remat_first
@@ -69,7 +69,7 @@ models = st.builds(
 
 def check_knee(model: ModelSpec, device: str, kv_len: int) -> None:
     try:
-        found = curve(Request(model, find_device(device), DECODE, 1, kv_len, kv_len), fallbacks)
+        found = curve(Request(DECODE, 1, kv_len, kv_len, model=model, device=find_device(device)), fallbacks)
     except PerfmodelError:  # a rate that the profile lacks
         return
     holds(found)
@@ -233,7 +233,7 @@ def test_a_page_has_its_pictures_and_a_terminal_its_own(run, tmp_path, line, tit
 
 def test_a_schedule_peaks_where_it_does():
     source = listed(10, None, None, None, None)
-    found = evaluate(ScheduleQuestion(source.chain, Plan((5,)), "ten layers"))
+    found = evaluate(source, Plan((5,)))
     run = found.of("segments")
     chart = remat_first.timeline([("segments", remat_first.moments_of(run))], "steps", timed=False, sized=False)
     [series], [mark] = chart.series, chart.marks

@@ -60,10 +60,9 @@ INLINE = {
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_number_of_a_time_model_is_fitted_or_declared(path):
     """A constant says whether it was chosen on records or is known; none hides inside a function."""
-    tree, module = ast.parse(path.read_text(encoding="utf-8")), tuned.module_of(path)
-    declared = {*getattr(module, "TUNED", ()), *getattr(module, "KNOWN", ())}
-    assert set(constants(tree)) - declared == set()
-    assert all(hasattr(module, name) for name in declared)
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    assert set(constants(tree)) - set(tuned.marked(source, "tuned", "known")) == set()
     for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))):
         inline = {value for value in literals(function) if isinstance(value, float)}
         assert inline <= UNITS | INLINE.get(function.name, set()), function.name

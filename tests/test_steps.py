@@ -10,7 +10,7 @@ import pytest
 from perfmodel.catalog import find_device, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.libraries import FIT, HELD_OUT
+from perfmodel.validation.cases import FIT, HELD_OUT
 from perfmodel.validation.records import as_record, held_out, read_records
 from tools.measure.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
 from tools.measure.steps.llama import Sizes

@@ -11,6 +11,7 @@ import pytest
 from refresh_studies import FOLDER, GOLDEN, rendered
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
+from perfmodel.core.errors import UsageError
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.crossover import crossover
 from perfmodel.kernels.attention.question import AttentionQuestion
@@ -186,7 +187,7 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     [chart] = [chart for chart in reports["standard-vs-flash"].charts if chart.title == title]
     device = find_device(A100)
     w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
-    known = crossover(find("flash1"), find("standard"), w, device, device.sram_per_block, "roofline")
+    known = crossover(find("flash1"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
     assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
 
@@ -360,7 +361,7 @@ WRONG = [
     ),
     (
         HEAD + "sweep\n      devices: [h200]\n      workload: {matmul: {m: 1, n: 1, k: 1}}\n      over: o\n      values: [1, 2]",
-        "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch",
+        "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch, tile_m, tile_n, split_k",
     ),
     (
         HEAD
@@ -433,3 +434,14 @@ def test_json_on_stdout_is_the_document(run) -> None:
     assert document["schema"] == "perfmodel.report/1"
     assert json.dumps(document)
     assert document["provenance"]["command"].startswith("perfmodel report ")
+
+
+def test_a_training_run_takes_the_options_of_perfmodel_memory(run) -> None:
+    step = {"batch": 8, "n": 512, "gradients": "both", "lora": 8, "lora_targets": "qv", "cp": 2}
+    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in step.items())
+    asked = {"kind": "training-memory", "devices": [H200]}
+    [row] = read_section({**asked, "runs": [{"model": "gpt2", **step}]}).build(Scope()).data_tables[0].records()
+    assert row["peak"] == run(f"memory gpt2 {words} --hardware h200 --json").json["bytes"]["peak"]
+    for wrong, said in (({"lora_targets": "qv"}, "is for adapters"), ({"hardware": "h200"}, "hardware stands in the runs")):
+        with pytest.raises(UsageError, match=said):
+            read_section({**asked, "runs": [{"model": "gpt2", **wrong}]}).build(Scope())

@@ -25,11 +25,13 @@ from distributed import Client, LocalCluster
 from perfmodel.core.errors import DataError
 from perfmodel.sweep import dask_run
 from perfmodel.sweep.parts import Output, Parts
-from perfmodel.sweep.run_sweep import Search, complete, run_sweep
+from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:65536:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
-STUDY, SEARCH = complete(SweepStudy("attention", AXES, where=("n * batch <= 1000000",)), Search("time", ("sram_bytes", "roofline_s"), 5))
+STUDY = SweepStudy(
+    "attention", AXES, where=("n * batch <= 1000000",), minimize="time", pareto=("sram_bytes", "roofline_s"), top=5
+).complete()
 MEMORY = 2 << 20
 """So little that there are dozens of chunks."""
 
@@ -58,7 +60,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("local") / "rows"
-    return run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
+    return run_sweep(STUDY, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
 
 
 def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: Any, tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
             written.extend(folder.glob(".*/part-*"))
 
     output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
-    found = run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
+    found = run_sweep(STUDY, output, MEMORY, lambda total: kill_one)
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(3, timeout=30)
         assert killed[0] not in client.run(os.getpid).values()
@@ -95,7 +97,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     # carried on: only what is missing is written
     lost, kept = parts[3], parts[5].stat().st_mtime_ns
     lost.unlink()
-    again = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
+    again = run_sweep(STUDY, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
     assert pq.read_table(folder).equals(rows)
     assert parts[5].stat().st_mtime_ns == kept
     assert again.counts == expected.counts
@@ -105,7 +107,7 @@ def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_pat
     nowhere = Parts(tmp_path / "nowhere", tmp_path / "nowhere", "parquet", STUDY, 1000)
     monkeypatch.setattr("perfmodel.sweep.dask_run.opened", lambda output, study, rows: nullcontext(nowhere))  # as if not shared
     with pytest.raises(DataError, match="no such folder on the worker"):
-        run_sweep(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
         output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
         with pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
-            run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
+            run_sweep(STUDY, output, MEMORY, lambda total: lambda points: cluster.scale(0))
     assert f"keeps {len(list(folder.glob('.*/part-*')))} whole" in str(told.value)
 
 
@@ -212,7 +214,7 @@ def test_a_worker_that_fails_is_one_message(cluster: LocalCluster, tmp_path: Pat
     """As where it lacks a library, or has another version of this one."""
     monkeypatch.setattr("perfmodel.sweep.dask_run.task", import_module)  # which takes other arguments
     with pytest.raises(DataError, match=r"--dask: \w+Error: .* keeps 0 whole files\n.*--resume"):
-        run_sweep(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
@@ -269,29 +271,27 @@ def test_something_else_answers(tmp_path: Path) -> None:
 def test_chunks_stay_as_they_were_begun(cluster: LocalCluster, tmp_path: Path) -> None:
     """Whatever memory is given when a folder is carried on."""
     output = Output(tmp_path / "rows", "parquet", folder=True, resume=True, dask=cluster.scheduler_address)
-    whole = run_sweep(STUDY, SEARCH, output, MEMORY)
+    whole = run_sweep(STUDY, output, MEMORY)
     parts = sorted(output.path.iterdir()) if output.path else []
     parts[-1].unlink()
     parts[0].unlink()
-    again = run_sweep(STUDY, SEARCH, replace(output, dask=None), 16 * MEMORY)
+    again = run_sweep(STUDY, replace(output, dask=None), 16 * MEMORY)
     assert sorted(output.path.iterdir() if output.path else []) == parts
     assert pq.read_table(tmp_path / "rows").num_rows == whole.counts.rows == again.counts.rows
 
 
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
     """What a worker does, without one."""
-    from perfmodel.sweep.dask_run import ClusterSweep, task
+    from perfmodel.sweep.dask_run import task
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
-    from perfmodel.sweep.run_sweep import Findings
 
     runner = Runner(grid_of(STUDY), MEMORY)
     parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
-    job = ClusterSweep(parts, lambda grid: Findings.of(SEARCH, grid), anew=False)
     total = Counts()
     for chunk in runner.chunks():
         for _ in range(2):  # a chunk that is there is not written again, but summed up
-            seen = task(job, chunk)
+            seen = task(parts, False, chunk)
         total.merge(seen.counts)
     assert total == local[0].counts
     assert pq.read_table(tmp_path).equals(local[1])

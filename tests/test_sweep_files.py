@@ -18,7 +18,7 @@ import perfmodel
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
-from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
+from perfmodel.sweep.run_sweep import Output, run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers import find, formats
@@ -28,7 +28,7 @@ AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both"
 ROWS = 100 * 2 * 10 * 2 * 2
 MEMORY = 1 << 19
 """So little that the rows make several chunks."""
-STUDY, SEARCH = complete(SweepStudy("attention", AXES), Search())
+STUDY = SweepStudy("attention", AXES).complete()
 
 
 def to(path: Path, **more: Any) -> Output:
@@ -36,7 +36,7 @@ def to(path: Path, **more: Any) -> Output:
 
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
-    return run_sweep(study, SEARCH, to(path, resume=resume), memory)
+    return run_sweep(study, to(path, resume=resume), memory)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -124,9 +124,9 @@ def test_parquet_takes_arrays_as_they_are() -> None:
 
 def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
     axes = {"n": [1 << 30], "d": 64, "batch": [1, 1 << 20], "algorithm": "flash1", "hardware": "h200"}
-    study, search = complete(SweepStudy("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
+    study = SweepStudy("attention", axes, columns=("flops", "roofline_s", "predicted_s")).complete()
     for form in formats():
-        run_sweep(study, search, to(tmp_path / f"rows.{form}"))
+        run_sweep(study, to(tmp_path / f"rows.{form}"))
     small, large = read(tmp_path / "rows.csv")
     assert small["flops"] == str(4 * 2**60 * 64 if 4 * 2**60 * 64 < 2**53 else float(4 * 2**60 * 64))
     assert float(large["flops"]) == 2**20 * float(small["flops"])
@@ -191,7 +191,7 @@ def test_carrying_on_takes_the_same_study(tmp_path: Path, monkeypatch: pytest.Mo
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
+    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
     with pytest.raises(UsageError, match="another study"):
         write(path, resume=True, study=other)
 
@@ -277,7 +277,7 @@ def test_a_billion_points_in_bounded_memory() -> None:
 def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     folder = tmp_path / "rows"
     output = Output(folder, "parquet", folder=True)
-    run_sweep(STUDY, SEARCH, output, MEMORY)
+    run_sweep(STUDY, output, MEMORY)
     found = sorted(folder.iterdir())
     assert len(found) > 3
     assert [path.name for path in found][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
@@ -285,16 +285,16 @@ def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     assert np.sort(pq.read_table(folder)["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
     before = {path: path.stat().st_mtime_ns for path in found}
     found[2].unlink()
-    result = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+    result = run_sweep(STUDY, Output(folder, "parquet", folder=True, resume=True), MEMORY)
     assert result.counts.rows == ROWS == pq.read_table(folder).num_rows
     assert sum(before[path] != path.stat().st_mtime_ns for path in found) == 1
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds notes\.txt"):
-        run_sweep(STUDY, SEARCH, output, MEMORY)
+        run_sweep(STUDY, output, MEMORY)
     (folder / "notes.txt").unlink()
-    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
+    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
     with pytest.raises(UsageError, match="another study"):
-        run_sweep(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+        run_sweep(other, Output(folder, "parquet", folder=True, resume=True), MEMORY)
 
 
 def test_without_pyarrow_parquet_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -321,13 +321,13 @@ def test_rows_to_a_pipe() -> None:
 
 def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
-    study, search = complete(SweepStudy("attention", axes, columns=("predicted_s", "roofline_s")), Search())
+    study = SweepStudy("attention", axes, columns=("predicted_s", "roofline_s")).complete()
     path = tmp_path / "rows.csv"
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            run_sweep(study, search, to(path))
+            run_sweep(study, to(path))
     assert len(unfinished(path)) == 512
-    result = run_sweep(study, search, to(path, resume=True))
+    result = run_sweep(study, to(path, resume=True))
     assert len(read(path)) == 640
     assert result.counts.rows == 640 - 512

@@ -19,7 +19,6 @@ from perfmodel.commands._shared import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
-from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import find, formats
 
@@ -73,7 +72,7 @@ def test_killed_while_it_is_carried_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
     path, folder = tmp_path / "rows.parquet", tmp_path / "rows"
-    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
+    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
     killed(path, 3)
     killed(folder, 2)
     left = [place / ".part-00000002.parquet.0123abcd" for place in (unfinished(path), unfinished(folder), folder)]
@@ -102,7 +101,7 @@ def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_old_parts_stay_until_the_new_ones_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted, killed, carried on: a reader of the folder sees all rows of the old run, then all of the new one."""
-    folder, other = tmp_path / "rows", complete(SweepStudy("attention", {**AXES, "d": 64}), Search())[0]
+    folder, other = tmp_path / "rows", SweepStudy("attention", {**AXES, "d": 64}).complete()
 
     def files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -244,7 +243,7 @@ def test_a_refused_folder_is_left_alone(tmp_path: Path) -> None:
         write(folder)
     assert names(folder)[:-1] == [name for name, _ in whole]
     (folder / "part-00000099.parquet").unlink()
-    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
+    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
     write(folder, study=other)  # another sweep's parts are replaced, all of them
     assert rows_in(folder) == ROWS // 2
 

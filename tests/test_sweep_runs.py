@@ -14,7 +14,6 @@ from sweep_runs import AXES, ROWS, STUDY, at_chunk, content, interrupted, names,
 
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import kept
-from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import formats
 
@@ -26,7 +25,7 @@ from perfmodel.sweep.writers import formats
 def test_two_runs_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, same: bool) -> None:
     """The one that ends first is as if it had been alone; the other one says why it does not go on, or does the same again."""
     alone, path, link = tmp_path / f"alone-{name}", tmp_path / name, tmp_path / f"link-{name}"
-    other = STUDY if same else complete(SweepStudy("attention", {**AXES, "d": 64}), Search())[0]
+    other = STUDY if same else SweepStudy("attention", {**AXES, "d": 64}).complete()
     write(alone, study=other)
     link.symlink_to(path)
 

@@ -11,8 +11,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import visited_tiles
 from perfmodel.timing.base import MAX_PARAMETERS, Case
-from perfmodel.timing.models._flash_blocks import ROUNDS, blocks_of
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, plan_of
+from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, blocks_of
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 
 A100, H100, B200 = (find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm"))

@@ -9,8 +9,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case
-from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
+from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
+from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")

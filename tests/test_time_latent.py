@@ -8,9 +8,10 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
+from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
-from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops, kernel
+from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.models import latent_attention
@@ -35,7 +36,7 @@ def test_work_and_bytes_by_hand():
     one = LatentDecode(2, 3, 5, 8, 4)
     assert flops(one) == 2 * 3 * 5 * (2 * 12 + 2 * 8)
     assert one.cache_bytes == 2 * 5 * 12 * 2
-    assert {a.tensor: a.compulsory * a.element_size for a in kernel(one).accesses} == {
+    assert {a.tensor: a.compulsory * a.element_size for a in one.kernels(Tile(1, 1))[0].accesses} == {
         "Q": 2 * 3 * 12 * 2,
         "cache": 240,
         "O": 2 * 3 * 8 * 2,
@@ -46,7 +47,7 @@ def test_work_and_bytes_by_hand():
 def test_8_bit_caches_are_half_as_long_and_multiply_faster():
     narrow = replace(W, kv_bits=8)
     assert narrow.cache_bytes * 2 == W.cache_bytes
-    assert kernel(narrow).dtype.name == "fp8"
+    assert narrow.kernels(Tile(1, 1))[0].dtype.name == "fp8"
     assert lower_bound_s(Case(narrow, "trtllm-mla"), H200) < lower_bound_s(Case(W, "trtllm-mla"), H200)
 
 

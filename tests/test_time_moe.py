@@ -8,10 +8,11 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
+from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.roofline import estimate
-from perfmodel.kernels.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, kernel, rows_per_expert
+from perfmodel.kernels.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, rows_per_expert
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.models import experts as model
 from perfmodel.timing.predict import lower_bound_s
@@ -32,7 +33,7 @@ def time_of(w=W, device=H200, **parameters):
 def test_work_and_bytes_by_hand():
     one = Experts(2, 4, 6, 8, 2, 3)
     assert flops(one) == sum(2 * 4 * 6 for _token in range(2) for _expert in range(2) for _matrix in range(3))
-    k = kernel(one)
+    k = one.kernels(Tile(1, 1))[0]
     assert sum(a.compulsory * a.element_size for a in k.accesses) == 2 * (2 * 4) * 2 + 3 * 3 * 4 * 6 * 2
     assert rows_per_expert(one) == 2
     assert rows_per_expert(replace(one, pairs=1, touched=1.5)) == 1
@@ -100,7 +101,7 @@ def test_what_it_covers():
 
 def test_the_bound_counts_what_must_move_and_warm_only_beyond_the_cache():
     cold, warm = (lower_bound_s(Case(W, "triton-moe", cold=cold), H200) for cold in (True, False))
-    found = estimate(kernel(W), H200)
+    found = estimate(W.kernels(Tile(1, 1))[0], H200)
     assert warm < cold == float(found.needs.flushed_s) <= float(found.lower_s)
 
 

@@ -16,8 +16,8 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
 from perfmodel.timing.models import eager_attention
-from perfmodel.timing.models._flash_plans import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
-from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
+from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
+from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict, with_parts
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
@@ -120,7 +120,8 @@ def test_one_kernel_is_one_model(alias, direction, name):
     device = find_device(name)
     for w in (work(), work(1000, 128), work(causal=True), replace(work(512, 128), kv_heads=4)):
         times = [
-            predict(Case(w, one, direction), "attention", "fp16", device, 0.0, fallbacks).seconds for one in (alias, kernel_name(alias))
+            predict(TimeRequest(Case(w, one, direction), "attention", "fp16", device, 0.0, fallbacks)).seconds
+            for one in (alias, kernel_name(alias))
         ]
         assert times[0] == times[1]
 
@@ -141,14 +142,14 @@ def test_names_of_kernels_are_known():
 
 
 def test_predictions_say_whose_kernel_it_is():
-    found = predict(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(H100), 0.0)
+    found = predict(TimeRequest(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(H100), 0.0))
     assert found.calibration.implementation == "fa3"
     assert "vllm-flash-attn" in found.provenance
 
 
 def test_flash_attention_3_runs_on_hopper_alone():
     with pytest.raises(UnavailableError, match=r"9\.0"):
-        predict(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(A100_80), 0.0, fallbacks)
+        predict(TimeRequest(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(A100_80), 0.0, fallbacks))
 
 
 def test_older_instructions_reach_less_of_newer_tensor_units():
@@ -204,7 +205,7 @@ def test_parts_come_from_the_nearest_device_that_has_them():
     own = find_device(H200)
     assert with_parts(own, "eager-attention", fallbacks) is own
     case = Case(work(), "torch-eager", FORWARD)
-    assert predict(case, "attention", "fp16", find_device(B200), 0.0, fallbacks).kind == BORROWED
+    assert predict(TimeRequest(case, "attention", "fp16", find_device(B200), 0.0, fallbacks)).kind == BORROWED
 
 
 def eager(implementation: str = STANDARD, direction: str = FORWARD, **changes) -> list[str]:
@@ -244,16 +245,16 @@ def test_models_of_few_rows_have_few_parameters():
 def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():
     """Its kernel would read the mask; the model, fitted without one, gave the same time with and without."""
     plain, device = Attention(4096, 4096, 64, 64, 1, 16, 16), find_device("nvidia-a100-sxm-40gb")
-    predict(Case(plain, "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)
+    predict(TimeRequest(Case(plain, "megatron"), "attention", "fp16", device, 0.0, calibrated_devices))
     with pytest.raises(UnavailableError):
-        predict(Case(replace(plain, mask=True), "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)
+        predict(TimeRequest(Case(replace(plain, mask=True), "megatron"), "attention", "fp16", device, 0.0, calibrated_devices))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_that_no_row_was_fitted_on_claims_no_more_than_a_borrowed_kernel(name):
     device = find_device("nvidia-h100-sxm-80gb" if name.startswith("fa3") else "nvidia-a100-sxm-40gb")
     cases = [Case(Attention(4096, 4096, 128, 128, 4, 16, 16), one) for one in (name, kernel_name(name))]
-    variant, kernel = (predict(case, "attention", "fp16", device, 0.0, calibrated_devices) for case in cases)
+    variant, kernel = (predict(TimeRequest(case, "attention", "fp16", device, 0.0, calibrated_devices)) for case in cases)
     assert (variant.kind, kernel.kind) == (BORROWED, CALIBRATED)
     assert variant.high / variant.low >= kernel.high / kernel.low
 

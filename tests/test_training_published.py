@@ -16,7 +16,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_system
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training.question import FULL_GRADIENTS, Parallel, Recomputation, TrainingConfig
-from perfmodel.transformer.training.step.estimate import TrainingAnswer, answer
+from perfmodel.transformer.training.step.estimate import TrainingEstimate, answer
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data" / "training_published.csv").read_text().splitlines()))
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
@@ -43,7 +43,7 @@ def gpt(row: dict[str, str]) -> ModelSpec:
 
 
 @cache
-def predicted(index: int) -> TrainingAnswer:
+def predicted(index: int) -> TrainingEstimate:
     row = ROWS[index]
     parallel = Parallel(
         tp=int(row["tensor_parallel"]),
@@ -68,7 +68,7 @@ def predicted(index: int) -> TrainingAnswer:
 
 
 def errors() -> list[float]:
-    return [predicted(ROWS.index(row)).found.seconds / float(row["step_s"]) - 1 for row in TIMED]
+    return [predicted(ROWS.index(row)).seconds / float(row["step_s"]) - 1 for row in TIMED]
 
 
 def test_step_times_of_selene():
@@ -83,7 +83,7 @@ def test_step_times_of_selene():
 def test_what_selective_recomputation_gains(name):
     """Their method against their baseline: 29 to 32 % more tokens in the same time."""
     full, selective = (next(row for row in TIMED if row["model"] == name and row["recompute"] == kind) for kind in ("full", "selective"))
-    gains = [float(full["step_s"]) / float(selective["step_s"]), *(predicted(ROWS.index(row)).found.seconds for row in (full, selective))]
+    gains = [float(full["step_s"]) / float(selective["step_s"]), *(predicted(ROWS.index(row)).seconds for row in (full, selective))]
     assert gains[1] / gains[2] == pytest.approx(gains[0], rel=0.08)
 
 
@@ -95,6 +95,6 @@ def test_utilization_of_2240_gpus(row):
 def test_every_published_layout_fits_and_has_a_whole_prediction():
     for index in range(len(ROWS)):
         found = predicted(index)
-        assert found.found.prediction is not None
+        assert found.prediction is not None
         assert found.fits
-        assert found.found.cost.lower_s < found.found.seconds
+        assert found.cost.lower_s < found.seconds

@@ -10,9 +10,8 @@ from fuzzing import calls
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
 from perfmodel.core.errors import PerfmodelError, UnavailableError
-from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import Parallel, TrainingConfig
+from perfmodel.transformer.training.question import Parallel, TrainingConfig, checked
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates, parallels, search

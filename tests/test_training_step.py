@@ -34,9 +34,18 @@ from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECO
 from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import longest_way
-from perfmodel.transformer.training.step.micro_batch import DATA, STAGES, TENSOR, Exchange
-from perfmodel.transformer.training.step.system import exchange_seconds as link_seconds
-from perfmodel.transformer.training.step.system import inside_source, of_device, span, trusted, validated
+from perfmodel.transformer.training.step.system import (
+    DATA,
+    STAGES,
+    TENSOR,
+    Exchange,
+    exchange_seconds,
+    inside_source,
+    of_device,
+    span,
+    trusted,
+    validated,
+)
 
 DATA_FOLDER = Path(__file__).parent / "data"
 PROFILED = json.loads((DATA_FOLDER / "h200_training_kernels.json").read_text())["steps"]
@@ -55,7 +64,7 @@ def step(training: TrainingConfig, implementation: str = "fused", system: str | 
 
 
 def flops(found: TrainingEstimate, part: str, group: str, *, executed: bool = False) -> int:
-    lines = [line for line in found.lines if line.part == part and line.row.op.group == group]
+    lines = [line for line in found.lines if line.part == part and line.op.group == group]
     return sum(line.cost.executed_flops if executed else line.cost.flops for line in lines)
 
 
@@ -80,9 +89,9 @@ def test_what_runs_again_is_executed_but_not_needed(flash):
     assert plain.cost.flops == selective.cost.flops == full.cost.flops
     assert plain.cost.lower_s == selective.cost.lower_s == full.cost.lower_s
     assert full.cost.executed_flops > selective.cost.executed_flops > plain.cost.executed_flops
-    again = {line.row.op.name for line in selective.lines if line.part == RECOMPUTE}
+    again = {line.op.name for line in selective.lines if line.part == RECOMPUTE}
     assert all("projection" not in name for name in again)
-    layers = sum(line.cost.executed_flops for line in full.lines if line.part == FORWARD and line.row.op.name != "LM head")
+    layers = sum(line.cost.executed_flops for line in full.lines if line.part == FORWARD and line.op.name != "LM head")
     assert full.cost.executed_flops - plain.cost.executed_flops == layers
     every = step(TrainingConfig(model, 4, 512, flash=flash, recompute=Recomputation(EVERY, 4)))
     assert every.seconds == pytest.approx(full.seconds), "each layer runs again once, whatever the segments"
@@ -93,12 +102,12 @@ def test_frozen_weights_have_no_gradient():
     whole, adapted, few = (
         step(TrainingConfig(model, 4, 512, lora=rank, lora_targets=targets)) for rank, targets in ((None, "all"), (16, "all"), (16, "qv"))
     )
-    names = {line.row.op.name for line in adapted.lines}
+    names = {line.op.name for line in adapted.lines}
     assert "QKV projection, gradient of weights" not in names
     assert {"adapter of Q, A", "adapter of down, B, gradient of weights", "optimizer"} <= names
     assert few.seconds < adapted.seconds < whole.seconds
     for part, times in ((FORWARD, 2), (BACKWARD, 4)):
-        extra = sum(line.cost.flops for line in few.lines if line.part == part and line.row.op.name.startswith("adapter"))
+        extra = sum(line.cost.flops for line in few.lines if line.part == part and line.op.name.startswith("adapter"))
         attention = model.layers[0].attention
         assert extra == times * 16 * 2048 * 32 * (2 * 4096 + (attention.heads + attention.kv_heads) * 128)
 
@@ -113,7 +122,7 @@ def test_kernels_are_those_of_the_profiled_steps(row):
         find_model("gpt2-medium"), row["batch"], row["n"], precision=BF16, flash=row["attention"] == "sdpa", recompute=recompute
     )
     found = step(training, "huggingface", attention="torch-sdpa-cudnn" if training.flash else None)
-    kernels = [(line.row.op.group, line.row.share, line.row.op.count, line.seconds) for line in found.lines]
+    kernels = [(line.op.group, line.op.timed.kind, line.op.count, line.seconds) for line in found.lines]
     assert sum(count for group, _, count, _ in kernels if group == MATMUL) == row["matmuls"]
     assert sum(count for _, share, count, _ in kernels if share == "sums") in (row["sums"], row["sums"] - 1), "positions have one more"
     assert sum(taken for group, _, _, taken in kernels if group == MATMUL) * 1e6 == pytest.approx(row["matmul_us"], rel=0.08)
@@ -161,8 +170,8 @@ def test_the_explanation_ends_at_the_reported_numbers():
     )
     found = answer(training, H200, fallbacks, find_system("h200-x8"))
     steps = {step.name: step.value for step in explain_step(found)}
-    assert steps["step"] == pytest.approx(found.found.seconds)
-    assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
+    assert steps["step"] == pytest.approx(found.seconds)
+    assert steps["tokens/s"] == pytest.approx(found.tokens_per_s)
     by_palm = (steps["of the peak by PaLM"], steps["of the peak by PaLM, with what runs again"])
     assert by_palm == pytest.approx(found.shares["palm"])
     assert (steps["MFU"], steps["HFU"]) == pytest.approx(found.utilization)
@@ -278,11 +287,11 @@ def test_groups_span_the_levels_as_their_ranks_lie():
 def test_a_ring_over_nodes_runs_at_the_pace_of_all_its_adapters():
     selene = find_system("selene")
     size = 4_000_000_000
-    one, four = (link_seconds(Exchange(DATA, "all_gather", size), selene, Parallel(tp=tp, dp=64)) for tp in (8, 2))
+    one, four = (exchange_seconds(Exchange(DATA, "all_gather", size), selene, Parallel(tp=tp, dp=64)) for tp in (8, 2))
     assert one == pytest.approx(size * 63 / 64 / 23.5e9, rel=0.01)
     assert four == pytest.approx(one / 4, rel=0.01)
-    halves = sum(link_seconds(Exchange(DATA, op, size), selene, Parallel(tp=8, dp=64)) for op in ("all_gather", "reduce_scatter"))
-    assert link_seconds(Exchange(DATA, "all_reduce", size), selene, Parallel(tp=8, dp=64)) <= halves * 1.1
+    halves = sum(exchange_seconds(Exchange(DATA, op, size), selene, Parallel(tp=8, dp=64)) for op in ("all_gather", "reduce_scatter"))
+    assert exchange_seconds(Exchange(DATA, "all_reduce", size), selene, Parallel(tp=8, dp=64)) <= halves * 1.1
 
 
 @pytest.mark.parametrize(
@@ -331,8 +340,8 @@ def test_slower_links_inside_of_a_node_take_longer_where_nccl_is_calibrated():
         validated({**raw, "levels": [{**level, "bandwidth": {**level["bandwidth"], "value": value}}]}) for value in ("450 GB/s", "45 GB/s")
     )
     exchange, p = Exchange(TENSOR, "all_reduce", 1 << 28), Parallel(tp=8)
-    assert link_seconds(exchange, same, p, H200) == link_seconds(exchange, find_system("h200-x8"), p, H200)
-    assert link_seconds(exchange, slow, p, H200) == pytest.approx(10 * link_seconds(exchange, same, p, H200))
+    assert exchange_seconds(exchange, same, p, H200) == exchange_seconds(exchange, find_system("h200-x8"), p, H200)
+    assert exchange_seconds(exchange, slow, p, H200) == pytest.approx(10 * exchange_seconds(exchange, same, p, H200))
     assert "times 10," in inside_source(slow, p, H200)
     assert "as NCCL was calibrated" in inside_source(same, p, H200)
     assert inside_source(same, Parallel(), H200) == ""
@@ -346,10 +355,7 @@ def test_one_token_of_a_sequence_per_gpu_is_refused(name, parallel, flash):
         answer(TrainingConfig(find_model(name), 1, parallel.cp, flash=flash, parallel=parallel), H200, fallbacks, find_system("h200-x8"))
     assert f"--n {2 * parallel.cp}" in caught.value.fix
     assert (
-        answer(
-            TrainingConfig(find_model(name), 1, 2 * parallel.cp, parallel=parallel), H200, fallbacks, find_system("h200-x8")
-        ).found.seconds
-        > 0
+        answer(TrainingConfig(find_model(name), 1, 2 * parallel.cp, parallel=parallel), H200, fallbacks, find_system("h200-x8")).seconds > 0
     )
 
 
@@ -360,7 +366,7 @@ def test_gradients_are_added_to_the_share_of_them_that_zero_leaves(name, gradien
     for zero in (1, 2, 3):
         layout = Parallel(dp=8, ep=2 if name == "mixtral-8x7b" else 1, zero=zero)
         found = step(TrainingConfig(find_model(name), 16, 256, 1, gradients=gradients, parallel=layout), system="h200-x8")
-        taken[zero] = next(line.cost.dram.total for line in found.lines if line.row.op.name == "gradients added up")
+        taken[zero] = next(line.cost.dram.total for line in found.lines if line.op.name == "gradients added up")
     state = state_bytes(found.training)
     shares = {part.name.removeprefix("fp32 "): -(-part.elements // part.shards) for part in state.parts if part.group == "gradients"}
     assert taken[2] == taken[3] == pytest.approx(taken[1] * sum(shares.values()) / state.trained, rel=1e-6)
@@ -396,7 +402,7 @@ def test_what_kernels_execute_is_never_above_the_peak(name, recompute):
     found = answer(TrainingConfig(find_model(name), 1, 131072, recompute=Recomputation(recompute)), H200, fallbacks)
     needed, executed = found.utilization
     assert 0 < needed <= executed < 1
-    assert (found.run.model, found.run.hardware) == (found.found.cost.flops, found.found.cost.executed_flops)
+    assert (found.run.model, found.run.hardware) == (found.cost.flops, found.cost.executed_flops)
 
 
 @given(st.integers(1, 60), st.sampled_from([2048, 6144, 12288]), st.integers(1, 64), st.sampled_from([1024, 2048]))

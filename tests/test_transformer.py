@@ -29,10 +29,9 @@ from perfmodel.transformer.answer import answer, lengths
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.generation import PAYS, bound_s, curve, knee
 from perfmodel.transformer.layer import first_operations, last_operations, operations
-from perfmodel.transformer.moe import expected_touched
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import LARGEST_SAVING, LaunchCorrection, handed_bytes, launch_correction, launch_saving_s
-from perfmodel.transformer.ops import Rows, step_ops
+from perfmodel.transformer.ops import Rows, expected_touched, step_ops
 from perfmodel.transformer.parallel import hand_over, kv_bytes, stages, weight_bytes
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
 from perfmodel.transformer.step import PHASES, ModelPass, Request, Split, decode, prefill
@@ -47,7 +46,7 @@ fallbacks = cache(calibrated_devices)
 def found(name: str, phase: str = "decode", device: str = "nvidia-h200-sxm", **options: object):
     lengths_of = {"n": 96, "kv_len": 128 if phase == "generate" else 96}
     values = {"batch": 2, **lengths_of, "dtype": DTYPES["bf16"], **options}
-    return answer(Request(find_model(name), find_device(device), phase, **values), fallbacks)  # type: ignore[arg-type]
+    return answer(Request(phase, **values, model=find_model(name), device=find_device(device)), fallbacks)  # type: ignore[arg-type]
 
 
 def named(ops: list[Op], name: str) -> Op:
@@ -257,7 +256,8 @@ def test_stages_hold_all_layers_and_take_no_less_time(pp):
     table, layer = model.vocab * model.hidden, sum(parameters.layer_parts(model, model.layers[0]).values())
     first, last = -(-80 // pp) * layer + table, 80 // pp * layer + table + model.hidden
     assert weight_bytes(model, several.step) == 2 * max(first, last)
-    assert several.mfu < one.mfu
+    whole, split = (answer(Request("decode", 1, 1, 64, split=s, model=model, device=device)) for s in (Split(), Split(pp=pp)))
+    assert split.mfu < whole.mfu
 
 
 @pytest.mark.parametrize(
@@ -391,14 +391,14 @@ def test_a_model_that_is_too_large_has_no_batch():
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "llama-2-7b"])
 def test_the_knee_is_where_doubling_stops_paying(name):
-    r = Request(find_model(name), find_device("h200"), "decode", 1, 1024, 1024, split=Split(tp=2))
+    r = Request("decode", 1, 1024, 1024, split=Split(tp=2), model=find_model(name), device=find_device("h200"))
     at = knee(r, 10**4)
     assert 2 * bound_s(r, at) / bound_s(r, 2 * at) < PAYS <= 2 * bound_s(r, at - 1) / bound_s(r, 2 * at - 2)
     assert knee(r, at - 1) is None
 
 
 def test_throughput_and_latency_grow_with_the_batch():
-    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), fallbacks)
+    shown = curve(Request("decode", 1, 2048, 2048, model=find_model("llama-2-7b"), device=find_device("h200")), fallbacks)
     bounds = [point.step.cost.lower_s for point in shown.points]
     assert bounds == sorted(bounds)
     rates = [point.batch / bound for point, bound in zip(shown.points, bounds, strict=True)]
@@ -411,7 +411,7 @@ def test_throughput_and_latency_grow_with_the_batch():
 
 
 def test_with_many_kv_heads_saved_compute_takes_over():
-    short = curve(Request(find_model("llama-3-8b"), find_device("a100-sxm-80gb"), "decode", 1, 64, 64))
+    short = curve(Request("decode", 1, 64, 64, model=find_model("llama-3-8b"), device=find_device("a100-sxm-80gb")))
     assert short.points[-1].bound == "compute"
 
 

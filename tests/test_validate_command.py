@@ -15,12 +15,13 @@ from perfmodel.catalog import calibrated_devices, device_ids, find_device, load_
 from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import Case, find_model, model_names
-from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
+from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation import run as validation_run
-from perfmodel.validation.calibrate import Residual, calibrate, interval
-from perfmodel.validation.calibration_run import profile_text
+from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
+from perfmodel.validation.statistics import Residual, interval
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}
@@ -318,13 +319,13 @@ def test_predictions_say_where_they_are_from():
     h200 = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies(borrowed_low=0.7, borrowed_high=1.4)])
     h100, a100 = (replace(find_device(name), calibration=[]) for name in ("nvidia-h100-sxm-80gb", "nvidia-a100-sxm-80gb"))
     case = Case(Stream("copy", 1, 1 << 20), "torch-copy")
-    own = predict(case, "copy", "fp16", h200, 0.0)
+    own = predict(TimeRequest(case, "copy", "fp16", h200, 0.0))
     assert (own.kind, own.low / own.seconds, own.high / own.seconds) == (CALIBRATED, pytest.approx(0.98), pytest.approx(1.02))
-    borrowed = predict(case, "copy", "bf16", a100, 0.0, lambda: [h200])
+    borrowed = predict(TimeRequest(case, "copy", "bf16", a100, 0.0, lambda: [h200]))
     assert (borrowed.kind, borrowed.low / borrowed.seconds) == (BORROWED, pytest.approx(0.7))
-    alike = predict(case, "copy", "bf16", h100, 0.0, lambda: [h200])
+    alike = predict(TimeRequest(case, "copy", "bf16", h100, 0.0, lambda: [h200]))
     assert (alike.kind, alike.low / alike.seconds) == (BORROWED, pytest.approx(0.98 ** math.sqrt(1 + 1)))
-    bounded = predict(case, "copy", "bf16", h200, 1.0)
+    bounded = predict(TimeRequest(case, "copy", "bf16", h200, 1.0))
     assert bounded.seconds == bounded.low == 1.0
 
 

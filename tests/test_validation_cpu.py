@@ -15,8 +15,9 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.timing.models import cpu
+from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import cases, profile
-from perfmodel.validation.cpu.cases import CpuCase, Scratch, checked, prepare, shapes
+from perfmodel.validation.cpu.cases import Scratch, checked, cpu_case, prepare, shapes, timed
 from perfmodel.validation.cpu.profile import Item, take_turns
 from perfmodel.validation.kernels.reference import relative_error
 
@@ -26,17 +27,17 @@ PARAMETERS = {"fma_share": 0.8, "softmax_exps": 4.0, "streams_per_copy": 2.0}
 
 def attention(
     implementation: str, n: int, kv_len: int, d: int, causal: bool, heads: int = 2, kv_heads: int = 1, fit: bool = False
-) -> CpuCase:
+) -> KernelCase:
     sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
-    return CpuCase(implementation, sizes, fit)
+    return cpu_case(implementation, sizes, FIT if fit else HELD_OUT)
 
 
-def matmul(m: int, n: int, k: int, fit: bool = False) -> CpuCase:
-    return CpuCase("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
+def matmul(m: int, n: int, k: int, fit: bool = False) -> KernelCase:
+    return cpu_case("cpu-matmul", {"m": m, "n": n, "k": k}, FIT if fit else HELD_OUT)
 
 
-def copied(size: int) -> CpuCase:
-    return CpuCase("cpu-copy", {"bytes": size}, False)
+def copied(size: int) -> KernelCase:
+    return cpu_case("cpu-copy", {"bytes": size})
 
 
 def measured(value: str | int) -> dict[str, Any]:
@@ -65,8 +66,8 @@ def device(flop_per_s: float = 230e9, dram: float = 55e9) -> Device:
     )
 
 
-def seconds(shape: CpuCase, on: Device) -> float:
-    return cpu.MODEL.seconds(shape.case, on, PARAMETERS)
+def seconds(shape: KernelCase, on: Device) -> float:
+    return cpu.MODEL.seconds(timed(shape), on, PARAMETERS)
 
 
 # Kernels
@@ -88,8 +89,8 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.sizes.values()))}")
-def test_kernels_agree_with_float64(shape: CpuCase) -> None:
+@pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.shape.values()))}")
+def test_kernels_agree_with_float64(shape: KernelCase) -> None:
     for threads in (1, 2):
         call, error = prepare(shape, threads, Scratch())
         assert error() == float("inf")  # the output is poisoned
@@ -196,7 +197,7 @@ def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("n", "kv_len", "causal"), [(300, 300, True), (300, 100, True), (100, 300, True), (130, 257, False)])
 def test_tiles_against_their_rows(n: int, kv_len: int, causal: bool) -> None:
-    w = attention("cpu-flash", n, kv_len, 16, causal).case.workload
+    w = timed(attention("cpu-flash", n, kv_len, 16, causal)).workload
     seen = [min(kv_len, max(0, row + 1 + kv_len - n)) if causal else kv_len for row in range(n)]
     for at, (rows, visible, keys) in enumerate(cpu.row_tiles(w)):
         own = seen[at * cpu.TILE_ROWS : (at + 1) * cpu.TILE_ROWS]
@@ -223,7 +224,7 @@ def test_scores_stream_only_beyond_the_cache() -> None:
 
 
 def test_what_the_model_covers() -> None:
-    case = attention("cpu-flash", 8, 8, 16, True).case
+    case = timed(attention("cpu-flash", 8, 8, 16, True))
     assert cpu.MODEL.covers(case)
     assert not any(
         cpu.MODEL.covers(other)
@@ -251,9 +252,9 @@ def test_judged_shapes_share_no_pair_with_fitted_ones() -> None:
     pairs: dict[bool, set[tuple[str, int, bool]]] = {True: set(), False: set()}
     sizes: dict[bool, list[Any]] = {True: [], False: []}
     for shape in shapes(32 * MIB):
-        if shape.workload_name == "attention":
-            pairs[shape.fit].add((shape.implementation, shape.sizes["d"], shape.sizes["causal"]))
-        sizes[shape.fit].append((shape.implementation, shape.sizes))
+        if shape.workload == "attention":
+            pairs[shape.role == FIT].add((shape.implementation, shape.shape["d"], shape.shape["causal"]))
+        sizes[shape.role == FIT].append((shape.implementation, shape.shape))
     assert pairs[True]
     assert not pairs[True] & pairs[False]
     assert not [one for one in sizes[True] if one in sizes[False]]
@@ -261,16 +262,16 @@ def test_judged_shapes_share_no_pair_with_fitted_ones() -> None:
 
 @pytest.mark.parametrize("llc", [4 * MIB, 32 * MIB, 384 * MIB])
 def test_shapes_follow_the_cache(llc: int) -> None:
-    streamed = [shape.sizes for shape in shapes(llc) if shape.implementation == "cpu-standard" and shape.sizes["n"] == 1024]
+    streamed = [shape.shape for shape in shapes(llc) if shape.implementation == "cpu-standard" and shape.shape["n"] == 1024]
     held = {2 * 4 * sizes["heads"] * sizes["n"] * sizes["kv_len"] for sizes in streamed}
     assert all(size >= min(cpu.STREAMED * llc, 512 * MIB) for size in held)
-    copies = [2 * shape.sizes["bytes"] / llc for shape in shapes(llc) if shape.implementation == "cpu-copy"]
+    copies = [2 * shape.shape["bytes"] / llc for shape in shapes(llc) if shape.implementation == "cpu-copy"]
     assert min(copies) < cpu.STREAMED < sorted(copies)[1]
 
 
 @pytest.mark.parametrize("name", ["cpu-flash", "cpu-standard", "cpu-matmul"])
 def test_a_fit_finds_what_the_times_were_made_with(name: str) -> None:
-    points = [(shape.case, seconds(shape, device())) for shape in shapes(32 * MIB) if shape.fit and shape.implementation == name]
+    points = [(timed(shape), seconds(shape, device())) for shape in shapes(32 * MIB) if shape.role == FIT and shape.implementation == name]
     found = cases.fitted_parameters(name, points, device())
     assert len(points) >= len(cpu.FITTED[name])
     assert {key: found[key] for key in cpu.FITTED[name]} == pytest.approx({key: PARAMETERS[key] for key in cpu.FITTED[name]}, rel=0.01)
@@ -278,7 +279,7 @@ def test_a_fit_finds_what_the_times_were_made_with(name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [device(dram=27.5e9), device(flop_per_s=115e9)], ids=["half the DRAM bandwidth", "half the FMA rate"])
 def test_a_profile_that_is_wrong_by_two_fails(wrong: Device) -> None:
-    judged = [shape for shape in shapes(32 * MIB) if not shape.fit]
+    judged = [shape for shape in shapes(32 * MIB) if shape.role == HELD_OUT]
     errors = {id(shape): abs(seconds(shape, wrong) / seconds(shape, device()) - 1) for shape in judged}
     by_group = [
         median(errors[id(shape)] for shape in judged if shape.implementation == name) for name in {shape.implementation for shape in judged}
@@ -309,8 +310,8 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
     found, records = cases.measure(said.append)
     assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
     assert all(block.low <= block.high and block.source in found.sources for block in found.calibration)
-    assert sum(block.points for block in found.calibration) == sum(shape.fit for shape in small)
-    assert [(raw["implementation"], raw["shape"]) for raw in records] == [(s.implementation, s.sizes) for s in small if not s.fit]
+    assert sum(block.points for block in found.calibration) == sum(shape.role == FIT for shape in small)
+    assert [(raw["implementation"], raw["shape"]) for raw in records] == [(s.implementation, s.shape) for s in small if s.role == HELD_OUT]
     assert len(said) >= 2
     for raw in records:
         fields = {Record.FIELDS.get(key, key): value for key, value in raw.items()}

@@ -25,8 +25,9 @@ from numba import cuda
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
+from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run
-from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, counted_cases, needed_bytes, timed_cases
+from perfmodel.validation.cuda.cases import WORKLOADS, attention_case, checked, counted_cases, needed_bytes, numba_case, timed_cases
 from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
@@ -283,7 +284,7 @@ def geometry_of(case: KernelCase) -> Any:
 
 @pytest.mark.parametrize("case", [*timed_cases(), *counted_cases()], ids=lambda case: case.label.replace(" ", "-"))
 def test_default_cases_can_run(case: KernelCase) -> None:
-    assert case.check() is case
+    assert checked(case) is case
     geometry_of(case)
     assert needed_bytes(case) < 16e9, "a device with 16 GB runs it"
 
@@ -307,14 +308,14 @@ def test_default_cases_cover_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (KernelCase("numba-flush", "fp32", {}), "numba-flash"),
-        (KernelCase("numba-copy", "fp32", {"n": 1}), "give bytes"),
-        (KernelCase("numba-matmul", "fp32", {"m": 1, "n": 1, "k": 1}), "give br and bc"),
+        (KernelCase("attention", "numba-flush", {}), "numba-flash"),
+        (numba_case("numba-copy", {"n": 1}), "give bytes"),
+        (numba_case("numba-matmul", {"m": 1, "n": 1, "k": 1}), "give br and bc"),
     ],
 )
 def test_cases_that_cannot_run(case: KernelCase, words: str) -> None:
     with pytest.raises(UsageError) as error:
-        case.check()
+        checked(case)
     assert words in str(error.value)
 
 
@@ -367,7 +368,7 @@ def measured(tmp_path: Path, outcome: Any) -> tuple[list[str], list[dict[str, An
     """Failures, records and progress of three cases; ``outcome(case)`` times one."""
     cases = [
         CASE,
-        KernelCase("numba-copy", "fp32", {"bytes": 1024}),
+        numba_case("numba-copy", {"bytes": 1024}),
         attention_case("numba-flash-mma", *((1, 1, 1), (9, 9)), 64, (64, 64), False, "bf16"),
     ]
     records: list[dict[str, Any]] = []
@@ -423,7 +424,7 @@ def test_a_lost_device_ends_the_run_and_keeps_what_there_is() -> None:
 
     records: list[dict[str, Any]] = []
     with pytest.raises(PerfmodelError, match="lost"):
-        run.measure_with([CASE, KernelCase("numba-copy", "fp32", {"bytes": 4})], lambda text: None, records.append, outcome, ENVIRONMENT)
+        run.measure_with([CASE, numba_case("numba-copy", {"bytes": 4})], lambda text: None, records.append, outcome, ENVIRONMENT)
     assert len(records) == 1
 
 
@@ -640,7 +641,7 @@ def test_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 PROFILED = [
     attention_case("numba-flash", (1, 4, 2), (1024, 1024), 64, (128, 64), False, "fp32"),
     attention_case("numba-flash1", (1, 4, 4), (256, 256), 64, (64, 64), False, "fp32"),
-    KernelCase("numba-copy", "fp32", {"bytes": 1 << 28}),
+    numba_case("numba-copy", {"bytes": 1 << 28}),
 ]
 """The cases behind the recorded text."""
 MANIFEST = [
@@ -1038,11 +1039,11 @@ steps = []
 kernel = probes._rate_kernel(lambda x, a, b: steps.append(1) or x * a + b)
 kernel[(2,), 4, 0, 0](Counting(1), np.uint64(3), np.float32(1), np.float32(0.5), np.float32(0.25))
 
-places, plain = [], probes.load4
+places, plain = [], probes.steps.load4
 def load4(array, index):
     places.append(int(index))
     return plain(array, index)
-probes.load4 = load4
+probes.steps.load4 = load4
 probes.prepare_shared(Counting(1), 2, 3, threads=8)()
 probes.prepare_fma(Counting(1), 1, 1, threads=1)()
 probes.prepare_exp(Counting(1), 1, 1, threads=1)()
@@ -1072,9 +1073,9 @@ SMALL = [
     small("numba-standard", "fp32", 64, (128, 64), True),
     small("numba-flash-mma", "fp16", 64, (64, 64), False),
     small("numba-flash-mma", "bf16", 128, (128, 64), True),
-    KernelCase("numba-matmul", "fp32", {"m": 100, "n": 200, "k": 300}, {"br": 64, "bc": 64}),
-    KernelCase("numba-matmul-naive", "fp32", {"m": 100, "n": 200, "k": 300}),
-    KernelCase("numba-copy", "fp32", {"bytes": 1 << 20}),
+    numba_case("numba-matmul", {"m": 100, "n": 200, "k": 300}, tile=(64, 64)),
+    numba_case("numba-matmul-naive", {"m": 100, "n": 200, "k": 300}),
+    numba_case("numba-copy", {"bytes": 1 << 20}),
 ]
 QUICK = StoppingRule(least_runs=3, runs=5, warm_up_s=0.0, budget_s=0.1)
 
@@ -1084,7 +1085,7 @@ class TestOnGpu:
 
     def test_every_kernel_is_timed_and_a_hopeless_case_is_a_message(self) -> None:
         records: list[dict[str, Any]] = []
-        hopeless = KernelCase("numba-copy", "fp32", {"bytes": 1 << 50})
+        hopeless = numba_case("numba-copy", {"bytes": 1 << 50})
         said: list[str] = []
         [failure] = run.measure([hopeless, *SMALL], said.append, records.append, "nvidia-h200-sxm", QUICK)
         assert "are free" in failure

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perfmodel.catalog import find_device, find_model, load_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.plugins import plugins
 from perfmodel.transformer import weight_formats
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.hf import parse
@@ -45,7 +46,7 @@ def small(quantization: object, kind: str = "llama", **fields: Any) -> ModelSpec
 
 def request(model: ModelSpec, batch: int = 1, weights: str | None = None, **options: Any) -> Request:
     form = formats(model, FP16, weights, None)
-    return Request(model, H200, DECODE, batch, 1, 64, FP16, **form, **options).check()
+    return Request(DECODE, batch, 1, 64, FP16, model=model, device=H200, **form, **options).check()
 
 
 def held(model: ModelSpec, weights: str | None = None) -> int:
@@ -208,11 +209,9 @@ def test_narrower_never_weighs_more_and_scales_always_weigh_something(method, bi
 
 
 def test_every_family_names_its_methods_once_and_reads_nothing_it_does_not_know():
-    families = set(weight_formats._families().values())
-    methods = [method for family in families for method in family.methods]
-    assert len(set(methods)) >= 11
-    assert len(weight_formats._families()) == len(set(methods))
-    for method in set(methods):
+    methods = [method for method, _ in plugins([weight_formats.__name__], "FAMILY", "FAMILIES")]
+    assert len(set(methods)) == len(methods) >= 11
+    for method in methods:
         found = quantized({"quant_method": method, "bits": 4, "quant_algo": "FP8", "load_in_4bit": True, "made_up": 7})
         assert found is not None
         assert "made_up" in found.unread

@@ -14,7 +14,6 @@ from perfmodel.catalog import calibrated_devices, device_ids, find_device, find_
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
-from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.question import (
     EVERY,
     FULL,
@@ -25,6 +24,7 @@ from perfmodel.transformer.training.question import (
     Parallel,
     Recomputation,
     TrainingConfig,
+    timed,
 )
 from perfmodel.transformer.training.step.job import dtype_of
 from perfmodel.transformer.training.step.layer_time import Machine, machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -25,9 +26,18 @@ def module_of(path: Path) -> ModuleType:
 
 @cache
 def modules() -> dict[str, ModuleType]:
-    """Those that declare tuned constants, by name."""
-    paths = [path for path in sorted((ROOT / "perfmodel").rglob("*.py")) if "\nTUNED = (" in path.read_text(encoding="utf-8")]
+    """Those that have tuned constants, by name."""
+    paths = [path for path in sorted((ROOT / "perfmodel").rglob("*.py")) if marked(path.read_text(encoding="utf-8"), "tuned")]
     return {module.__name__: module for module in map(module_of, paths)}
+
+
+def marked(source: str, *marks: str) -> list[str]:
+    """Names of the constants whose lines end in one of ``marks``, as a comment."""
+    lines = source.splitlines()
+    mark = re.compile(rf"  # ({'|'.join(marks)})\b")
+    found = [one for one in ast.parse(source).body if isinstance(one, (ast.Assign, ast.AnnAssign)) and mark.search(lines[one.lineno - 1])]
+    targets = [target for one in found for target in (one.targets if isinstance(one, ast.Assign) else [one.target])]
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 
 def meanings(module: ModuleType) -> dict[str, str]:
@@ -55,7 +65,7 @@ def shown(value: Any) -> str:
 def declared() -> Iterator[Constant]:
     """Every tuned constant."""
     for name, module in modules().items():
-        yield from ((name, constant) for constant in module.TUNED)
+        yield from ((name, constant) for constant in marked(inspect.getsource(module), "tuned"))
 
 
 def count(constants: Iterator[Constant] | set[Constant]) -> int:
@@ -71,7 +81,8 @@ def _defined(module: str) -> tuple[dict[str, ast.stmt], dict[str, Constant]]:
     for node in ast.parse(inspect.getsource(import_module(module))).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             whole = node.module == MODELS
-            imported |= {one.name: (f"{MODELS}.{one.name}", "") if whole else (node.module, one.name) for one in node.names}
+            found_as = {one.asname or one.name: one.name for one in node.names}
+            imported |= {name: (f"{MODELS}.{own}", "") if whole else (node.module, own) for name, own in found_as.items()}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = node
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):

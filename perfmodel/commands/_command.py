@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from perfmodel.core.errors import UsageError, cut, visible_lines
-from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, option
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -55,7 +56,11 @@ class Destination(Question):
         for name in self.files:
             write(Path(name), report)
         if not self.output or self.json or "-" in self.output:
-            sys.stdout.write(_as_text(report, self.json, self.full))
+            self.show(report)
+
+    def show(self, report: Report) -> None:
+        """Write ``report`` to stdout."""
+        sys.stdout.write(_as_text(report, self.json, self.full))
 
 
 @dataclass(frozen=True)
@@ -106,25 +111,64 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        questions = {parameter: one for parameter, one in get_type_hints(function).items() if parameter != "return"}
+        questions = _questions(function)
 
         @wraps(function)
         def run(**values: Any) -> None:
-            made = {name: question(**{one.name: values[one.name] for one in fields(question)}) for name, question in questions.items()}
-            for one in made.values():
-                one.check_read()
-            for one in made.values():
-                if isinstance(one, Destination) and one.OFFERS is not None:
-                    one.check(one.OFFERS)
-            function(**made)
+            _carry_out(function, [question(**{one.name: values[one.name] for one in fields(question)}) for question in questions])
 
-        parameters = _parameters(list(questions.values()))
+        parameters = _parameters(questions)
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name, cls=cls or Command, **settings)(run)
         return function
 
     return add
+
+
+def _questions(function: Callable[..., None]) -> list[type[Question]]:
+    return [one for parameter, one in get_type_hints(function).items() if parameter != "return"]
+
+
+def _carry_out(function: Callable[..., None], asked: Sequence[Question]) -> None:
+    for one in asked:
+        one.check_read()
+    for one in asked:
+        if isinstance(one, Destination) and one.OFFERS is not None:
+            one.check(one.OFFERS)
+    function(*asked)
+
+
+def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mapping[str, Any]) -> Report:
+    """The report of the command ``app`` for options from Python, by field; ``places``: its arguments. Of a group, the first names one.
+
+    UsageError for options that have no meaning, or give no report.
+    """
+    functions = [one.callback.__wrapped__ for one in app.registered_commands]  # type: ignore[union-attr]
+    commands = {one.name or function.__name__: function for one, function in zip(app.registered_commands, functions, strict=True)}
+    if len(commands) > 1:
+        name, places = f"{name} {places[0] if places else ''}".strip(), places[1:]
+    function = next(iter(commands.values())) if len(commands) == 1 else commands.get(name.partition(" ")[2])
+    if function is None:
+        raise UsageError(f"{name} is no command", f"begin with one of {', '.join(map(repr, commands))}")
+    if not any(issubclass(one, Destination) for one in _questions(function)):
+        raise UsageError(f"{name} gives no report", "run it on the command line")
+    found: list[Report] = []
+    questions = [_kept(one, found) if issubclass(one, Destination) else one for one in _questions(function)]
+    arguments = [one.name for question in questions for one in fields(question) if one.metadata["option"].argument]
+    if len(places) > len(arguments):
+        raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
+    given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
+    for key, value in given.items():
+        _check_number(key, value)
+    with suppress(typer.Exit):  # after the report: what it found is in it
+        _carry_out(function, from_python(questions, given, name))
+    return found[0]
+
+
+def _kept(destination: type[Destination], found: list[Report]) -> type[Destination]:
+    """``destination`` with ``found`` in place of stdout."""
+    return type(destination.__name__, (destination,), {"show": lambda self, report: found.append(report)})
 
 
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
@@ -239,16 +283,21 @@ def _check_words(args: Sequence[str]) -> None:
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:
     """UsageError for a number that no option takes."""
+    for param in command.params:
+        value = ctx.params.get(param.name)
+        if value != param.default:
+            _check_number(max(param.opts, key=len), value)
+
+
+def _check_number(name: str, value: Any) -> None:
     from perfmodel.core.workload import LARGEST_SIZE
 
-    for param in command.params:
-        value, name = ctx.params.get(param.name), max(param.opts, key=len)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value == param.default:
-            continue
-        if LARGEST_SIZE < value < float("inf"):
-            raise UsageError(f"{name} is too large", f"give a number up to {LARGEST_SIZE:.0e}")
-        if not 0 <= value <= LARGEST_SIZE:
-            raise UsageError(f"{name} is {cut(str(value))}", "give a number that is finite and not below zero")
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    if LARGEST_SIZE < value < float("inf"):
+        raise UsageError(f"{name} is too large", f"give a number up to {LARGEST_SIZE:.0e}")
+    if not 0 <= value <= LARGEST_SIZE:
+        raise UsageError(f"{name} is {cut(str(value))}", "give a number that is finite and not below zero")
 
 
 _EXAMPLE = re.compile(r"\s*\b(?:Example|Or): (?=perfmodel )")

@@ -72,9 +72,9 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from pathlib import Path
 
     from perfmodel import __version__
-    from perfmodel.catalog import read_json
     from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
+    from perfmodel.core.files import read_json
     from perfmodel.report.compare import metrics_of, report
     from perfmodel.report.document import Provenance
 
@@ -98,7 +98,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     from perfmodel import __version__
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.study.operands import operands
+    from perfmodel.study.kinds.comparison import operands
     from perfmodel.study.schema import Scope
 
     scope = Scope()

@@ -24,9 +24,10 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.core.workload import FORWARD
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
+    from perfmodel.timing.base import Case
+    from perfmodel.timing.predict import TimeRequest
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
     device = asked.on(device_for(asked.hardware))
@@ -36,8 +37,8 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
     lower, known, missing = float(result.total.lower_s), None, ""
     try:
-        named = asked.implementation
-        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, lower, named, lambda name: True, calibrated_devices)
+        case = Case(w, asked.implementation or "")
+        known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain))

@@ -40,8 +40,8 @@ def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model, find_system
-    from perfmodel.transformer.training.checks import timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
+    from perfmodel.transformer.training.question import timed
 
     gpus = None if asked.search is None else asked.check_search()
     model = find_model(asked.name)

@@ -29,14 +29,12 @@ def remat(asked: RematQuestion, to: ExplainedPicture) -> None:
 
 def _schedules(asked: RematQuestion, explained: bool, pictures: bool) -> Report:
     from perfmodel.remat.device_chain import choices
-    from perfmodel.remat.evaluate import ScheduleQuestion, curve, evaluate
+    from perfmodel.remat.evaluate import curve, evaluate
     from perfmodel.report.remat import report
 
     source, named = asked.source(), tuple(asked.strategy or ())
     memory = asked.budget(source.sized)
-    plan = asked.plan(memory)
-    question = ScheduleQuestion(source.chain, plan, source.title, source.sized, source.timed, named, source.device, source.basis).check()
-    found = evaluate(question)
+    found = evaluate(source, asked.plan(memory), named)
     points = curve(source.chain) if memory is not None else []
     ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
     return report(found, points, ranked, explained=explained, pictures=pictures)
@@ -67,11 +65,7 @@ def _graph(asked: RematQuestion, pictures: bool) -> Report:
 
 def _autograd(asked: RematQuestion, pictures: bool) -> Report:
     from perfmodel.remat.autograd import picture
-    from perfmodel.remat.evaluate import ScheduleQuestion
     from perfmodel.report.remat_graph import autograd_report
 
     source = asked.source()
-    question = ScheduleQuestion(
-        source.chain, asked.plan(None), source.title, source.sized, source.timed, device=source.device, basis=source.basis
-    )
-    return autograd_report(picture(source.chain, asked.relu), question.check(), pictures)
+    return autograd_report(picture(source.chain, asked.relu), source, pictures)

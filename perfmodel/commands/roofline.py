@@ -80,8 +80,8 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
 def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
-    from perfmodel.study.kinds.roofline import RooflineSection
-    from perfmodel.study.recorded import NcuFile, records_of
+    from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
+    from perfmodel.study.recorded import records_of
     from perfmodel.study.schema import Scope, joined
 
     if asked.flops and not asked.ncu:

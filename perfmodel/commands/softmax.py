@@ -45,9 +45,9 @@ def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: De
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case
-    from perfmodel.timing.predict import predict
+    from perfmodel.timing.predict import TimeRequest, predict
     from perfmodel.timing.select_kernel import check_implementation
 
     check_implementation(implementation, "softmax", device, calibrated_devices)
     case = Case(Stream("softmax", w.rows, w.columns, dtype=w.dtype), implementation, FORWARD)
-    return predict(case, "softmax", w.dtype.name, device, float(fused.cost.lower_s), calibrated_devices)
+    return predict(TimeRequest(case, "softmax", w.dtype.name, device, float(fused.cost.lower_s), calibrated_devices))

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.run_sweep import Search, SweepResult
-    from perfmodel.sweep.study import SweepFile, SweepStudy
+    from perfmodel.sweep.run_sweep import SweepResult
+    from perfmodel.sweep.study import SweepStudy
 
 app = new_app()
 
@@ -68,16 +68,16 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
     rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
-    shown = Destination(to.json, reports)
+    shown = replace(to, output=reports)
     shown.check()
-    from perfmodel.sweep.run_sweep import complete, run_sweep
+    from perfmodel.sweep.run_sweep import run_sweep
 
-    study, search = complete(*merged(asked))
+    study = merged(asked).complete()
     budget = memory_bytes(asked.memory)
     progress = SweepProgress()
     try:
         with _terminated_is_interrupted():
-            result = run_sweep(study, search, rows, budget, progress.expect)
+            result = run_sweep(study, rows, budget, progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
@@ -106,51 +106,43 @@ def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 
-    target = None if rows is None or rows.path is None else Path(rows.path)
-    carried = rows is not None and rows.resume and result.grid.slow
-    where = "" if target is None else f"Rows are in {target}{'; what follows is of those computed now' if carried else ''}."
-    made = report(result, where)
-    if rows is not None and rows.path is None:
-        from perfmodel.report.formats import readable
-        from perfmodel.report.formats.txt import render
-
-        sys.stderr.write(render(readable(made)))
-        if to.files:
-            Destination(False, to.files).emit(made)
+    if rows is None or rows.path is not None:
+        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
+        to.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}."))
         return
-    to.emit(made)
+    from perfmodel.report.formats import readable
+    from perfmodel.report.formats.txt import render
+
+    made = report(result)
+    sys.stderr.write(render(readable(made)))
+    if to.files:
+        Destination(False, to.files).emit(made)
 
 
 # The words
 
 
-def merged(asked: SweepQuestion) -> tuple[SweepStudy, Search]:
+def merged(asked: SweepQuestion) -> SweepStudy:
     """The study that is named or spelt out, options before what its file says."""
-    from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import WORKLOADS, SweepFile, SweepStudy, listed, read_study
+    from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study
 
     words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
-    file = SweepFile({}) if not named else SweepFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
-    axes = {**file.axes, **axes_of(words[len(named) :], file)}
-    columns = asked.columns.split(",") if asked.columns else file.columns
-    where = (*listed(file.where), *listed(file.subject_to), *(asked.where or ()), *(asked.subject_to or ()))
-    pareto = asked.pareto.split(",") if asked.pareto else file.pareto
-    if pareto is not None and len(pareto) != 2:
-        raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
-    minimize = asked.minimize or file.minimize
-    if asked.top is not None and not minimize:
+    study = SweepStudy() if not named else SweepStudy(named[0]) if named[0] in WORKLOADS else read_study(named[0])
+    if asked.top is not None and not (asked.minimize or study.minimize):
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
-    top = file.top if asked.top is None else asked.top
-    search = Search(minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
-    return SweepStudy(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
+    options = {"columns": asked.columns, "minimize": asked.minimize, "pareto": asked.pareto, "top": asked.top}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
+    where = [*study.where, *(asked.where or ()), *(asked.subject_to or ())]
+    return replace(study, axes=axes, where=where, **given)
 
 
-def axes_of(words: Sequence[str], file: SweepFile) -> dict[str, Any]:
+def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
     """``--n 512 --causal`` as axes; an option given twice has both values."""
     from perfmodel.sweep.study import workload_named
 
-    workload = workload_named(file.workload)
+    workload = workload_named(kind)
     known = {one.name.replace("_", "-"): one for one in workload.inputs}
     found: dict[str, Any] = {}
     rest = list(words)
@@ -173,44 +165,36 @@ def axes_of(words: Sequence[str], file: SweepFile) -> dict[str, Any]:
 
 def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
     """The output for rows, if any, and those for the report. UsageError if they do not go together."""
-    reports: list[str] = []
-    rows: list[str] = []
-    for name in output or ():
-        suffix = Path(name).suffix.removeprefix(".")
-        data = name.endswith("/") or suffix in ("csv", "jsonl", "parquet") or (name == "-" and form is not None) or (dask and not suffix)
-        (rows if data else reports).append(name)
-    for name in reports:
-        _check_suffix(name)
-    if len(rows) > 1:
-        raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
-    if not rows:
-        for option, holds in (("--resume", resume), ("--dask", dask), ("--format", form)):
-            if holds:
-                raise UsageError(f"{option} is about rows in a file", "say where with -o, such as -o rows.parquet")
-        return None, reports
-    return _rows_output(rows[0], form, resume, dask), reports
-
-
-def _check_suffix(name: str) -> None:
-    """UsageError for a file that is neither of rows nor of the report."""
     from perfmodel.report.formats import suffixes
 
-    if name != "-" and Path(name).suffix not in suffixes(()):
-        kind = repr(Path(name).suffix) if Path(name).suffix else "a file without suffix"
-        fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(()))} for the report"
-        raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
+    reports, rows = list[str](), list[str]()
+    for name in output or ():
+        suffix = Path(name).suffix
+        if name.endswith("/") or suffix in (".csv", ".jsonl", ".parquet") or (name == "-" and form is not None) or (dask and not suffix):
+            rows.append(name)
+        elif name == "-" or suffix in suffixes():
+            reports.append(name)
+        else:
+            kind = repr(suffix) if suffix else "a file without suffix"
+            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes())} for the report"
+            raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
+    if len(rows) > 1:
+        raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
+    for word, given in (("--resume", resume), ("--dask", dask), ("--format", form)):
+        if given and not rows:
+            raise UsageError(f"{word} is about rows in a file", "say where with -o, such as -o rows.parquet")
+    return _rows_output(rows[0], form, resume, dask) if rows else None, reports
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.writers import formats
+    from perfmodel.sweep.writers import find
 
     folder = name.endswith("/") or dask is not None
     if name == "-":
         if resume or dask:
             raise UsageError("--resume and --dask need a file", "give one with -o")
-        if form not in formats():
-            raise UsageError(f"--format: there is no format {form!r}", suggest(str(form), formats()))
+        find(str(form))
         return Output(None, str(form))
     path, written = Path(name), "parquet" if folder else Path(name).suffix.removeprefix(".")
     if form not in (None, written):

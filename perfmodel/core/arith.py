@@ -58,7 +58,9 @@ def ceil_div(a: Number, b: Number) -> Number:
         return -(-a // b)
     if is_traced(a, b):
         return call("ceil", -(-plain(a) // plain(b)), a / b)
-    return _ceil(a / b)
+    import numpy as np
+
+    return np.ceil(a / b)
 
 
 def floor(x: Number) -> Number:
@@ -163,12 +165,6 @@ def _floor(x: Number) -> Number:
     import numpy as np
 
     return np.floor(x)
-
-
-def _ceil(x: Number) -> Number:
-    import numpy as np
-
-    return np.ceil(x)
 
 
 def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, high: Number) -> Number:

@@ -36,18 +36,16 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
 from perfmodel.core.trace import label, plain
 
-SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
+SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5  # tuned
 """W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
-PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8
+PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8  # tuned
 """W / L2 up to which a scan by one block alone finds all of itself again, and from which it finds nothing."""
-SCATTERED_SURVIVE = 0.55
+SCATTERED_SURVIVE = 0.55  # tuned
 """W / L2 up to which scattered re-reads all hit."""
-DRIFT_PER_EXCESS = 0.0025
+DRIFT_PER_EXCESS = 0.0025  # tuned
 """Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
 MAX_BLOCKS = 32
 """Most blocks of one multiprocessor on any CUDA device so far."""
-TUNED = ("SCAN_SURVIVES", "SCAN_IS_LOST", "PRIVATE_SURVIVES", "PRIVATE_IS_LOST", "SCATTERED_SURVIVE", "DRIFT_PER_EXCESS")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from perfmodel.core.cost import Access, Kernel
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, estimate, total, traced_rates
+from perfmodel.core.roofline import Estimate, estimate, rates_of, total
 from perfmodel.core.trace import FormulaStep, Trace
 
 _Workload = TypeVar("_Workload", bound=Any)
@@ -30,7 +30,7 @@ def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dty
     """
     labels = [f"[{kernel.name}] " if len(kernels) > 1 else "" for kernel in kernels]
     named = [_named_accesses(trace, kernel, label) for kernel, label in zip(kernels, labels, strict=True)]
-    rates = traced_rates(trace, device, dtype)
+    rates = rates_of(device, dtype, trace)
     costs = [estimate(kernel, device, rates, label) for kernel, label in zip(named, labels, strict=True)]
     _name_totals(trace, total(costs), "total " if len(kernels) > 1 else "")
     return named

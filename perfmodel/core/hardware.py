@@ -6,85 +6,20 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from perfmodel.core import units
-from perfmodel.core.errors import DataError, UnavailableError
-
-
-class _Record:
-    """A part of a profile; unknown keys are errors."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class Quantity(_Record):
-    """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
-
-    ``measured_on``: the device with the same chip that lends it, at this device's clock.
-    """
-
-    value: str | int
-    kind: Literal["datasheet", "derived", "measured"]
-    source: str
-    number: float | int
-    note: str | None = None
-    per_clk: int | None = None
-    measured_on: str | None = None
-
-
-class _In:
-    """Marks a Quantity with the unit it is written in; validation adds ``number``. Pydantic is imported only then."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_before_validator_function(self._with_number, handler(source))
-
-    def _with_number(self, raw: Any) -> Any:
-        if not isinstance(raw, dict) or "value" not in raw:
-            raise ValueError("expected a mapping with value, kind and source")
-        if "number" in raw:
-            raise ValueError("'number' is computed from 'value'; leave it out")
-        return {**raw, "number": _convert(raw["value"], self.base)}
-
-
-def _convert(value: Any, base: str) -> int | float:
-    if not base:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{value!r} is not a whole number of at least 1")
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} has no unit; write it like {units.example(base)!r}")
-    try:
-        number = units.parse(value, base)
-    except DataError as error:
-        raise ValueError(f"{error.message}; {error.fix}") from None
-    if number <= 0:
-        raise ValueError(f"{value!r} is not positive; leave out what is unknown")
-    return number
-
-
-Count = Annotated[Quantity, _In("")]
-Size = Annotated[Quantity, _In("B")]
-Bandwidth = Annotated[Quantity, _In("B/s")]
-Frequency = Annotated[Quantity, _In("Hz")]
-Rate = Annotated[Quantity, _In("FLOP/s")]
-OpRate = Annotated[Quantity, _In("OP/s")]
-Duration = Annotated[Quantity, _In("s")]
-Power = Annotated[Quantity, _In("W")]
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.units import Bandwidth, Count, Duration, Frequency, OpRate, Power, ProfilePart, Quantity, Rate, Size
 
 LevelName = Literal["sram", "l2", "llc", "dram"]
 FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 
 @dataclass(frozen=True)
-class Clocks(_Record):
+class Clocks(ProfilePart):
     """Clocks of the datasheet's tensor and vector peaks, and the highest that the driver lets the part run at: GeForce cards boost
     beyond what is advertised.
     """
@@ -96,7 +31,7 @@ class Clocks(_Record):
 
 
 @dataclass(frozen=True)
-class MemoryLevel(_Record):
+class MemoryLevel(ProfilePart):
     """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device.
 
     ``max_bandwidth``: at the highest memory clock, where the datasheet says less.
@@ -119,7 +54,7 @@ class MemoryLevel(_Record):
 
 
 @dataclass(frozen=True)
-class Peaks(_Record):
+class Peaks(ProfilePart):
     """Dense peaks by number format of the matrix unit and the vector unit; exponentials of the SFU."""
 
     tensor: dict[FloatDtype, Rate] = field(default_factory=dict)
@@ -129,7 +64,7 @@ class Peaks(_Record):
 
 
 @dataclass(frozen=True)
-class Limits(_Record):
+class Limits(ProfilePart):
     """What a multiprocessor and a thread block can hold."""
 
     max_threads_per_multiprocessor: Count | None = None
@@ -141,7 +76,7 @@ class Limits(_Record):
 
 
 @dataclass(frozen=True)
-class Interconnect(_Record):
+class Interconnect(ProfilePart):
     """Links to other devices; bandwidth per direction, summed over the links."""
 
     name: str
@@ -150,7 +85,7 @@ class Interconnect(_Record):
 
 
 @dataclass(frozen=True)
-class LaunchOverhead(_Record):
+class LaunchOverhead(ProfilePart):
     """Time per kernel in a saturated queue, not CPU-to-GPU latency."""
 
     stream: Duration
@@ -158,7 +93,7 @@ class LaunchOverhead(_Record):
 
 
 @dataclass(frozen=True)
-class Microbenchmark(_Record):
+class Microbenchmark(ProfilePart):
     """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
 
     name: str
@@ -171,7 +106,7 @@ class Microbenchmark(_Record):
 
 
 @dataclass(frozen=True)
-class Calibration(_Record):
+class Calibration(ProfilePart):
     """A time model fitted to one implementation, with what it missed.
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the
@@ -201,7 +136,7 @@ class Calibration(_Record):
 
 
 @dataclass(frozen=True)
-class Device(_Record):
+class Device(ProfilePart):
     """A device profile. ``memory`` is ordered from the SRAM outwards.
 
     ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
@@ -354,15 +289,11 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
     """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
-    found: list[tuple[str, Quantity]] = []
-    for name in (part.name for part in fields(record)):
-        value = getattr(record, name)
-        items: list[tuple[str, Any]] = [(name, value)]
-        if isinstance(value, dict):
-            items = [(f"{name}.{key}", item) for key, item in value.items()]
-        elif isinstance(value, list):
-            items = [(f"{name}.{index}", item) for index, item in enumerate(value)]
-        for key, item in items:
-            if is_dataclass(item):
-                found += quantities(item, f"{place}.{key}" if place else key)
-    return found
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(record, list):
+        parts = enumerate(record)
+    elif isinstance(record, dict):
+        parts = record.items()
+    elif is_dataclass(record):
+        parts = [(one.name, getattr(record, one.name)) for one in fields(record)]
+    return [found for name, part in parts for found in quantities(part, f"{place}.{name}" if place else str(name))]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from perfmodel.core.arith import Number, ceil_div, is_deferred, minimum
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Trace, label
+from perfmodel.core.units import Quantity
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
 

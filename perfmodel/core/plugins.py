@@ -1,4 +1,4 @@
-"""Folders in which each file is one algorithm, command or format; packages that can be called; docstrings that are shown."""
+"""Folders in which each file is one algorithm, command or format; modules that can be called; docstrings that are shown."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def _modules(packages: Sequence[str], wanted: str) -> list[str]:
     return [name for name, _ in files]
 
 
-def make_callable(package: str, function: str) -> None:
-    """Let a call of ``package`` be one of that function of the Python interface, which is loaded then.
+def make_callable(module: str) -> None:
+    """Let a call of ``module`` be one of the function of its name in the Python interface, which is loaded then.
 
-    A package that is imported takes its name in the one above it, where a function of the same name would stand.
+    A module that is imported takes its name in the package above it, where a function of the same name would stand.
     """
 
     class Callable(ModuleType):
         def __call__(self, *arguments: Any, **options: Any) -> Any:
-            return getattr(import_module(API), function)(*arguments, **options)
+            return import_module(API).function(module.rpartition(".")[2])(*arguments, **options)
 
-    sys.modules[package].__class__ = Callable
+    sys.modules[module].__class__ = Callable
 
 
 def docstring(documented: Any) -> str:

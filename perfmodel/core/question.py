@@ -6,7 +6,7 @@ questions imports little, so that ``--help`` answers at once: methods import the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -141,13 +141,27 @@ def as_typed(one: Any, value: Any = True) -> str:
     return off if value is False and off else on
 
 
-def from_python(question: type[Question], options: Mapping[str, Any], asked: str) -> Any:
-    """``question`` with ``options`` from Python; UsageError for a name or a kind that it does not take. ``asked``: who is called."""
-    kinds = {one.name: str(one.type) for one in fields(question)}
+def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
+    """``questions`` with ``options`` from Python, each given to all that have it. ``asked``: who is called.
+
+    UsageError for a name that none of them has, a value of another kind, or an option that is missing.
+    """
+    known = dict.fromkeys(one.name for question in questions for one in fields(question))
     for name in options:
-        if name not in kinds:
-            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(kinds)))
-    return question().updated({name: converted(name, kinds[name], value) for name, value in options.items()})
+        if name not in known:
+            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(known)))
+    return [_filled(question, options, asked) for question in questions]
+
+
+def _filled(question: type[Question], options: Mapping[str, Any], asked: str) -> Question:
+    given = {}
+    for one in fields(question):
+        value = converted(one.name, str(one.type), options.get(one.name))
+        if value not in (None, []):
+            given[one.name] = value
+        elif one.default is MISSING:
+            raise UsageError(f"{asked} needs {one.name}", one.metadata["option"].help)
+    return question(**given)
 
 
 def converted(name: str, kind: str, value: Any) -> Any:
@@ -163,6 +177,8 @@ def converted(name: str, kind: str, value: Any) -> Any:
         return of_kind(name, value, number, "a number")
     if "list" in kind and isinstance(value, (list, tuple)):
         return of_kind(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
+    if kind.startswith("list") and isinstance(value, str):
+        return [value]
     return of_kind(name, value, isinstance(value, str), "a text")
 
 

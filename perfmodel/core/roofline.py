@@ -16,9 +16,10 @@ from perfmodel.core.cache import dram_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
+from perfmodel.core.units import Quantity
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 
@@ -113,21 +114,48 @@ class Rates:
     dram_at_max_clock: Number
 
 
-def rates_of(device: Device, dtype: Dtype) -> Rates:
-    """Rates of ``device`` per second for ``dtype``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
-    unit, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.level("l2")
-    ratio, dram = device.clock_ratio(dtype.name, unit), device.dram.bandwidth_bytes_per_s
-    if dram is None:
+def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
+    """Rates of ``device`` per second for ``dtype``; with a ``trace``, symbols that know their source in the profile.
+
+    UnavailableError if the device has no peak for ``dtype`` or no DRAM bandwidth.
+    """
+    unit, memory, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.dram, device.level("l2")
+    ratio, bandwidth = device.clock_ratio(dtype.name, unit), memory.bandwidth_bytes_per_s
+    if bandwidth is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    at = "" if ratio == 1 else f" at the clock of P_{dtype.name}"
+    peak, highest, fastest = device.peaks_of(unit)[dtype.name], device.best_dram_rate or bandwidth, device.best_matmul_rate(dtype.name)
+
+    def rate(name: str, meaning: str, quantity: Quantity | None, value: Number) -> Number:
+        return value if trace is None or quantity is None else trace.symbol(name, value, meaning, device.origin(quantity))
+
+    def on_chip(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
+        return None if quantity is None else rate(name, meaning + at, quantity, quantity.number if ratio == 1 else quantity.number * ratio)
+
+    dram = rate("BW_dram", "B/s", memory.bandwidth or memory.measured_bandwidth, bandwidth)
     return Rates(
         dram=dram,
-        l2=_at(ratio, l2.bandwidth_bytes_per_s if l2 else None),
-        matmul=device.peaks_of(unit)[dtype.name].number,
-        matmul_at_max_clock=device.best_matmul_rate(dtype.name),
-        vector=_at(ratio, _number(device.peaks.vector.get("fp32"))),
-        sfu=_at(ratio, _number(device.peaks.exp)),
-        dram_at_max_clock=device.best_dram_rate or dram,
+        l2=on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
+        matmul=rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number),
+        matmul_at_max_clock=fastest if trace is None else _traced_max_rate(trace, device, dtype, peak, fastest),
+        vector=on_chip("P_vector", "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
+        sfu=on_chip("P_exp", "exponentials/s", device.peaks.exp),
+        dram_at_max_clock=dram
+        if highest == bandwidth
+        else rate("BW_dram_max", "B/s at the highest memory clock", memory.max_bandwidth, highest),
     )
+
+
+def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity, rate: Number) -> Number:
+    """The matmul rate at the highest clock, as per-clock rate x multiprocessors x clock where the profile knows them."""
+    name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
+    clock, count = device.clocks.max, device.multiprocessors
+    if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
+        return trace.symbol(name, rate, meaning, device.origin(peak))
+    per_clock = trace.symbol("FLOP_per_clk", peak.per_clk, "per multiprocessor and clock", f"{device.id}: {device.sources[peak.source]}")
+    blocks = trace.symbol("SMs", count.number, "multiprocessors", f"{device.id}: {device.sources[count.source]}")
+    highest = trace.symbol("f_max", clock.number, "Hz", f"{device.id}: {device.sources[clock.source]}")
+    return trace.define(name, meaning, per_clock * blocks * highest, f"{device.id}: product of its rates")
 
 
 def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix: str = "") -> Estimate:
@@ -181,53 +209,3 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
         no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )
-
-
-def _number(quantity: Quantity | None) -> float | None:
-    return None if quantity is None else quantity.number
-
-
-def _at(ratio: float, rate: float | None) -> float | None:
-    """``rate`` at another clock."""
-    return rate if rate is None or ratio == 1 else rate * ratio
-
-
-def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
-    """As ``rates_of``, with each rate a symbol of ``trace`` that knows its source in the profile."""
-    plain, l2 = rates_of(device, dtype), device.level("l2")
-    matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
-    at = (
-        "" if device.clock_ratio(dtype.name, device.matmul_unit(dtype.name, dtype.matmul_unit)) == 1 else f" at the clock of P_{dtype.name}"
-    )
-    dram = device.dram.bandwidth or device.dram.measured_bandwidth
-
-    def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
-        if quantity is None:
-            return None
-        return trace.symbol(name, value, meaning, device.origin(quantity))
-
-    bandwidth = symbol("BW_dram", plain.dram, "B/s", dram)
-    highest = plain.dram_at_max_clock
-    return Rates(
-        dram=bandwidth,
-        l2=symbol("BW_l2", plain.l2, f"B/s{at}", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
-        matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
-        matmul_at_max_clock=_traced_max_rate(trace, device, dtype, plain.matmul_at_max_clock),
-        vector=symbol("P_vector", plain.vector, f"FLOP/s, fp32 vector unit{at}", device.peaks.vector.get("fp32")),
-        sfu=symbol("P_exp", plain.sfu, f"exponentials/s{at}", device.peaks.exp),
-        dram_at_max_clock=bandwidth
-        if highest == plain.dram
-        else symbol("BW_dram_max", highest, "B/s at the highest memory clock", device.dram.max_bandwidth),
-    )
-
-
-def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, rate: Number) -> Number:
-    """The matmul rate at the highest clock, as per-clock rate x multiprocessors x clock where the profile knows them."""
-    name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
-    peak, clock, count = device.matmul_peak(dtype.name, dtype.matmul_unit), device.clocks.max, device.multiprocessors
-    if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
-        return trace.symbol(name, rate, meaning, device.origin(peak))
-    per_clock = trace.symbol("FLOP_per_clk", peak.per_clk, "per multiprocessor and clock", f"{device.id}: {device.sources[peak.source]}")
-    blocks = trace.symbol("SMs", count.number, "multiprocessors", f"{device.id}: {device.sources[count.source]}")
-    highest = trace.symbol("f_max", clock.number, "Hz", f"{device.id}: {device.sources[clock.source]}")
-    return trace.define(name, meaning, per_clock * blocks * highest, f"{device.id}: product of its rates")

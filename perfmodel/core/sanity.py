@@ -1,6 +1,6 @@
 """What every device profile must satisfy: its schema, with ``validated``; beyond it, ``check`` says where a profile contradicts itself.
 
-Each rule is a pure function from a device to messages; a message names the field, the value found and the value expected.
+Each rule is a function from a device to a list of messages; a message names the field, the value found and the value expected.
 A rule that needs a value the profile does not have says nothing.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.core.hardware import Device, Quantity, quantities
-from perfmodel.core.units import format_si, parse_any
+from perfmodel.core.hardware import Device, quantities
+from perfmodel.core.units import Quantity, format_si, parse_any
 
 CLOCK_TOLERANCE = 0.02  # datasheets round peaks and clocks; the worst is the L40S with 1.2 %
 RATIO_TOLERANCE = 0.03  # the same, of two peaks
@@ -35,7 +35,7 @@ ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
 
 LEVELS = ["sram", "l2", "llc", "dram"]
 
-Rule = Callable[[Device], list[str]]
+RULES: list[Callable[[Device], list[str]]] = []
 
 
 @cache
@@ -91,122 +91,109 @@ def check(device: Device) -> list[str]:
     return [message for rule in RULES for message in rule(device)]
 
 
-def peaks_match_clocks(device: Device) -> list[str]:
+def _rule(find: Callable[[Device], Iterator[str]]) -> Callable[[Device], list[str]]:
+    @wraps(find)
+    def rule(device: Device) -> list[str]:
+        return list(find(device))
+
+    RULES.append(rule)
+    return rule
+
+
+@_rule
+def peaks_match_clocks(device: Device) -> Iterator[str]:
     """Multiprocessors x per_clk x clock is the peak."""
-    found = []
     for field, peak, clock in _clocked_peaks(device):
         if peak.per_clk is None or clock is None or device.multiprocessors is None:
             continue
         expected = device.multiprocessors.number * peak.per_clk * clock.number
         if abs(peak.number / expected - 1) > CLOCK_TOLERANCE:
             parts = f"{device.multiprocessors.number} x {peak.per_clk} x {format_si(clock.number, 'Hz')}"
-            found.append(f"{field}: {format_si(peak.number, 'OP/s')}, expected {format_si(expected, 'OP/s')} = {parts}")
-    return found
+            yield f"{field}: {format_si(peak.number, 'OP/s')}, expected {format_si(expected, 'OP/s')} = {parts}"
 
 
-def bandwidth_falls_with_distance(device: Device) -> list[str]:
+@_rule
+def bandwidth_falls_with_distance(device: Device) -> Iterator[str]:
     """A level further out is slower; nominal bandwidths, measured where no nominal is known."""
     known = [(level.level, level.bandwidth_bytes_per_s) for level in device.memory]
     rates = [(name, rate) for name, rate in known if rate is not None]
-    return [
-        f"memory.{far}.bandwidth: {format_si(rate, 'B/s')}, expected less than the {format_si(nearer, 'B/s')} of {near}"
-        for (near, nearer), (far, rate) in pairwise(rates)
-        if rate >= nearer
-    ]
+    for (near, nearer), (far, rate) in pairwise(rates):
+        if rate >= nearer:
+            yield f"memory.{far}.bandwidth: {format_si(rate, 'B/s')}, expected less than the {format_si(nearer, 'B/s')} of {near}"
 
 
-def measured_stays_below_nominal(device: Device) -> list[str]:
+@_rule
+def measured_stays_below_nominal(device: Device) -> Iterator[str]:
     """No measurement exceeds the nominal bandwidth of its level."""
-    return [
-        f"memory.{level.level}.measured_bandwidth: {format_si(level.measured_bandwidth.number, 'B/s')}, "
-        f"expected at most the nominal {format_si(level.bandwidth.number, 'B/s')}"
-        for level in device.memory
-        if level.bandwidth and level.measured_bandwidth and level.measured_bandwidth.number > level.bandwidth.number
-    ]
+    for level in device.memory:
+        nominal, measured = level.bandwidth, level.measured_bandwidth
+        if nominal and measured and measured.number > nominal.number:
+            found, most = format_si(measured.number, "B/s"), format_si(nominal.number, "B/s")
+            yield f"memory.{level.level}.measured_bandwidth: {found}, expected at most the nominal {most}"
 
 
-def ridge_points_are_plausible(device: Device) -> list[str]:
+@_rule
+def ridge_points_are_plausible(device: Device) -> Iterator[str]:
     """Peak over DRAM bandwidth of each matmul peak lies in RIDGE_RANGE; outside it a prefix is wrong."""
-    bandwidth = device.dram.bandwidth_bytes_per_s
-    if bandwidth is None:
-        return []
-    low, high = RIDGE_RANGE
-    tables = {"tensor": device.peaks.tensor, "vector": device.peaks.vector}
-    ridges = {f"peaks.{unit}.{dtype}": peak.number / bandwidth for unit, table in tables.items() for dtype, peak in table.items()}
-    return [
-        f"{field}: ridge point {ridge:.4g} FLOP/B, expected {low} to {high:.0f}"
-        for field, ridge in ridges.items()
-        if not low <= ridge <= high
-    ]
+    bandwidth, (low, high) = device.dram.bandwidth_bytes_per_s, RIDGE_RANGE
+    for unit in ("tensor", "vector"):
+        for dtype, peak in device.peaks_of(unit).items():
+            if bandwidth is not None and not low <= peak.number / bandwidth <= high:
+                yield f"peaks.{unit}.{dtype}: ridge point {peak.number / bandwidth:.4g} FLOP/B, expected {low} to {high:.0f}"
 
 
-def fp16_peak_is_dense(device: Device) -> list[str]:
+@_rule
+def fp16_peak_is_dense(device: Device) -> Iterator[str]:
     """FP16 and BF16 tensor rates per clock are the dense figures of the compute capability."""
-    expected = _dense_fp16_per_clk(device)
-    if expected is None:
-        return []
-    found = []
-    for dtype, peak in device.peaks.tensor.items():
-        if dtype not in ("fp16", "bf16"):
+    table = GEFORCE_FP16_PER_CLK if _is_geforce(device) else DENSE_FP16_PER_CLK
+    expected = table.get(device.compute_capability or "") if device.vendor == "NVIDIA" else None
+    for dtype in ("fp16", "bf16"):
+        peak = device.peaks_of("tensor").get(dtype)
+        if expected is None or peak is None:
             continue
         if peak.per_clk is not None and peak.per_clk != expected:
-            found.append(f"peaks.tensor.{dtype}.per_clk: {peak.per_clk}, expected {expected} dense on {device.compute_capability}")
-        computed = _computed_per_clk(device, peak)
-        if computed is not None and abs(computed / expected - 1) > RATIO_TOLERANCE:
-            found.append(
+            yield f"peaks.tensor.{dtype}.per_clk: {peak.per_clk}, expected {expected} dense on {device.compute_capability}"
+        count, clock = device.multiprocessors, device.clocks.tensor
+        computed = expected if count is None or clock is None else peak.number / (count.number * clock.number)
+        if abs(computed / expected - 1) > RATIO_TOLERANCE:
+            yield (
                 f"peaks.tensor.{dtype}: {format_si(peak.number, 'FLOP/s')} is {computed:.0f} per clock, "
                 f"expected {expected} dense on {device.compute_capability}; twice that is 2:4 sparse"
             )
-    return found
 
 
-def narrow_peaks_are_dense(device: Device) -> list[str]:
+@_rule
+def narrow_peaks_are_dense(device: Device) -> Iterator[str]:
     """No other tensor peak of an NVIDIA device exceeds its dense multiple of FP16; 2:4 sparsity would double it."""
     fp16 = device.peaks.tensor.get("fp16")
     if fp16 is None or device.vendor != "NVIDIA":
-        return []
-    limits = _times_fp16(device)
-    fields = {f"peaks.tensor.{dtype}": peak for dtype, peak in device.peaks.tensor.items() if dtype in limits}
-    fields |= {f"peaks.tensor_int.{dtype}": peak for dtype, peak in device.peaks.tensor_int.items()}
-    return [
-        f"{field}: {format_si(peak.number, 'OP/s')} is {peak.number / fp16.number:.3g} x fp16, expected at most {most:g} x dense"
-        for field, peak in fields.items()
-        for most in [limits[field.rpartition(".")[2]]]
-        if peak.number > most * fp16.number * (1 + RATIO_TOLERANCE)
-    ]
+        return
+    limits = GEFORCE_TIMES_FP16 if _is_geforce(device) else ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16
+    for field, peak, _ in _clocked_peaks(device):
+        part, _, dtype = field.rpartition(".")
+        times, most = peak.number / fp16.number, limits.get(dtype)
+        if part.startswith("peaks.tensor") and most is not None and times > most * (1 + RATIO_TOLERANCE):
+            yield f"{field}: {format_si(peak.number, 'OP/s')} is {times:.3g} x fp16, expected at most {most:g} x dense"
 
 
-def block_fits_its_level(device: Device) -> list[str]:
+@_rule
+def block_fits_its_level(device: Device) -> Iterator[str]:
     """What one block can hold is within the level's capacity."""
-    return [
-        f"memory.{level.level}.per_block: {level.per_block.number} B, expected at most the capacity, {level.capacity.number} B"
-        for level in device.memory
-        if level.per_block and level.capacity and level.per_block.number > level.capacity.number
-    ]
+    for level in device.memory:
+        block, whole = level.per_block, level.capacity
+        if block and whole and block.number > whole.number:
+            yield f"memory.{level.level}.per_block: {block.number} B, expected at most the capacity, {whole.number} B"
 
 
-def max_clock_is_highest(device: Device) -> list[str]:
+@_rule
+def max_clock_is_highest(device: Device) -> Iterator[str]:
     """No other clock exceeds ``clocks.max``."""
-    clocks, highest = device.clocks, device.clocks.max
-    if highest is None:
-        return []
-    return [
-        f"clocks.{name}: {format_si(clock.number, 'Hz')}, expected at most clocks.max, {format_si(highest.number, 'Hz')}"
-        for name, clock in (("tensor", clocks.tensor), ("vector", clocks.vector), ("base", clocks.base))
-        if clock is not None and clock.number > highest.number
-    ]
-
-
-RULES: tuple[Rule, ...] = (
-    peaks_match_clocks,
-    bandwidth_falls_with_distance,
-    measured_stays_below_nominal,
-    ridge_points_are_plausible,
-    fp16_peak_is_dense,
-    narrow_peaks_are_dense,
-    block_fits_its_level,
-    max_clock_is_highest,
-)
+    highest = device.clocks.max
+    for name in ("tensor", "vector", "base"):
+        clock = getattr(device.clocks, name)
+        if clock is not None and highest is not None and clock.number > highest.number:
+            most = format_si(highest.number, "Hz")
+            yield f"clocks.{name}: {format_si(clock.number, 'Hz')}, expected at most clocks.max, {most}"
 
 
 def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | None]]:
@@ -225,22 +212,3 @@ def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | N
 
 def _is_geforce(device: Device) -> bool:
     return "GeForce" in device.name
-
-
-def _dense_fp16_per_clk(device: Device) -> int | None:
-    if device.vendor != "NVIDIA" or device.compute_capability is None:
-        return None
-    table = GEFORCE_FP16_PER_CLK if _is_geforce(device) else DENSE_FP16_PER_CLK
-    return table.get(device.compute_capability)
-
-
-def _computed_per_clk(device: Device, peak: Quantity) -> float | None:
-    if device.multiprocessors is None or device.clocks.tensor is None:
-        return None
-    return peak.number / (device.multiprocessors.number * device.clocks.tensor.number)
-
-
-def _times_fp16(device: Device) -> dict[str, float]:
-    if _is_geforce(device):
-        return GEFORCE_TIMES_FP16
-    return ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16

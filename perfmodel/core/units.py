@@ -1,4 +1,4 @@
-"""Physical units: the only place that knows prefixes.
+"""Physical units, the only place that knows prefixes, and quantities: numbers of a profile with unit and source.
 
 Everything else computes in base units: B, FLOP/s, B/s, Hz, s, W.
 ``80 GB`` is decimal, ``80 GiB`` binary, as SI and IEC define them; the two are never mixed.
@@ -7,7 +7,9 @@ Everything else computes in base units: B, FLOP/s, B/s, Hz, s, W.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel.core.errors import DataError
 
@@ -136,3 +138,73 @@ def format_binary(size: int, digits: int = 4) -> str:
         if size >= _BINARY[prefix]:
             return f"{size / _BINARY[prefix]:.{digits}g} {prefix}B"
     return f"{size} B"
+
+
+# Quantities of profiles
+
+
+class ProfilePart:
+    """A part of a profile; unknown keys are errors."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Quantity(ProfilePart):
+    """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
+
+    ``measured_on``: the device with the same chip that lends it, at this device's clock.
+    """
+
+    value: str | int
+    kind: Literal["datasheet", "derived", "measured"]
+    source: str
+    number: float | int
+    note: str | None = None
+    per_clk: int | None = None
+    measured_on: str | None = None
+
+
+class _In:
+    """Marks a Quantity with the unit it is written in; validation adds ``number``. Pydantic is imported only then."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self._with_number, handler(source))
+
+    def _with_number(self, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "value" not in raw:
+            raise ValueError("expected a mapping with value, kind and source")
+        if "number" in raw:
+            raise ValueError("'number' is computed from 'value'; leave it out")
+        return {**raw, "number": _convert(raw["value"], self.base)}
+
+
+def _convert(value: Any, base: str) -> int | float:
+    if not base:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{value!r} is not a whole number of at least 1")
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} has no unit; write it like {example(base)!r}")
+    try:
+        number = parse(value, base)
+    except DataError as error:
+        raise ValueError(f"{error.message}; {error.fix}") from None
+    if number <= 0:
+        raise ValueError(f"{value!r} is not positive; leave out what is unknown")
+    return number
+
+
+Count = Annotated[Quantity, _In("")]
+Size = Annotated[Quantity, _In("B")]
+Bandwidth = Annotated[Quantity, _In("B/s")]
+Frequency = Annotated[Quantity, _In("Hz")]
+Rate = Annotated[Quantity, _In("FLOP/s")]
+OpRate = Annotated[Quantity, _In("OP/s")]
+Duration = Annotated[Quantity, _In("s")]
+Power = Annotated[Quantity, _In("W")]

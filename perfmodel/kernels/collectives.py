@@ -36,8 +36,12 @@ class Collective:
         return self.op.replace("_", "-")
 
     def estimate(self, device: Device) -> Estimate:
-        """As ``collective_estimate`` below."""
-        return collective_estimate(self, device)
+        """The least bytes over the link's rate as the bound; the faster of ring and tree as the roof."""
+        bandwidth = link_bandwidth(device)
+        lower = float(least_bytes(self) / bandwidth)
+        times = [ring_s(self, bandwidth), *([tree_s(self, bandwidth)] if self.op == ALL_REDUCE else [])]
+        roof = max(float(min(times)), lower)
+        return Estimate(terms={"interconnect": roof}, needs=Needs(link_s=lower), roofline_s=roof, no_overlap_s=roof)
 
 
 def least_bytes(w: Collective) -> Number:
@@ -82,12 +86,3 @@ def link_bandwidth(device: Device) -> float:
         fix = "add its interconnect to the profile, or take one GPU"
         raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)
     return device.interconnect.bandwidth_per_direction.number
-
-
-def collective_estimate(w: Collective, device: Device) -> Estimate:
-    """The least bytes over the link's rate as the bound; the faster of ring and tree as the roof."""
-    bandwidth = link_bandwidth(device)
-    lower = float(least_bytes(w) / bandwidth)
-    times = [ring_s(w, bandwidth), *([tree_s(w, bandwidth)] if w.op == ALL_REDUCE else [])]
-    roof = max(float(min(times)), lower)
-    return Estimate(terms={"interconnect": roof}, needs=Needs(link_s=lower), roofline_s=roof, no_overlap_s=roof)

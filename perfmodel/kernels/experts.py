@@ -46,8 +46,14 @@ class Experts:
         return 3 * self.touched * self.hidden * self.width * self.dtype.size
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """The one kernel; ``tile`` does not matter."""
-        return [kernel(self)]
+        """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""
+        accesses = (
+            once("hidden states", READ, self.tokens * self.hidden, ACTIVATION_SIZE),
+            once("weights", READ, self.weight_bytes, 1),
+            once("result", WRITE, self.tokens * self.hidden, ACTIVATION_SIZE),
+        )
+        work = matmul_work(self.dtype, flops(self))
+        return [Kernel("experts", self.dtype, accesses, flops(self), flops(self), work, work)]
 
     def check(self) -> Experts:
         """This workload, if every value has a meaning; else UsageError names it."""
@@ -68,17 +74,6 @@ def flops(w: Experts) -> Number:
     6144
     """
     return 2 * w.rows * 3 * w.hidden * w.width
-
-
-def kernel(w: Experts) -> Kernel:
-    """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""
-    accesses = (
-        once("hidden states", READ, w.tokens * w.hidden, ACTIVATION_SIZE),
-        once("weights", READ, w.weight_bytes, 1),
-        once("result", WRITE, w.tokens * w.hidden, ACTIVATION_SIZE),
-    )
-    work = matmul_work(w.dtype, flops(w))
-    return Kernel("experts", w.dtype, accesses, flops(w), flops(w), work, work)
 
 
 def rows_per_expert(w: Experts) -> int:

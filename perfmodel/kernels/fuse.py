@@ -16,10 +16,11 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import sourced
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
-from perfmodel.core.roofline import Estimate, Traffic, estimate, traced_rates
+from perfmodel.core.roofline import Estimate, Traffic, estimate, rates_of
 from perfmodel.core.trace import FormulaStep, Trace
+from perfmodel.core.units import Quantity
 
 SOURCE = "one read per operand and one write per operation, each kernel max(launch, roof)"
 LAUNCH_SOURCE = "launch overhead of the profile, time per kernel in a saturated queue"
@@ -142,32 +143,27 @@ VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("
 """Name, kernels, and which launch overhead counts."""
 
 
-def launch_overhead(device: Device, kind: str) -> Quantity | None:
-    """Launch overhead in a ``stream`` or a ``graph``; None where the profile has none."""
-    known = device.launch_overhead
-    return None if known is None else {"stream": known.stream, "graph": known.graph}[kind]
-
-
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
     """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
-    return [_result(name, listed(w), device, launch_overhead(device, kind)) for name, listed, kind in VARIANTS]
-
-
-def _result(name: str, listed: list[Launches], device: Device, overhead: Quantity | None) -> ChainResult:
-    parts = [(launches, estimate(launches.kernel, device)) for launches in listed]
-    launch_s = None if overhead is None else float(overhead.number)
-    return ChainResult(
-        name=name,
-        parts=parts,
-        launches=sum(launches.count for launches in listed),
-        sram=sum((times(launches.count, cost.sram) for launches, cost in parts), Traffic()),
-        dram=sum((times(launches.count, cost.dram) for launches, cost in parts), Traffic()),
-        launch_s=launch_s,
-        memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
-        total_s=None if launch_s is None else with_launches(parts, launch_s),
-        lower_s=lower_bound(parts),
-        unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
-    )
+    results = []
+    for name, listed, kind in VARIANTS:
+        parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
+        overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
+        launch_s = None if overhead is None else float(overhead.number)
+        found = ChainResult(
+            name=name,
+            parts=parts,
+            launches=sum(launches.count for launches, _ in parts),
+            sram=moved(parts, "sram"),
+            dram=moved(parts, "dram"),
+            launch_s=launch_s,
+            memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
+            total_s=None if launch_s is None else with_launches(parts, launch_s),
+            lower_s=lower_bound(parts),
+            unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
+        )
+        results.append(found)
+    return results
 
 
 def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
@@ -175,9 +171,10 @@ def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
     return sum((cost.needs.times(launches.count) for launches, cost in parts), Needs()).cold_s
 
 
-def times(count: Number, traffic: Traffic) -> Traffic:
-    """``traffic`` of ``count`` kernels."""
-    return Traffic(count * traffic.read, count * traffic.write)
+def moved(parts: list[tuple[Launches, Estimate]], level: str) -> Traffic:
+    """Bytes of all launches at ``level``, sram or dram."""
+    each = [(launches.count, getattr(cost, level)) for launches, cost in parts]
+    return sum((Traffic(count * one.read, count * one.write) for count, one in each), Traffic())
 
 
 def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> Number:
@@ -191,7 +188,7 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
     _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
     elements: Number = trace.symbol("E", w.elements, "elements of a tensor", "given")
     w = replace(w, elements=elements)
-    rates = traced_rates(trace, device, w.dtype)
+    rates = rates_of(device, w.dtype, trace)
     parts = []
     for launches in listed(w):
         kernel = launches.kernel
@@ -200,12 +197,12 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
         parts.append((Launches(kernel, count), estimate(kernel, device, rates, label)))
     trace.define("launches", "kernels", sum(launches.count for launches, _ in parts))
     for name in ("SRAM", "DRAM"):
-        moved = sum((times(launches.count, cost.sram if name == "SRAM" else cost.dram) for launches, cost in parts), Traffic())
-        trace.define(f"total {name} read bytes", "sum over kernels", moved.read, SOURCE)
-        trace.define(f"total {name} write bytes", "sum over kernels", moved.write, SOURCE)
+        traffic = moved(parts, name.lower())
+        trace.define(f"total {name} read bytes", "sum over kernels", traffic.read, SOURCE)
+        trace.define(f"total {name} write bytes", "sum over kernels", traffic.write, SOURCE)
     trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
     trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
-    overhead = launch_overhead(device, kind)
+    overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
     if overhead is not None:
         launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", device.origin(overhead))
         trace.define("time", "s", with_launches(parts, launch), LAUNCH_SOURCE)

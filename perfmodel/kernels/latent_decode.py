@@ -55,8 +55,15 @@ class LatentDecode:
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """The one kernel; ``tile`` does not matter."""
-        return [kernel(self)]
+        """Q and the cache read once, O written once, in the fastest arithmetic that is allowed; ``tile`` does not matter."""
+        queries = self.batch * self.n * self.heads
+        accesses = (
+            once("Q", READ, queries * self.token_size, self.dtype.size),
+            stored("cache", READ, self.batch * self.kv_len * self.token_size, self.kv_bits),
+            once("O", WRITE, queries * self.kv_lora_rank, self.dtype.size),
+        )
+        work = matmul_work(self.multiplied, flops(self))
+        return [Kernel("latent attention", self.multiplied, accesses, flops(self), flops(self), work, work)]
 
     def check(self) -> LatentDecode:
         """This workload, if every value has a meaning; else UsageError names it."""
@@ -73,19 +80,6 @@ def flops(w: LatentDecode) -> Number:
     """
     seen = w.n * w.kv_len - w.n * (w.n - 1) // 2
     return 2 * w.batch * w.heads * seen * (w.token_size + w.kv_lora_rank)
-
-
-def kernel(w: LatentDecode, multiplied: Dtype | None = None) -> Kernel:
-    """Q and the cache read once, O written once; ``multiplied``: the format of the arithmetic, by default the fastest allowed."""
-    form = multiplied or w.multiplied
-    queries = w.batch * w.n * w.heads
-    accesses = (
-        once("Q", READ, queries * w.token_size, w.dtype.size),
-        stored("cache", READ, w.batch * w.kv_len * w.token_size, w.kv_bits),
-        once("O", WRITE, queries * w.kv_lora_rank, w.dtype.size),
-    )
-    work = matmul_work(form, flops(w))
-    return Kernel("latent attention", form, accesses, flops(w), flops(w), work, work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
@@ -52,8 +51,33 @@ class Matmul:
     dtype: Dtype = DTYPES["fp16"]
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """As ``kernels`` below."""
-        return kernels(self, tile)
+        """The matmul, and with split-k the sum of its partial results.
+
+        Elements without split-k: k (m ceil(n/bn) + n ceil(m/bm)) + mn.
+        Source: NVIDIA Matrix Multiplication Background User's Guide, derived; equal to a walk over the tiles.
+
+        >>> [kernel] = Matmul(1000, 500, 64).kernels(Tile(128, 128))
+        >>> kernel.elements("read", "write")
+        1012000
+        """
+        size, rows, columns = self.dtype.size, row_tiles(self, tile), column_tiles(self, tile)
+        a, b = self.batch * self.m * self.k, self.batch * self.k * self.n
+        loads = (
+            Access("A", READ, a * columns, size, a, a, reread=True),
+            Access("B", READ, b * rows, size, b, b, reread=True),
+        )
+        stored = once("C", WRITE, self.outputs, size)
+        executed = 2 * self.batch * rows * tile.br * columns * tile.bc * self.k
+        blocks = label("grid", "thread blocks", self.batch * rows * columns * self.split_k)
+        grid = MatmulLaunch(blocks, self.batch * self.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
+        work, needed = matmul_work(self.dtype, executed), matmul_work(self.dtype, flops(self))
+        product = Kernel("matmul", self.dtype, (*loads, stored), flops(self), executed, work, needed, grid)
+        if not self.split_k > 1:
+            return [product]
+        summed = self.split_k * self.outputs
+        parts = [once("partial C", kind, summed, ACCUMULATOR_SIZE, compulsory=0, handoff=True) for kind in (READ, WRITE)]
+        added = Kernel("sum of parts", self.dtype, (parts[0], stored), work=Work(0, (self.split_k - 1) * self.outputs))
+        return [replace(product, accesses=(*loads, parts[1])), added]
 
     def check(self) -> Matmul:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
@@ -167,42 +191,6 @@ def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
     return w.batch * maximum(w.m * w.k + w.k * w.n + w.m * w.n, per_matmul)
 
 
-# Kernels
-
-
-def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
-    """The matmul, and with split-k the sum of its partial results.
-
-    Elements without split-k: k (m ceil(n/bn) + n ceil(m/bm)) + mn.
-    Source: NVIDIA Matrix Multiplication Background User's Guide, derived; equal to a walk over the tiles.
-
-    >>> [kernel] = kernels(Matmul(1000, 500, 64), Tile(128, 128))
-    >>> kernel.elements("read", "write")
-    1012000
-    """
-    size, rows, columns = w.dtype.size, row_tiles(w, tile), column_tiles(w, tile)
-    a, b = w.batch * w.m * w.k, w.batch * w.k * w.n
-    loads = (
-        Access("A", READ, a * columns, size, a, a, reread=True),
-        Access("B", READ, b * rows, size, b, b, reread=True),
-    )
-    split = w.split_k > 1
-    stores: tuple[Access, ...] = (once("C", WRITE, w.outputs, size),)
-    if split:
-        stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
-    executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
-    blocks = label("grid", "thread blocks", w.batch * rows * columns * w.split_k)
-    grid = MatmulLaunch(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
-    work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
-    product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
-    return [product, _sum_of_parts(w)] if split else [product]
-
-
-def _sum_of_parts(w: Matmul) -> Kernel:
-    parts = once("partial C", READ, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-    return Kernel("sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size)), work=Work(0, (w.split_k - 1) * w.outputs))
-
-
 # Answer
 
 
@@ -239,7 +227,7 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
     chip = on_chip(device)
     tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
-    listed = kernels(w, tile)
+    listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
@@ -260,13 +248,11 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, tile = Trace(), result.tile
     w = with_symbols(trace, result.workload, _SYMBOLS)
-    edges: dict[str, Any] = {
-        "br": trace.symbol("B_m", tile.br, "tile rows", tile.origin),
-        "bc": trace.symbol("B_n", tile.bc, "tile columns", tile.origin),
-    }
-    tile = replace(tile, **edges)
+    rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)
+    columns: Number = trace.symbol("B_n", tile.bc, "tile columns", tile.origin)
+    tile = replace(tile, br=rows, bc=columns)
     slots = _explain_slots(trace, tile, result)
-    listed = explain_kernels(trace, kernels(w, tile), result.device, w.dtype)
+    listed = explain_kernels(trace, w.kernels(tile), result.device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)
     trace.define("extra memory", "bytes beyond A, B and C", extra_memory_bytes(w), MEMORY_SOURCE)
     minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w), COMPULSORY_SOURCE)

@@ -77,7 +77,7 @@ def backward_flops(w: Mlp) -> Number:
     return first + 2 * layer_flops(w.batch, w.d_hidden, w.d_out)
 
 
-def _accesses(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...]) -> tuple[Access, ...]:
+def _moved(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...]) -> tuple[Access, ...]:
     sizes = w.sizes()
     fusible = ("z1", "da1")  # a matmul can apply the ReLU before it stores: the bound must hold for it too
     moved = [(name, READ) for name in reads] + [(write, WRITE)]
@@ -87,10 +87,12 @@ def _accesses(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...
     )
 
 
-def _matmul(w: Mlp, name: str, layer: int, accesses: tuple[Access, ...]) -> Kernel:
-    edges = (w.d_in, w.d_hidden) if layer == 1 else (w.d_hidden, w.d_out)
-    flop = layer_flops(w.batch, *edges)
-    return Kernel(name, w.dtype, accesses, flop, flop, matmul_work(w.dtype, flop), matmul_work(w.dtype, flop))
+def _product(w: Mlp, formula: str, *handed: str) -> Kernel:
+    """The matmul of ``formula``, such as dW1 = x^T dz1; ``handed``: tensors that kernels pass on."""
+    write, reads = formula.replace("^T", "").split(" = ")
+    flop = layer_flops(w.batch, *((w.d_in, w.d_hidden) if "W1" in formula else (w.d_hidden, w.d_out)))
+    work = matmul_work(w.dtype, flop)
+    return Kernel(formula, w.dtype, _moved(w, tuple(reads.split()), write, handed), flop, flop, work, work)
 
 
 def forward(w: Mlp) -> list[Kernel]:
@@ -100,12 +102,8 @@ def forward(w: Mlp) -> list[Kernel]:
     ['z1 = x W1', 'a1 = ReLU(z1)', 'y = a1 W2']
     """
     handed = ("z1", "a1")
-    relu = Kernel("a1 = ReLU(z1)", w.dtype, _accesses(w, ("z1",), "a1", handed), work=Work(0, w.batch * w.d_hidden))
-    return [
-        _matmul(w, "z1 = x W1", 1, _accesses(w, ("x", "W1"), "z1", handed)),
-        relu,
-        _matmul(w, "y = a1 W2", 2, _accesses(w, ("a1", "W2"), "y", handed)),
-    ]
+    relu = Kernel("a1 = ReLU(z1)", w.dtype, _moved(w, ("z1",), "a1", handed), work=Work(0, w.batch * w.d_hidden))
+    return [_product(w, "z1 = x W1", *handed), relu, _product(w, "y = a1 W2", *handed)]
 
 
 def backward(w: Mlp) -> list[Kernel]:
@@ -115,15 +113,10 @@ def backward(w: Mlp) -> list[Kernel]:
     [268435456, 268435456, 0, 268435456]
     """
     handed = ("da1", "dz1")
-    kernels = [
-        _matmul(w, "dW2 = a1^T dy", 2, _accesses(w, ("a1", "dy"), "dW2", handed)),
-        _matmul(w, "da1 = dy W2^T", 2, _accesses(w, ("dy", "W2"), "da1", (*handed, "dy"))),
-        Kernel("dz1 = da1 (a1 > 0)", w.dtype, _accesses(w, ("da1", "a1"), "dz1", (*handed, "a1")), work=Work(0, w.batch * w.d_hidden)),
-        _matmul(w, "dW1 = x^T dz1", 1, _accesses(w, ("x", "dz1"), "dW1", handed)),
-    ]
-    if w.input_gradient:
-        kernels.append(_matmul(w, "dx = dz1 W1^T", 1, _accesses(w, ("dz1", "W1"), "dx", handed)))
-    return kernels
+    relu = Kernel("dz1 = da1 (a1 > 0)", w.dtype, _moved(w, ("da1", "a1"), "dz1", (*handed, "a1")), work=Work(0, w.batch * w.d_hidden))
+    second = [_product(w, "dW2 = a1^T dy", *handed), _product(w, "da1 = dy W2^T", *handed, "dy")]
+    input_gradient = [_product(w, "dx = dz1 W1^T", *handed)] if w.input_gradient else []
+    return [*second, relu, _product(w, "dW1 = x^T dz1", *handed), *input_gradient]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,27 +72,6 @@ def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) 
     return distinct / (sectors_per_request(stride, element_bytes, warp) * SECTOR_BYTES)
 
 
-def check_access(access: StridedLoad, device: Device) -> None:
-    """UsageError for an access that no thread makes, UnavailableError where sectors are not known."""
-    positive_int("stride", access.stride, 0)
-    if access.element_bytes not in ELEMENT_SIZES:
-        listed = ", ".join(map(str, ELEMENT_SIZES))
-        raise UsageError(f"--element-bytes is {access.element_bytes}", f"a thread loads {listed} bytes at once")
-    if device.vendor != "NVIDIA":
-        raise UnavailableError(
-            f"{device.id}: the bytes of its smallest transfer are not known", "sectors are known for NVIDIA devices only"
-        )
-
-
-def explain_access(trace: Trace, access: StridedLoad, warp: Number) -> None:
-    """Put every number of ``access`` into ``trace``."""
-    stride = trace.symbol("stride", access.stride, "elements between neighbouring threads", "given")
-    size = trace.symbol("element", access.element_bytes, "B", "given")
-    sectors_per_request(stride, size, warp)
-    sectors_needed(stride, size, warp)
-    trace.define("efficiency", "bytes used over bytes moved", sector_efficiency(stride, size, warp))
-
-
 @dataclass(frozen=True, slots=True)
 class Filling:
     """How a block fills a device. ``access`` is None where none was asked about."""
@@ -114,21 +93,15 @@ def evaluate(block: ThreadBlock, device: Device, access: StridedLoad | None = No
     sm = multiprocessor(device)
     if sm.count is None or not block_limits(ThreadBlock(1, 1, 1), sm):
         raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
-    _check_block(block, device)
-    if access is not None:
-        check_access(access, device)
-    filled = occupancy(block, sm)
+    _check(block, access, device)
+    filled, per_block = occupancy(block, sm), device.limits.max_threads_per_block
     if filled.blocks < 1:
         raise _no_room(block, sm, filled)
-    return Filling(device, block, sm, filled, most_threads(sm, _per_block(device)), access)
+    return Filling(device, block, sm, filled, most_threads(sm, None if per_block is None else int(per_block.number)), access)
 
 
-def _per_block(device: Device) -> int | None:
-    threads = device.limits.max_threads_per_block
-    return None if threads is None else int(threads.number)
-
-
-def _check_block(block: ThreadBlock, device: Device) -> None:
+def _check(block: ThreadBlock, access: StridedLoad | None, device: Device) -> None:
+    """UsageError for a block or an access that cannot be on ``device``, UnavailableError where sectors are not known."""
     positive_int("threads", block.threads)
     if block.registers is not None:
         positive_int("registers", block.registers)
@@ -141,6 +114,16 @@ def _check_block(block: ThreadBlock, device: Device) -> None:
         if value is not None and most is not None and value > most.number:
             unit = " B" if option == "sram" else ""
             raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
+    if access is None:
+        return
+    positive_int("stride", access.stride, 0)
+    if access.element_bytes not in ELEMENT_SIZES:
+        listed = ", ".join(map(str, ELEMENT_SIZES))
+        raise UsageError(f"--element-bytes is {access.element_bytes}", f"a thread loads {listed} bytes at once")
+    if device.vendor != "NVIDIA":
+        raise UnavailableError(
+            f"{device.id}: the bytes of its smallest transfer are not known", "sectors are known for NVIDIA devices only"
+        )
 
 
 def _no_room(block: ThreadBlock, sm: Multiprocessor, filled: Occupancy) -> UsageError:
@@ -174,6 +157,10 @@ def explain(result: Filling) -> list[FormulaStep]:
     most_threads(sm, per_block)
     mark(trace, SOURCE)
     if result.access is not None:
-        explain_access(trace, result.access, sm.warp)
+        stride = trace.symbol("stride", result.access.stride, "elements between neighbouring threads", "given")
+        size = trace.symbol("element", result.access.element_bytes, "B", "given")
+        sectors_per_request(stride, size, sm.warp)
+        sectors_needed(stride, size, sm.warp)
+        trace.define("efficiency", "bytes used over bytes moved", sector_efficiency(stride, size, sm.warp))
         mark(trace, SECTOR_SOURCE)
     return list(trace.steps.values())

@@ -13,7 +13,7 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.explain import ROOF_SOURCE
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Rates, rates_of, traced_rates
+from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "store: one write and a read per use over bandwidth; recompute: FLOP per use over peak"
@@ -104,19 +104,16 @@ class RecomputeResult:
 
 def evaluate(w: Recompute, device: Device) -> RecomputeResult:
     """Both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
-    rates = rates_of(device, w.dtype)
-    dram, l2 = device.dram.capacity, device.level("l2")
-    levels = [_level(w, rates, "dram", rates.dram, None if dram is None else bool(w.size <= dram.number))]
-    if l2 is not None:
-        capacity = l2.capacity
-        levels.append(_level(w, rates, "l2", rates.l2, None if capacity is None else bool(w.size <= capacity.number)))
+    rates, levels = rates_of(device, w.dtype), []
+    for level, bandwidth in ((device.dram, rates.dram), (device.level("l2"), rates.l2)):
+        if level is not None:
+            fits = None if level.capacity is None else bool(w.size <= level.capacity.number)
+            if bandwidth is None:
+                levels.append(Level(level.level, fits, None, None, None))
+            else:
+                even = float(break_even(w, rates.matmul, bandwidth))
+                levels.append(Level(level.level, fits, float(bandwidth), float(store_s(w, bandwidth)), even))
     return RecomputeResult(w, device, float(rates.matmul), float(recompute_s(w, rates.matmul)), levels)
-
-
-def _level(w: Recompute, rates: Rates, name: str, bandwidth: float | None, fits: bool | None) -> Level:
-    if bandwidth is None:
-        return Level(name, fits, None, None, None)
-    return Level(name, fits, float(bandwidth), float(store_s(w, bandwidth)), float(break_even(w, rates.matmul, bandwidth)))
 
 
 def explain(result: RecomputeResult) -> list[FormulaStep]:
@@ -128,7 +125,7 @@ def explain(result: RecomputeResult) -> list[FormulaStep]:
         w.dtype,
         trace.symbol("u", w.times, "uses", "given"),
     )
-    rates = traced_rates(trace, result.device, w.dtype)
+    rates = rates_of(result.device, w.dtype, trace)
     trace.define("intensity", "FLOP per byte of the tensor", traced.flops / traced.size, ROOF_SOURCE)
     trace.define("stored bytes", "B written and read", stored_bytes(traced), SOURCE)
     trace.define("recompute", "s", recompute_s(traced, rates.matmul), SOURCE)

@@ -9,8 +9,9 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import TENSOR, Dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.core.hardware import Device, MemoryLevel, Quantity
+from perfmodel.core.hardware import Device, MemoryLevel
 from perfmodel.core.occupancy import RESERVED_BYTES, ThreadBlock
+from perfmodel.core.units import Quantity
 
 SLICE_DEPTH = 32
 """Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from perfmodel.core.arith import Number
-from perfmodel.remat.chain import Chain, ChainLayer
-from perfmodel.transformer.training.tape import Tape, TapeNode
+from perfmodel.remat.chain import Chain
+from perfmodel.remat.graph import keep_all, linear_graph, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +29,25 @@ class TapeRecord:
     freed_by: str
 
 
-def _operations(chain: Chain, relu: bool) -> Iterator[tuple[TapeNode, str]]:
-    """The operations in order, each with the gradient that it keeps its tensor for."""
+def _operations(chain: Chain, relu: bool) -> Iterator[tuple[str, int, str]]:
+    """The operations in order, each with the number of the value that it keeps, and the gradient that it keeps it for."""
     last = len(chain) - 1
-    for layer, record in enumerate(chain.layers):
-        source, result = f"x{layer}", f"x{layer + 1}"
-        activated = relu and layer < last
-        made = f"z{layer}" if activated else result
-        name = f"{made} = {source} W{layer}"
-        yield TapeNode(name=name, reads=(source,), writes=(made,), saves=(source,), gradients=record.weights), f"dW{layer}"
+    for i in range(len(chain)):
+        activated = relu and i < last
+        yield f"{f'z{i}' if activated else f'x{i + 1}'} = x{i} W{i}", i, f"dW{i}"
         if activated:
-            yield TapeNode(name=f"{result} = ReLU({made})", reads=(made,), writes=(result,), saves=(result,)), f"d{made}: its sign"
-
-
-def tape(chain: Chain, relu: bool = False) -> Tape:
-    """The tape of ``chain``; ``relu``: each layer but the last ends in one."""
-    nodes = [node for node, _ in _operations(chain, relu)]
-    sizes = {f"x{i}": size for i, size in enumerate(chain.sizes)}
-    inner = {name: sizes[f"x{int(name[1:]) + 1}"] for node in nodes for name in node.writes if name.startswith("z")}
-    return Tape(stream="x0", sizes=sizes | inner, nodes=nodes)
+            yield f"x{i + 1} = ReLU(z{i})", i + 1, f"dz{i}: its sign"
 
 
 def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
-    """Every operation with what it keeps, in the order of the forward pass; what is kept already takes nothing more."""
-    found = tape(chain, relu)
-    freed, told, lines = found.saved(), set[str](), []
-    for node, purpose in _operations(chain, relu):
-        [kept] = node.saves
-        lines.append(TapeRecord(node.name, kept, 0 if kept in told else found.sizes[kept], purpose, freed[kept]))
-        told.add(kept)
+    """Every operation with what it keeps, in the order of the forward pass; what is kept already takes nothing more.
+
+    ``relu``: each layer but the last ends in one.
+    """
+    freed, lines = dict[int, str](), []
+    for operation, value, purpose in _operations(chain, relu):
+        size = 0 if value in freed else chain.sizes[value]
+        lines.append(TapeRecord(operation, f"x{value}", size, purpose, freed.setdefault(value, operation)))
     return lines
 
 
@@ -110,37 +100,6 @@ def picture(chain: Chain, relu: bool = False) -> Picture:
     grown = [beside + eager_bytes(chain, layer + 1) for layer in range(len(chain))]
     whole = grown[-1] + chain.input  # the gradient of the input comes last
     eager = list(zip(ends, [*grown, *[grown[-1]] * (len(chain) - 1), whole], strict=True))
-    return Picture(chain, records(chain, relu), eager, _walk(chain, tape(chain, relu)))
-
-
-def _walk(chain: Chain, made: Tape) -> list[tuple[Number, Number]]:
-    """Forward, loss and backward over ``made``, with what each step takes while it runs."""
-    sizes, kept, costs = made.sizes, made.saved(), _costs(chain, made)
-    last = {name: index for index, node in enumerate(made.nodes) for name in node.reads}
-    live, steps, now, weights = {made.stream}, list[tuple[Number, Number]](), 0, chain.weights
-    held: Number = sizes[made.stream]
-    for index, node in enumerate(made.nodes):
-        live.update(node.writes)
-        held += sum(sizes[name] for name in node.writes)
-        now += costs[node.name].forward
-        steps.append((now, held + weights))
-        gone = {n for n in (*node.reads, *node.writes) if n in live and n not in kept and n != made.out and last.get(n, -1) <= index}
-        live -= gone
-        held -= sum(sizes[name] for name in gone)
-    steps.append((now, held + sizes[made.out] + weights))
-    held -= sizes[made.out]
-    gradients = sizes[made.out]
-    for node in reversed(made.nodes):
-        weights += node.gradients
-        gradients += sum(sizes[name] for name in node.reads)
-        now += costs[node.name].backward
-        steps.append((now, held + gradients + weights))
-        gradients -= sum(sizes[name] for name in node.writes)
-        held -= sum(sizes[name] for name in node.saves if kept[name] == node.name)
-    return steps
-
-
-def _costs(chain: Chain, made: Tape) -> dict[str, ChainLayer]:
-    """The layer of each matmul by its name; a ReLU costs nothing."""
-    matmuls = [node.name for node in made.nodes if node.reads[0] in node.saves]
-    return {node.name: ChainLayer(0, 0) for node in made.nodes} | dict(zip(matmuls, chain.layers, strict=True))
+    graph = linear_graph(chain, relu, weights=True)
+    moments = [moment for moment in run(graph, keep_all(graph)).moments if not graph.nodes[moment.step.node].name.startswith(("dW", "end"))]
+    return Picture(chain, records(chain, relu), eager, [(moment.end, moment.during) for moment in moments])

@@ -3,7 +3,7 @@
 Layers count from 0, and layer i makes x_(i+1) of x_i. Its backward needs x_i and the gradient of x_(i+1), and gives the gradient
 of x_i. Costs are in any one unit, seconds or forward steps; sizes in any one, bytes or values.
 
-``TorchChain`` and ``peak_bytes``: peak memory in PyTorch of a chain of nn.Linear under segment checkpointing.
+``peak_bytes``: peak memory in PyTorch of a chain of nn.Linear under segment checkpointing.
 
 What ``torch.utils.checkpoint.checkpoint_sequential`` does beyond the schedule ``segments-last-kept``: gradients of weights pile up
 and are copied once, because the matmul leaves them transposed; the gradient of the input is not made; the result stays; a ReLU
@@ -144,29 +144,6 @@ LEAST_VALUES = 16
 ACCUMULATOR_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TorchChain:
-    """``layers`` times nn.Linear(d, d) with a bias, each followed by a ReLU or not, on [rows, d], in ``segments``."""
-
-    layers: int
-    d: int
-    rows: int
-    dtype: Dtype
-    relu: bool = False
-    segments: int = 1
-
-    @property
-    def bounds(self) -> list[int]:
-        """Where segments begin, and the end; the last one takes the remainder.
-
-        >>> from perfmodel.core.dtypes import DTYPES
-        >>> TorchChain(24, 8, 8, DTYPES["bf16"], segments=5).bounds
-        [0, 4, 8, 12, 16, 24]
-        """
-        size = self.layers // self.segments
-        return [index * size for index in range(self.segments)] + [self.layers]
-
-
 def staging_bytes(rows: int, columns: int, device: Device) -> int:
     """Bytes of the buffer in which PyTorch sums a bias gradient over [rows, columns]: every thread has room for each column.
 
@@ -182,32 +159,36 @@ def staging_bytes(rows: int, columns: int, device: Device) -> int:
     return int(ACCUMULATOR_BYTES * columns * blocks * per_block) if blocks > 1 else 0
 
 
-def peak_bytes(chain: TorchChain, device: Device) -> int:
-    """Peak bytes of forward and backward without weights, input and the gradient of the result; UnavailableError as ``staging_bytes``."""
-    return max(_walk(chain, staging_bytes(chain.rows, chain.d, device)))
+def peak_bytes(layers: int, d: int, rows: int, dtype: Dtype, device: Device, *, relu: bool = False, segments: int = 1) -> int:
+    """Peak bytes of forward and backward of ``layers`` times nn.Linear(d, d) with a bias on [rows, d], checkpointed in ``segments``.
+
+    ``relu``: one after each layer. Weights, input and the gradient of the result are left out. UnavailableError as ``staging_bytes``.
+    """
+    size = layers // segments  # the last segment takes the remainder
+    return max(
+        _walk([*range(0, segments * size, size), layers], d, rows * d * dtype.size, dtype.size, relu, staging_bytes(rows, d, device))
+    )
 
 
-def _walk(chain: TorchChain, staging: int) -> list[int]:
-    """Bytes at every moment that may be the peak: each pass of each layer."""
-    value = chain.rows * chain.d * chain.dtype.size
-    weight, bias = chain.d * chain.d * chain.dtype.size, chain.d * chain.dtype.size
-    bounds, end = chain.bounds, chain.layers
+def _walk(bounds: list[int], d: int, value: int, element: int, relu: bool, staging: int) -> list[int]:
+    """Bytes at every moment that may be the peak: each pass of each layer. ``bounds``: where segments begin, and the end."""
+    weight, bias, end = d * d * element, d * element, bounds[-1]
     held = {*bounds[1:-1], *range(bounds[-2] + 1, end), end}  # x_0 is not counted, the result stays to the end
-    moments = [(len(held) + chain.relu) * value]
+    moments = [(len(held) + relu) * value]
     gradients = 0
-    for start, stop in zip(reversed(bounds[:-1]), reversed(bounds[1:]), strict=True):
+    for start, stop in reversed(list(pairwise(bounds))):
         incoming = 0 if stop == end else value
         if stop != end:
-            held |= set(range(start + 1, stop + chain.relu))  # a ReLU needs its own result again
-            moments.append((len(held) + chain.relu) * value + gradients + incoming)
+            held |= set(range(start + 1, stop + relu))  # a ReLU needs its own result again
+            moments.append((len(held) + relu) * value + gradients + incoming)
         for layer in range(stop, start, -1):
-            if chain.relu:
+            if relu:
                 moments.append((len(held) + 1) * value + gradients + incoming)
                 incoming = value
                 held -= {layer} - {end}
             made = value if layer > 1 else 0
             working = len(held) * value + gradients + incoming + made + weight
-            used = value if stop != end and layer - 1 > start and not chain.relu else 0  # rebuilt for this matmul alone
+            used = value if stop != end and layer - 1 > start and not relu else 0  # rebuilt for this matmul alone
             moments += [working, working - used + bias + max(staging, weight)]
             gradients += weight + bias
             held -= {layer - 1} if layer - 1 not in bounds or layer - 1 == start else set()

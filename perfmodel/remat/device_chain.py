@@ -24,21 +24,21 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
-from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.matmul import Matmul, kernels
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
 from perfmodel.remat.chain import Chain, ChainLayer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import FallbackDevices, TimeRequest
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import ModelPass, prefill
-from perfmodel.transformer.training.matrices import bare
-from perfmodel.transformer.training.question import BF16, FP32, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Shape, shape_of
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import backward, forward
 
@@ -101,10 +101,10 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
 
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
     """Roofline and predicted time."""
-    [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
+    [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, fallbacks)
+        known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks))
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds
@@ -139,14 +139,14 @@ def model_chain(
     training = TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
     shape = replace(shape_of(training), kept_gradient=0)
     seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, fallbacks) for layer, _ in model.layer_kinds})
-    links = {layer: _link(layer, model, shape, times) for layer, times in seconds.items()}
+    links = {layer: _link(layer, shape, times) for layer, times in seconds.items()}
     origin = "predicted by calibrated models" if predicted else "those of the roofline"
     text = f"Times of the layers' kernels on {device.name} are {origin}; backward takes 2x a kernel's forward time, 2.5x for attention."
     return Chain(tuple(links[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
 
 
-def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
-    tape = Recorder.layer(bare(model), layer, shape)
+def _link(layer: spec.Layer, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
+    tape = Recorder.tape_of(layer, shape)
     stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)
     # each pass is relative to its start, with the stream there: what it takes beyond what the chain counts itself

@@ -1,4 +1,4 @@
-"""A question about rematerialization and its answer: what each strategy makes of a chain."""
+"""What each strategy makes of a chain, what memory buys, and the closed forms behind the counts."""
 
 from __future__ import annotations
 
@@ -8,45 +8,17 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError, UsageError
-from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program
 from perfmodel.remat.schedule import Plan, Strategy
 from perfmodel.remat.simulate import Run, simulate
+from perfmodel.remat.source import Source
 from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies.revolve import slots_of
 
 _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
 """Whose timeline is drawn where nobody says: the first of those that apply."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleQuestion:
-    """``sized``: sizes are bytes, else values; ``timed``: costs are seconds, else forward steps.
-
-    ``title``: the chain in words; ``basis``: where costs and sizes are from. ``strategies``: by name; none for all that apply.
-    """
-
-    chain: Chain
-    plan: Plan
-    title: str
-    sized: bool = False
-    timed: bool = False
-    strategies: tuple[str, ...] = ()
-    device: Device | None = None
-    basis: tuple[str, ...] = ()
-
-    def check(self) -> ScheduleQuestion:
-        """This question, if it has a meaning; else UsageError names the option and the fix."""
-        self.plan.check(self.chain)
-        for name in self.strategies:
-            if not find(name).applies(self.chain, self.plan):
-                fixes = {"every-k": "give --every", "optimal": "give --memory, and at most 128 layers"}
-                raise UsageError(
-                    f"--strategy {name} lacks an option, or the chain is too long for it", fixes.get(name, "give --checkpoints")
-                )
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +32,10 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAnswer:
-    """``featured``: the row whose timeline is drawn."""
+    """A chain, what its strategies were given, and their rows. ``featured``: the row whose timeline is drawn."""
 
-    question: ScheduleQuestion
+    source: Source
+    plan: Plan
     rows: Sequence[ScheduleRow]
     featured: ScheduleRow | None = None
 
@@ -73,25 +46,30 @@ class ScheduleAnswer:
     @property
     def fitting(self) -> list[tuple[Strategy, Run]]:
         """Strategies within the memory asked for, the cheapest first."""
-        memory = self.question.plan.memory
+        memory = self.plan.memory
         done = [(row.strategy, row.run) for row in self.rows if row.run is not None and (memory is None or row.run.peak <= memory)]
         return sorted(done, key=lambda found: found[1].cost)
 
 
-def evaluate(question: ScheduleQuestion) -> ScheduleAnswer:
-    """Every strategy asked for, or all that apply, simulated."""
-    chain, plan = question.chain, question.plan
-    chosen = [find(name) for name in question.strategies or names()]
-    rows = [_row(strategy, question) for strategy in chosen if strategy.applies(chain, plan)]
+def evaluate(source: Source, plan: Plan, strategies: Sequence[str] = ()) -> ScheduleAnswer:
+    """Every one of ``strategies``, or all that apply, simulated. UsageError for a plan or a strategy without a meaning for the chain."""
+    chain = source.chain
+    plan.check(chain)
+    chosen = [find(name) for name in strategies or names()]
+    for strategy in chosen:
+        if strategies and not strategy.applies(chain, plan):
+            fixes = {"every-k": "give --every", "optimal": "give --memory, and at most 128 layers"}
+            fix = fixes.get(strategy.name, "give --checkpoints")
+            raise UsageError(f"--strategy {strategy.name} lacks an option, or the chain is too long for it", fix)
+    rows = [_row(strategy, chain, plan) for strategy in chosen if strategy.applies(chain, plan)]
     done = {row.strategy.name: row for row in rows if row.run is not None}
-    wanted = [*question.strategies, *_FEATURED]
-    featured = next((done[name] for name in wanted if name in done), next(iter(done.values()), None))
-    return ScheduleAnswer(question, rows, featured)
+    featured = next((done[name] for name in [*strategies, *_FEATURED] if name in done), next(iter(done.values()), None))
+    return ScheduleAnswer(source, plan, rows, featured)
 
 
-def _row(strategy: Strategy, question: ScheduleQuestion) -> ScheduleRow:
+def _row(strategy: Strategy, chain: Chain, plan: Plan) -> ScheduleRow:
     try:
-        return ScheduleRow(strategy, simulate(question.chain, strategy.schedule(question.chain, question.plan)))
+        return ScheduleRow(strategy, simulate(chain, strategy.schedule(chain, plan)))
     except UnavailableError as error:
         return ScheduleRow(strategy, None, error.message)
 
@@ -114,7 +92,7 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
         return []
     whole = simulate(chain, find("keep-all").schedule(chain, Plan()))
     program = Program(chain, whole.peak)
-    if not program.units.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
+    if not program.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
         program = Program(chain, 1.1 * whole.peak)
     found = program.curve
     least, most = found[0][0], found[-1][0]
@@ -136,7 +114,7 @@ def explain(answer: ScheduleAnswer) -> list[tuple[str, dict[str, Any], list[Form
 def _steps(row: ScheduleRow, answer: ScheduleAnswer) -> list[FormulaStep]:
     assert row.run is not None
     trace, run, strategy = Trace(), row.run, row.strategy
-    chain, plan = answer.question.chain, answer.question.plan
+    chain, plan = answer.source.chain, answer.plan
     length = len(chain)
     n = trace.symbol("n", length, "layers", "given")
     if strategy.name == "every-k" and plan.every is not None:

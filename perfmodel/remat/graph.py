@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfmodel.catalog import read_json, read_yaml
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import DataError, UnavailableError
+from perfmodel.core.files import read_json, read_yaml
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.source import quantity
 
@@ -89,13 +89,38 @@ def graph_of(chain: Chain) -> Graph:
     """The training graph of ``chain``. UnavailableError if layers have an interior: it comes with their output in one run."""
     if chain.taped:
         raise UnavailableError("layers whose runs leave an interior make no plain graph", "take --strategy optimal for such a chain")
-    count = len(chain)
-    values = [GraphNode(f"x{i + 1}", layer.forward, layer.output, (i - 1,) if i else ()) for i, layer in enumerate(chain.layers)]
-    gradients = [GraphNode(f"dx{count}", 0, chain.sizes[count], (count - 1,))]
-    for layer in reversed(range(count)):
-        value = (layer - 1,) if layer else ()
-        gradients.append(GraphNode(f"dx{layer}", chain.layers[layer].backward, chain.sizes[layer], (*value, count + len(gradients) - 1)))
-    return Graph((*values, *gradients), chain.input)
+    return linear_graph(chain)
+
+
+def linear_graph(chain: Chain, relu: bool = False, weights: bool = False) -> Graph:
+    """The training graph of linear layers: x_i, then their gradients; x_0 is always in memory.
+
+    ``relu``: each layer but the last ends in one, z_i -> x_(i+1) at no cost, whose backward reads its result. ``weights``: they are in
+    memory too, and their gradients are nodes, which a last one of no size keeps to the end.
+    """
+    nodes: list[GraphNode] = []
+    places: dict[str, int] = {}
+    end, inner = len(chain), len(chain) - 1 if relu else 0
+
+    def add(name: str, cost: Number, size: Number, *inputs: str) -> None:
+        places[name] = len(nodes)
+        nodes.append(GraphNode(name, cost, size, tuple(places[source] for source in inputs if source in places)))
+
+    for i, layer in enumerate(chain.layers):
+        add(f"z{i}" if i < inner else f"x{i + 1}", layer.forward, layer.output, f"x{i}")
+        if i < inner:
+            add(f"x{i + 1}", 0, layer.output, f"z{i}")
+    add(f"dx{end}", 0, chain.sizes[end], f"x{end}")
+    for i, layer in reversed(list(enumerate(chain.layers))):
+        if i < inner:
+            add(f"dz{i}", 0, layer.output, f"x{i + 1}", f"dx{i + 1}")
+        result = f"dz{i}" if i < inner else f"dx{i + 1}"
+        if weights:
+            add(f"dW{i}", 0, layer.weights, f"x{i}", result)
+        add(f"dx{i}", layer.backward, chain.sizes[i], f"x{i}", result)
+    if weights:
+        add("end", 0, 0, "dx0", *(f"dW{i}" for i in range(end)))
+    return Graph(tuple(nodes), chain.input + chain.weights * weights)
 
 
 class GraphStep(NamedTuple):

@@ -29,29 +29,25 @@ LARGEST = 128
 """Layers: time grows with their third power, to a second or two where they differ, and space with their second, to 150 MB."""
 KEEP = -1
 """The choice to keep the interior of the first layer; others are after how many layers to store the next value."""
+LEAST_PARTS, MOST_PARTS = 300, 600
 
 
 @dataclass(frozen=True)
 class Program:
-    """Costs and choices of every stretch (a, b) by parts of memory left once x_a is stored."""
+    """Costs and choices of every stretch (a, b) by parts of memory left once x_a is stored; sizes are rounded up to whole parts."""
 
     chain: Chain
     memory: Number
 
-    @cached_property
-    def units(self) -> MemoryUnits:
-        """Parts that actions take."""
-        return MemoryUnits(self.chain, self.memory)
-
     @property
     def left(self) -> int:
         """Parts left beside the input; negative if there are none."""
-        return self.units.parts - self.units.taken(self.chain.input)
+        return self.parts - self.taken(self.chain.input)
 
     @property
     def least_cost(self) -> float | None:
         """Forward cost of the cheapest schedule; None if none fits."""
-        cost = float(self.tables[0][0, self.units.end][self.left]) if self.left >= 0 else float("inf")
+        cost = float(self.tables[0][0, self.end][self.left]) if self.left >= 0 else float("inf")
         return cost if cost < float("inf") else None
 
     @cached_property
@@ -59,20 +55,20 @@ class Program:
         """Cost and choice of every stretch over the parts left: arrays [start, stop, left]."""
         import numpy as np
 
-        end = self.units.end
-        costs = np.full((end + 1, end + 1, self.units.parts + 1), np.inf)
+        end = self.end
+        costs = np.full((end + 1, end + 1, self.parts + 1), np.inf)
         after = costs.copy()  # [stop, start, left]: once x_start has been stored too
         choices = np.zeros(costs.shape, dtype=np.int16)
         for length in range(1, end + 1):
             for start in range(end - length + 1):
-                stop, stored = start + length, self.units.taken(self.chain.sizes[start])
+                stop, stored = start + length, self.taken(self.chain.sizes[start])
                 if self._alike and start > 0 and stop < end:
                     costs[start, stop], choices[start, stop] = costs[0, length], choices[0, length]
                 elif length == 1:
                     self._leaf(costs[start, stop], start)
                 else:
                     self._fill(costs[start], after[stop], costs[start + 1, stop], choices[start, stop], start, stop)
-                after[stop, start, stored:] = costs[start, stop, : max(self.units.parts + 1 - stored, 0)]
+                after[stop, start, stored:] = costs[start, stop, : max(self.parts + 1 - stored, 0)]
         return costs, choices
 
     @cached_property
@@ -82,38 +78,38 @@ class Program:
 
     def _leaf(self, cost: Any, layer: int) -> None:
         """Cost of one layer alone, or of the loss: a forward run only for its interior."""
-        need, runs = self.units.backward(layer), layer < self.units.end - 1 and bool(self.chain.layers[layer].interior)
+        need, runs = self._backward_parts(layer), layer < self.end - 1 and bool(self.chain.layers[layer].interior)
         if runs:
-            need = max(need, self.units.tape(layer, layer + 1))
+            need = max(need, self._tape_parts(layer, layer + 1))
         cost[need:] = self.chain.layers[layer].forward if runs else 0
 
     def _fill(self, costs: Any, after: Any, rest: Any, choice: Any, start: int, stop: int) -> None:
         """One stretch. ``costs[m]``: of the part before x_m, ``after[m]`` of that after it; ``rest``: without a layer."""
         import numpy as np
 
-        chain, left = self.chain, np.arange(self.units.parts + 1)
+        chain, left = self.chain, np.arange(self.parts + 1)
         layer, middles = chain.layers[start], range(start + 1, stop)
         passed = np.array([chain.forward_cost(start, middle) for middle in middles])[:, None]
-        needed = np.array([self.units.forward(start, middle, stop) for middle in middles])[:, None]
+        needed = np.array([self._forward_parts(start, middle, stop) for middle in middles])[:, None]
         found = np.where(left >= needed, after[start + 1 : stop] + costs[start + 1 : stop] + passed, np.inf)
         best = found.argmin(axis=0)
         costs[stop], choice[:] = found[best, left], best + 1
         if layer.interior:
-            kept = self.units.stored(start)
-            whole = np.full(self.units.parts + 1, np.inf)
-            whole[kept:] = rest[: max(self.units.parts + 1 - kept, 0)] + layer.forward
-            whole[: max(self.units.tape(start, stop), self.units.backward(start))] = np.inf
+            kept = self._stored_parts(start)
+            whole = np.full(self.parts + 1, np.inf)
+            whole[kept:] = rest[: max(self.parts + 1 - kept, 0)] + layer.forward
+            whole[: max(self._tape_parts(start, stop), self._backward_parts(start))] = np.inf
             choice[whole < costs[stop]] = KEEP
             costs[stop] = np.minimum(costs[stop], whole)
 
     @property
     def curve(self) -> list[tuple[Number, float]]:
         """Memory and forward cost wherever more memory makes the schedule cheaper, infeasible ones left out."""
-        costs = self.tables[0][0, self.units.end]
-        start, found = self.units.taken(self.chain.input), list[tuple[Number, float]]()
+        costs = self.tables[0][0, self.end]
+        start, found = self.taken(self.chain.input), list[tuple[Number, float]]()
         for left, cost in enumerate(map(float, costs)):
             if cost < (found[-1][1] if found else float("inf")):
-                found.append(((left + start) * self.units.part, cost))
+                found.append(((left + start) * self.part, cost))
         return [point for point in found if point[0] <= self.memory]
 
     def schedule(self) -> Iterator[Action]:
@@ -121,7 +117,7 @@ class Program:
         if self.least_cost is None:
             raise UnavailableError("no schedule of the chain fits the memory", "give more --memory")
         choices = self.tables[1]
-        todo: list[tuple[int, int, int]] = [(0, self.units.end, self.left)]
+        todo: list[tuple[int, int, int]] = [(0, self.end, self.left)]
         while todo:
             start, stop, left = todo.pop()
             if left < 0:  # the backward step of a layer whose interior was kept
@@ -133,7 +129,7 @@ class Program:
 
     def _turn(self, layer: int) -> Iterator[Action]:
         """The loss, or the backward step of ``layer``, run once more if it has an interior."""
-        if layer == self.units.end - 1:
+        if layer == self.end - 1:
             yield Action(LOSS, layer, layer)
             return
         if self.chain.layers[layer].interior:
@@ -145,22 +141,13 @@ class Program:
         chain = self.chain
         if choice == KEEP:
             yield Action(TAPE, start, start + 1)
-            todo += [(start, start + 1, -1), (start + 1, stop, left - self.units.stored(start))]
+            todo += [(start, start + 1, -1), (start + 1, stop, left - self._stored_parts(start))]
         else:
             middle = start + choice
             yield forward(start, middle)
-            todo += [(start, middle, left), (middle, stop, left - self.units.taken(chain.sizes[middle]))]
+            todo += [(start, middle, left), (middle, stop, left - self.taken(chain.sizes[middle]))]
 
-
-LEAST_PARTS, MOST_PARTS = 300, 600
-
-
-@dataclass(frozen=True)
-class MemoryUnits:
-    """Sizes are rounded up to whole parts. The loss counts as a layer after the last."""
-
-    chain: Chain
-    memory: Number
+    # Memory in parts
 
     @cached_property
     def exact(self) -> Number:
@@ -195,7 +182,7 @@ class MemoryUnits:
         """Parts that ``size`` takes.
 
         >>> from perfmodel.remat.chain import uniform
-        >>> MemoryUnits(uniform(10), 7).taken(3)
+        >>> Program(uniform(10), 7).taken(3)
         3
         """
         return int(-(-size // self.part))
@@ -211,7 +198,7 @@ class MemoryUnits:
         reached = list(accumulate((layer.weights for layer in reversed(self.chain.layers)), initial=self.chain.weights))
         return reached[::-1]
 
-    def stored(self, layer: int) -> int:
+    def _stored_parts(self, layer: int) -> int:
         """Parts that the output and the interior of ``layer`` take."""
         return self.taken(self.chain.sizes[layer + 1] + self.chain.layers[layer].interior)
 
@@ -219,15 +206,15 @@ class MemoryUnits:
         """What stands beside everything stored while the stretch before x_stop is reversed: weights, and the gradient of x_stop."""
         return self._weights[min(stop, self.end - 1)] + (0 if stop == self.end else self.chain.sizes[stop])
 
-    def forward(self, start: int, to: int, stop: int) -> int:
+    def _forward_parts(self, start: int, to: int, stop: int) -> int:
         """Parts to run forward from x_start to x_to, within the stretch before x_stop."""
         return self.taken(self.chain.passing(start, to) + self._beside(stop))
 
-    def tape(self, start: int, stop: int) -> int:
+    def _tape_parts(self, start: int, stop: int) -> int:
         """Parts to run layer ``start`` and keep its interior."""
         return self.taken(self.chain.passing(start, start + 1) + self.chain.layers[start].interior + self._beside(stop))
 
-    def backward(self, layer: int) -> int:
+    def _backward_parts(self, layer: int) -> int:
         """Parts for the backward step of ``layer``, x_layer stored; for the loss, the gradient of x_n."""
         sizes = self.chain.sizes
         if layer == self.end - 1:

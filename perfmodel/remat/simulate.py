@@ -17,12 +17,11 @@ from perfmodel.remat.schedule import BACKWARD, DROP, FORWARD, LOSS, TAPE, Action
 
 
 class Moment(NamedTuple):
-    """Memory while ``action`` runs, and after it; ``end``: the cost of everything so far."""
+    """Memory while ``action`` runs; ``end``: the cost of everything so far."""
 
     action: Action
     end: Number
     during: Number
-    after: Number
 
 
 @dataclass(slots=True)
@@ -85,9 +84,9 @@ class _Memory:
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
-        """``during``: values and interiors while it runs; a ``gradient`` that goes with it. Memory after it is that of now."""
+        """``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
         result, whole = self.result, during + gradient + self.resident
-        result.moments.append(Moment(action, self.now, whole, self.kept + self.resident))
+        result.moments.append(Moment(action, self.now, whole))
         result.peak = max(result.peak, whole)
         result.kept_peak = max(result.kept_peak, during)
         result.values = max(result.values, values)

@@ -123,7 +123,7 @@ def quantities(option: str, text: str, base: str) -> tuple[list[Number], bool]:
     if len({unit for _, unit in found}) > 1:
         raise UsageError(f"--{option} {text}: some have a unit and some have none", "write all of them the same way")
     if not all(value > 0 for value, _ in found):
-        raise UsageError(f"--{option} {text}: nothing is free", "give numbers above 0")
+        raise UsageError(f"--{option} {text}: a value is 0", "give numbers above 0")
     return [value for value, _ in found], found[0][1]
 
 

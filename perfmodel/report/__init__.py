@@ -10,11 +10,13 @@ from importlib import import_module
 from pathlib import Path
 
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.plugins import make_callable
 from perfmodel.report import formats
 from perfmodel.report.document import Report, Table
 from perfmodel.report.formats import suffixes
 
 __all__ = ["Report", "Table", "check_output", "render_for", "write"]
+make_callable(__name__)
 
 
 def _framed(report: Report) -> str:

@@ -98,8 +98,8 @@ def rate_of(name: str, cost: Estimate, known: Interval | None, device: Device, d
     if not time:
         return start
     if not cost.flops:
-        rate, peak, whose = cost.dram.total / time, device.dram.bandwidth, "DRAM bandwidth"
-        return f"{start}, {format_si(rate, 'B/s', 3)}" + (f", {percent(rate / peak.number)} of {whose}" if peak else "")
+        rate, bandwidth = float(cost.dram.total) / time, device.dram.bandwidth
+        return f"{start}, {format_si(rate, 'B/s', 3)}" + (f", {percent(rate / bandwidth.number)} of DRAM bandwidth" if bandwidth else "")
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
     peak = device.matmul_peak(dtype.name, unit).number
@@ -117,7 +117,7 @@ def compared(reference: Side, other: Side) -> str:
     """Which of two is faster, without a full stop and without the reasons, which ``against`` adds.
 
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
-    'flash2 is predicted 2x faster than standard (1.73x to 2.3x): 1 ms against 2 ms'
+    'flash2 is predicted 2x faster than standard (1.74x to 2.31x): 1 ms against 2 ms'
     """
     if reference.time is None or other.time is None:
         return against(reference, other)

@@ -200,7 +200,7 @@ def from_data(raw: Any) -> Report:
 
 def read_report(path: Path) -> Report:
     """The report saved in ``path``."""
-    from perfmodel.catalog import read_json
+    from perfmodel.core.files import read_json
 
     try:
         return from_data(read_json(path))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.hardware import Calibration, Device, Microbenchmark, Quantity, quantities
+from perfmodel.core.hardware import Calibration, Device, Microbenchmark, quantities
 from perfmodel.core.trace import FormulaStep, Trace, Traced
-from perfmodel.core.units import format_binary
+from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows

@@ -14,8 +14,8 @@ from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unrea
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES
-from perfmodel.transformer.training.implementations import HUGGINGFACE, Kept
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, StepMoment
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, HUGGINGFACE, Kept, StepMoment
+from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import StatePart
 

@@ -12,7 +12,8 @@ from perfmodel.report.charts.bars import FAR
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, MemoryResult, StepMoment
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, OPTIMIZER, StepMoment
+from perfmodel.transformer.training.memory import MemoryResult
 
 STEPS = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer's step"}
 

@@ -43,7 +43,8 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
     first = by_share([_op(line, found) for line in found.lines], BRIEF)
     plain = replace(plain, meters=step_meters(found.cost, rows, found.seconds), metered=_metered(found), brief=[first])
     if pictures:
-        plain = replace(plain, charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)])
+        points = [(name, line.row.op, line.cost, line.times) for name, line in rows]
+        plain = replace(plain, charts=[time_bars(rows), *op_roofline(points, r.device, r.dtype)])
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain

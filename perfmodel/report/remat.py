@@ -9,7 +9,8 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
-from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleQuestion, ScheduleRow, explain
+from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
+from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
@@ -77,17 +78,16 @@ def report(
 
     ``points``: what memory buys; ``ranked``: tensors to keep or compute again. ``pictures``: with memory over time and against cost.
     """
-    question, units = answer.question, Units(answer.question.timed, answer.question.sized)
+    source, units = answer.source, Units(answer.source.timed, answer.source.sized)
     curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
     tables = _tables(answer, units)
     tables += [replace(as_rows("what memory buys: the cheapest schedule within it", curve), align="rrr")] if curve else []
     tables += [as_rows("keep it or compute it again, tensor by tensor", tensors)] if tensors else []
     found = {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))}
     notes = _notes(answer) + [TENSOR_NOTE] * bool(ranked)
-    plain = Report(
-        f"Rematerialization: {question.title}", [], tables, notes, found, brief=_brief(answer, units), reasons=_summary(answer, units)
-    )
-    plain = _first(plain, answer, question.plan.memory, units, pictures)
+    brief, reasons = _brief(answer, units), _summary(answer, units)
+    plain = Report(f"Rematerialization: {source.title}", [], tables, notes, found, brief=brief, reasons=reasons)
+    plain = _first(plain, answer, units, pictures)
     return with_steps(plain, explain(answer)) if explained else plain
 
 
@@ -95,46 +95,47 @@ def _brief(answer: ScheduleAnswer, units: Units) -> list[Table]:
     """Costs and peaks alone."""
     heads = {"strategy": "strategy", "cost": "time" if units.timed else "steps"}
     heads |= {"extra_steps": "rebuilt", "values": "values", "peak": "peak"}
-    return [as_rows("", [_metrics(row, answer.question, units) for row in answer.rows], labels=heads)]
+    return [as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=heads)]
 
 
-def _first(plain: Report, answer: ScheduleAnswer, memory: Number | None, units: Units, pictures: bool) -> Report:
+def _first(plain: Report, answer: ScheduleAnswer, units: Units, pictures: bool) -> Report:
     """``plain`` with what it says first, and its ``pictures``."""
-    form, runs = (units.timed, units.sized), listed(answer.rows, answer.featured, memory)
+    memory, form = answer.plan.memory, (units.timed, units.sized)
+    runs = listed(answer.rows, answer.featured, memory)
     metered, found = meters(runs, memory, *form)
     drawn = charts(answer.rows, runs, memory, *form) if pictures else []
-    said = (
-        verdict(answer.rows, answer.featured, memory, *form) or [f"No schedule: {row.missing}." for row in answer.rows if row.missing][:1]
-    )
+    said = verdict(answer.rows, answer.featured, memory, *form)
+    said = said or [f"No schedule: {row.missing}." for row in answer.rows if row.missing][:1]
     return replace(plain, verdict=said, meters=found, metered=metered, figures=figures(runs, *form), charts=drawn)
 
 
 def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
     """The object of schema perfmodel.remat/1."""
-    question, plan, row = answer.question, answer.question.plan, answer.featured
-    inputs: dict[str, Any] = {"layers": len(question.chain), "checkpoints": None if plan.checkpoints is None else list(plan.checkpoints)}
-    inputs |= {name: getattr(plan, name) for name in ("every", "slots", "memory")} | {"uniform": question.chain.uniform}
-    first = head("remat", inputs, question.device)
+    source, plan, row = answer.source, answer.plan, answer.featured
+    inputs: dict[str, Any] = {"layers": len(source.chain), "checkpoints": None if plan.checkpoints is None else list(plan.checkpoints)}
+    inputs |= {name: getattr(plan, name) for name in ("every", "slots", "memory")} | {"uniform": source.chain.uniform}
+    first = head("remat", inputs, source.device)
     return {
         **first,
         "hardware": first.get("hardware"),
-        "units": {"cost": "s" if question.timed else "forward steps", "size": "B" if question.sized else "values"},
-        "results": [as_json(_metrics(row, question, units)) for row in answer.rows],
+        "units": {"cost": "s" if source.timed else "forward steps", "size": "B" if source.sized else "values"},
+        "results": [as_json(_metrics(row, plan.memory, units)) for row in answer.rows],
         "timeline": None if row is None or row.run is None else _timeline(row, row.run),
     }
 
 
 def _timeline(row: ScheduleRow, run: Run) -> dict[str, Any]:
     listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
-    return {"strategy": row.strategy.name, "cost": run.cost, "memory": _bars(run, POINTS), "actions": listed}
+    return {"strategy": row.strategy.name, "cost": run.cost, "memory": bars(run, POINTS), "actions": listed}
 
 
-def _bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
+def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
+    """Memory over the time of ``run``, in ``width`` columns."""
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
 
-def _metrics(row: ScheduleRow, question: ScheduleQuestion, units: Units) -> list[Metric]:
-    run, memory = row.run, question.plan.memory
+def _metrics(row: ScheduleRow, memory: Number | None, units: Units) -> list[Metric]:
+    run = row.run
     named = [Metric("strategy", row.strategy.name, unit="text"), Metric("source", row.strategy.source)]
     if run is None:
         return [*named, Metric("fits", False), Metric("missing", row.missing), Metric("", row.missing, "summary", "text")]
@@ -183,9 +184,9 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
     labels = {"strategy": "strategy", **before, "forward_steps": "forward", "extra_steps": "rebuilt", **behind}
     labels |= {"values": "values", "peak": "peak", "summary": "kept; rebuilt"}
     runs = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
-    lines = [[name, sparkline(_bars(run, SPARK), run.peak)] for name, run in runs]
+    lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
     found = [
-        as_rows("", [_metrics(row, answer.question, units) for row in answer.rows], labels=labels),
+        as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=labels),
         Table(
             "memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll", drawn=True
         ),
@@ -195,19 +196,19 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
 
 
 def _chart(name: str, run: Run, units: Units) -> Table:
-    bars = _bars(run, WIDTH, whole_steps=True)
+    heights = bars(run, WIDTH, whole_steps=True)
     loss = next(moment.end for moment in run.moments if moment.action.kind == LOSS)
-    ahead = round(len(bars) * float(loss / run.cost)) if run.cost else 0
-    parts = [(ahead, "forward"), (len(bars) - ahead, "backward, rebuilding" if run.extra_steps else "backward")]
+    ahead = round(len(heights) * float(loss / run.cost)) if run.cost else 0
+    parts = [(ahead, "forward"), (len(heights) - ahead, "backward, rebuilding" if run.extra_steps else "backward")]
     title = f"{name}: memory over time, at most {units.size(run.peak)} at {run.worst.action}"
-    return memory_chart(title, bars, run.peak, parts, units.size, units.rows(run.peak))
+    return memory_chart(title, heights, run.peak, parts, units.size, units.rows(run.peak))
 
 
 def _summary(answer: ScheduleAnswer, units: Units) -> list[str]:
-    question = answer.question
-    if question.plan.memory is not None:
-        return [_budget(answer, question.plan.memory, units)]
-    found = [*_checkpoints(answer, units), *_printed(question)] if question.plan.checkpoints else _kept_or_not(answer, units)
+    plan = answer.plan
+    if plan.memory is not None:
+        return [_budget(answer, plan.memory, units)]
+    found = [*_checkpoints(answer, units), *_printed(answer)] if plan.checkpoints else _kept_or_not(answer, units)
     done = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
     return found or [f"{name}: {_sum(run, units)}, {units.amount(run.peak)} at the peak." for name, run in done]
 
@@ -241,7 +242,7 @@ def _kept_or_not(answer: ScheduleAnswer, units: Units) -> list[str]:
 
 def _checkpoints(answer: ScheduleAnswer, units: Units) -> list[str]:
     """Two counts a line: everything or nothing kept; each value rebuilt on its own; each segment rebuilt as a whole."""
-    layers = sorted(set(answer.question.plan.checkpoints or ()))
+    layers = sorted(set(answer.plan.checkpoints or ()))
     listed = ", ".join(map(str, layers[:8])) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
     kept = f"the output of layer {listed}" if len(layers) == 1 else f"the outputs of layers {listed}"
     lines = [
@@ -256,10 +257,11 @@ def _checkpoints(answer: ScheduleAnswer, units: Units) -> list[str]:
     return [f"{part[:1].upper()}{part[1:]}." for part in parts if part]
 
 
-def _printed(question: ScheduleQuestion) -> list[str]:
+def _printed(answer: ScheduleAnswer) -> list[str]:
     """Where the count of a lecture's code comes from, for one checkpoint in equal layers."""
-    n, kept = len(question.chain), set(question.plan.checkpoints or ())
-    if len(kept) != 1 or n < 2 or question.timed or question.chain != uniform(n):
+    chain, kept = answer.source.chain, set(answer.plan.checkpoints or ())
+    n = len(chain)
+    if len(kept) != 1 or n < 2 or answer.source.timed or chain != uniform(n):
         return []
     [checkpoint] = kept
     late = late_bound_steps(n, checkpoint)
@@ -285,14 +287,14 @@ def _budget(answer: ScheduleAnswer, memory: Number, units: Units) -> str:
 
 
 def _notes(answer: ScheduleAnswer) -> list[str]:
-    question, chain, notes = answer.question, answer.question.chain, []
-    if not question.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
+    source, chain, notes = answer.source, answer.source.chain, []
+    if not source.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
         notes.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
     notes.append(
         "Layers count from 0. Values: x_0, the outputs kept, and those at work. The peak adds the gradients that pass through"
         + (", the weights and their gradients." if any(layer.weights for layer in chain.layers) else "; weights are left out.")
     )
-    settings = [words for name, words in _settings(question).items() if answer.of(name) is not None]
+    settings = [words for name, words in _settings(answer).items() if answer.of(name) is not None]
     notes += [f"{'; '.join(settings)}."] if settings else []
     if chain.taped:
         notes.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")
@@ -300,12 +302,12 @@ def _notes(answer: ScheduleAnswer) -> list[str]:
     for row in answer.rows:
         if row.run is not None and row.strategy.paper:
             papers.setdefault(row.strategy.paper, []).append(row.strategy.name)
-    return [*notes, *question.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]
+    return [*notes, *source.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]
 
 
-def _settings(question: ScheduleQuestion) -> dict[str, str]:
+def _settings(answer: ScheduleAnswer) -> dict[str, str]:
     """What strategies chose for themselves or were given."""
-    plan, length = question.plan, len(question.chain)
+    plan, length = answer.plan, len(answer.source.chain)
     chosen = "as many as the checkpoints and x_0" if plan.checkpoints else "the fewest for which no layer runs more than twice"
     return {
         "every-k": f"every-k has segments of {plan.every or 1}",

@@ -8,12 +8,12 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.remat.autograd import Picture, TapeRecord, eager_bytes, lazy_bytes
 from perfmodel.remat.checkmate import GraphAnswer
-from perfmodel.remat.evaluate import ScheduleQuestion
 from perfmodel.remat.graph import GraphRun
+from perfmodel.remat.source import Source
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline
-from perfmodel.report.remat import SPARK, Units
+from perfmodel.report.remat import SPARK, Units, bars
 from perfmodel.report.remat_first import held, timeline
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"
@@ -27,7 +27,7 @@ def graph_report(found: GraphAnswer, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.remat_graph/1. ``pictures``: with memory over time."""
     units = Units(found.timed, found.sized)
     runs = [("keep-all", found.kept), *([("exact", found.best)] if found.best is not None else [])]
-    lines = [[name, sparkline(_bars(run, SPARK), run.peak)] for name, run in runs]
+    lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
     tables = [
         as_rows("", [_schedule(name, run, units) for name, run in runs]),
         Table(
@@ -83,15 +83,11 @@ def _schedule(name: str, run: GraphRun, units: Units) -> list[Metric]:
     ]
 
 
-def _bars(run: GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
-    return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
-
-
 def _chart(name: str, run: GraphRun, units: Units) -> Table:
-    bars = _bars(run, WIDTH, whole_steps=True)
+    heights = bars(run, WIDTH, whole_steps=True)
     made = run.graph.nodes[max(run.moments, key=lambda moment: moment.during).step.node].name
     title = f"{name}: memory over time, at most {units.size(run.peak)} while {made} is made"
-    return memory_chart(title, bars, run.peak, [(len(bars), "time")], units.size, units.rows(run.peak))
+    return memory_chart(title, heights, run.peak, [(len(heights), "time")], units.size, units.rows(run.peak))
 
 
 def _made_again(best: GraphRun, units: Units) -> Table:
@@ -117,11 +113,11 @@ def _graph_verdict(found: GraphAnswer, units: Units) -> list[str]:
 # What autograd keeps
 
 
-def autograd_report(picture: Picture, question: ScheduleQuestion, pictures: bool = False) -> Report:
+def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
     """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
-    units, found = Units(question.timed, question.sized), autograd_data(picture, question)
+    units, found = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = found["forward"].values()
-    top, form = max(picture.eager_peak, picture.lazy_peak), (question.timed, question.sized)
+    top, form = max(picture.eager_peak, picture.lazy_peak), (source.timed, source.sized)
     peaks = [("gradients in backward", picture.lazy_peak), ("gradients with values", picture.eager_peak)]
     lines = [
         ["gradients with values", units.size(picture.eager_peak), sparkline(columns(picture.eager, NARROW), top)],
@@ -136,24 +132,24 @@ def autograd_report(picture: Picture, question: ScheduleQuestion, pictures: bool
     ]
     over = [("gradients in backward", list(picture.lazy)), ("gradients with values", list(picture.eager))]
     return Report(
-        f"What autograd keeps: {question.title}",
+        f"What autograd keeps: {source.title}",
         _autograd_verdict(picture, early[-1], late[-1], found["kept"], units),
         tables,
-        _notes(picture, question),
+        _notes(picture, source),
         found,
-        charts=[timeline(over, "time" if question.timed else "steps", *form)] if pictures else [],
-        meters=[Meter(name, float(peak / top), held(peak, question.sized)) for name, peak in peaks] if top else [],
+        charts=[timeline(over, "time" if source.timed else "steps", *form)] if pictures else [],
+        meters=[Meter(name, float(peak / top), held(peak, source.sized)) for name, peak in peaks] if top else [],
         metered="larger peak",
-        figures=[Figure(f"peak, {name}", held(peak, question.sized)) for name, peak in peaks],
+        figures=[Figure(f"peak, {name}", held(peak, source.sized)) for name, peak in peaks],
     )
 
 
-def autograd_data(picture: Picture, question: ScheduleQuestion) -> dict[str, Any]:
+def autograd_data(picture: Picture, source: Source) -> dict[str, Any]:
     """The object of schema perfmodel.autograd/1."""
-    chain, layers, units = picture.chain, range(1, len(picture.chain) + 1), Units(question.timed, question.sized)
+    chain, layers, units = picture.chain, range(1, len(picture.chain) + 1), Units(source.timed, source.sized)
     return {
         **head("autograd", {"layers": len(chain)}),
-        "units": {"size": "B" if question.sized else "values"},
+        "units": {"size": "B" if source.sized else "values"},
         "operations": [as_json(_record(record, units)) for record in picture.records],
         "forward": {
             "gradients_with_values": [eager_bytes(chain, layer) for layer in layers],
@@ -191,11 +187,11 @@ def _autograd_verdict(picture: Picture, eager: Number, lazy: Number, kept: Numbe
     return [*found, f"Backward needs {held(kept, form)} of it and of the input; a tensor goes with its reader."]
 
 
-def _notes(picture: Picture, question: ScheduleQuestion) -> list[str]:
+def _notes(picture: Picture, source: Source) -> list[str]:
     notes = ["Layers count from 0; layer i makes x_(i+1) of x_i. W_i is kept by nobody: it is there anyway, and dx_i needs it."]
     if any("ReLU" in record.operation for record in picture.records):
         sign = "The sign of a ReLU's result is one bit per element"
         notes.append(f"z_i goes at once. {sign}; it takes none where the next layer keeps the result.")
     notes.append("With values: gradients stay to the end. In backward: a gradient comes when backward reaches it and goes with its value.")
     weights = any(layer.weights for layer in picture.chain.layers)
-    return [*notes, *["Peaks include weights and their gradients."] * weights, *question.basis]
+    return [*notes, *["Peaks include weights and their gradients."] * weights, *source.basis]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, Microbenchmark, Quantity
+from perfmodel.core.hardware import Device, Microbenchmark
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
-from perfmodel.core.units import parse_any
+from perfmodel.core.units import Quantity, parse_any
 from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Roofline, RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse

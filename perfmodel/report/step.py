@@ -34,15 +34,6 @@ class TimedRow(Protocol):
     def seconds(self) -> float: ...  # noqa: D102
 
 
-class StepRow(TimedRow, Protocol):
-    """``row``: what has its ``op``."""
-
-    @property
-    def row(self) -> Any: ...  # noqa: D102
-    @property
-    def times(self) -> Times | None: ...  # noqa: D102
-
-
 LATENT = 0.5
 """Where roofs are less than this share of a time, no resource limits it."""
 LEAST_METER = 0.005
@@ -169,14 +160,13 @@ def op_point(
     return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)
 
 
-def op_roofline(rows: Sequence[tuple[str, StepRow]], device: Device, dtype: Dtype) -> list[Chart]:
+def op_roofline(rows: Sequence[tuple[str, Op, Estimate, Times | None]], device: Device, dtype: Dtype) -> list[Chart]:
     """The roofline of the rows that take most, of those that move bytes."""
     from perfmodel.report.roofline_chart import roofline, with_shares
 
-    moving = sorted(((name, row) for name, row in rows if row.cost.dram.total), key=lambda pair: -pair[1].seconds)[:SCREEN_ROWS]
-    points = [
-        op_point(at, name, row.row.op, row.cost, row.times, row.row.op.count, device, dtype) for at, (name, row) in enumerate(moving, 1)
-    ]
+    moving = [row for row in rows if row[2].dram.total]
+    listed = sorted(moving, key=lambda row: -(row[3][0] if row[3] else row[2].roofline_s))[:SCREEN_ROWS]
+    points = [op_point(at, name, op, cost, times, op.count, device, dtype) for at, (name, op, cost, times) in enumerate(listed, 1)]
     return [roofline(device, with_shares(points), f"Roofline of its ops on {device.name}")] if points else []
 
 

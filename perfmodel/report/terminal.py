@@ -1,55 +1,76 @@
-"""The report in a terminal: styled, wrapped to its width."""
+"""The report in a terminal: styled, in its width. A line is wrapped between words, a table leaves out what has no room and names it."""
 
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from perfmodel.report.document import Report, Table, on_screen
 from perfmodel.report.formats import readable, tables
-from perfmodel.report.formats.txt import left_out, meter_lines, printed_notes
+from perfmodel.report.formats.txt import BAR, left_out, meter_lines, printed_notes
+from perfmodel.report.layout import lines, wrap
 
-LEAST_NAME = 24
+LEAST_BAR = 8
+LEAST_WIDTH = 30
+"""Columns: a narrower terminal wraps lines by itself."""
+_GOOD = re.compile(r"\b(fits(?=:)|FASTER|faster|holds)\b")
+_BAD = re.compile(r"\b(does not fit|SLOWER|slower|VIOLATION|ABOVE ITS ROOF|wrong)\b")
 
 
 def render(report: Report, width: int, color: bool = True, full: bool = True) -> str:
     """``report`` in ``width`` columns, with ANSI codes if ``color``; without ``full`` what fits a first screen."""
-    report = readable(report)
+    report, width = readable(report), max(width, LEAST_WIDTH)
     target = io.StringIO()
-    console = Console(file=target, width=width, force_terminal=color, no_color=not color, highlight=False)
-    console.print(Text(report.title, style="bold"))
-    for sentence in report.verdict:
-        console.print(Text(sentence))
-    if report.meters:
-        console.print(Text(f"\nshare of the {report.metered}", style="bold"))
-        for line in meter_lines(report.meters):
-            console.print(Text(line, no_wrap=True))
-    for table in tables(report, brief=True) if full else on_screen(report):
-        console.print()
-        if table.title:
-            console.print(Text(table.title, style="bold"))
-        console.print(_grid(table, max(LEAST_NAME, width // 3)))
-    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
-    if notes:
-        console.print()
-        for note in notes:
-            console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
+    console = Console(file=target, width=width + 1, force_terminal=color, no_color=not color, highlight=False, soft_wrap=True)
+    for line in _lines(report, width, full):
+        console.print(line)
     return target.getvalue()
 
 
-def _cut(cell: str, most: int) -> str:
-    """A name of one long word, such as a template's kernel, cut so that the columns beside it keep their room."""
-    return cell if len(cell) <= most or max(map(len, cell.split()), default=0) <= most else cell[: most - 1] + "…"
+def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
+    yield from (Text(line, "bold") for line in wrap(report.title, width))
+    for sentence in report.verdict:
+        yield from map(_judged, wrap(sentence, width))
+    if report.meters:
+        yield Text()
+        yield from (Text(line, "bold") for line in wrap(f"share of the {report.metered}", width))
+        yield from map(Text, _meters(report, width))
+    without: list[str] = []
+    for table in tables(report, brief=True) if full else on_screen(report):
+        yield from _table(table, width, full, without)
+    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
+    notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
+    yield from [Text()] if notes else []
+    for note in notes:
+        yield from (Text(f"  {line}", "dim") for line in wrap(note, width - 2))
 
 
-def _grid(table: Table, widest: int) -> RichTable:
-    grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, (column, align) in enumerate(zip(table.columns, table.alignment, strict=True)):
-        grid.add_column(Text(_cut(column, widest)), justify="right" if align == "r" else "left", overflow="fold", no_wrap=index == 0)
-    for row in table.rows:
-        grid.add_row(*(Text(_cut(cell, widest)) for cell in row))
-    return grid
+def _meters(report: Report, width: int) -> list[str]:
+    """The meters with bars as wide as there is room for, without their rates where even short ones leave none."""
+    every = meter_lines(report.meters)
+    room = BAR - max(0, max(map(len, every)) - width)
+    if room >= LEAST_BAR:
+        return meter_lines(report.meters, room)
+    return [line[:width].rstrip() for line in meter_lines(report.meters, LEAST_BAR, details=False)]
+
+
+def _table(table: Table, width: int, full: bool, without: list[str]) -> Iterator[Text]:
+    """``table`` below an empty line; titles of columns that had no room are added to ``without``."""
+    head, rows, missing = lines(table, width, wrapped=full)
+    without += filter(None, missing)
+    yield Text()
+    yield from (Text(line, "bold") for line in wrap(table.title, width) if table.title)
+    yield from (Text(line, "bold") for line in head if line)
+    yield from map(Text, rows)
+
+
+def _judged(line: str) -> Text:
+    """A line of the verdict, in which what it comes to is coloured."""
+    text = Text(line)
+    text.highlight_regex(_GOOD, "green")
+    text.highlight_regex(_BAD, "bold red")
+    return text

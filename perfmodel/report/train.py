@@ -21,7 +21,7 @@ from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
-from perfmodel.transformer.training.step.estimate import KernelLine, TrainingAnswer
+from perfmodel.transformer.training.step.estimate import TrainingEstimate, TrainingKernel
 from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.system import inside_source
@@ -31,30 +31,30 @@ KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer"
 WAITING = "waiting"
 
 
-def report(found: TrainingAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
+def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1.
 
     ``pictures``: with the parts of the step, the time of its kernels and their roofline.
     """
-    t, job, gpus = found.training, found.found.job, found.training.parallel.gpus
-    form = f"{job.frame.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
+    t, job, gpus = found.training, found.job, found.training.parallel.gpus
+    form = f"{job.micro_batch.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
     plain = Report(title, _verdict(found), _tables(found), _notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
-    first = by_share([*(_op(line, found) for line in found.found.lines), *_others(found)], BRIEF)
+    first = by_share([*(_op(line, found) for line in found.lines), *_others(found)], BRIEF)
     plain = replace(plain, meters=_meters(found), metered=_metered(found), brief=[first])
     plain = replace(plain, charts=_charts(found)) if pictures else plain
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
-def data(found: TrainingAnswer) -> dict[str, Any]:
+def data(found: TrainingEstimate) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
-    step, job, model, ran = found.found, found.found.job, found.training.model, found.run
+    job, model, ran = found.job, found.training.model, found.run
     inputs = {
         **question(found.training),
         "phase": "train",
-        "dtype": job.frame.forward.dtype.name,
-        "implementation": step.implementation,
+        "dtype": job.micro_batch.forward.dtype.name,
+        "implementation": found.implementation,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
     }
@@ -62,12 +62,12 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         **head("model", inputs, found.device),
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
-        "ops": [as_json(op) for op in (*(_op(line, found) for line in step.lines), *_others(found))],
+        "ops": [as_json(op) for op in (*(_op(line, found) for line in found.lines), *_others(found))],
         "totals": as_json(_totals(found)),
-        "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
-        "stage": step.time.stage,
-        "bubble": step.time.bubble,
-        "step_s": step.seconds,
+        "parts_s": {name: seconds for name, seconds in found.time.parts.items() if seconds},
+        "stage": found.time.stage,
+        "bubble": found.time.bubble,
+        "step_s": found.seconds,
         **as_json(_rates(found)),
         "model_flops": ran.model,
         "mfu": found.utilization[0],
@@ -76,7 +76,7 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         "needed_flops": ran.model,
         "executed_flops": ran.hardware,
         "conventions": {name: as_json(_shares(name, one, *found.shares[name])) for name, one in found.counted.items()},
-        "times_from": "roofline" if step.prediction is None else "predicted",
+        "times_from": "roofline" if found.prediction is None else "predicted",
         "memory": as_json(_memory(found)),
     }
 
@@ -96,8 +96,8 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def _op(line: KernelLine, found: TrainingAnswer) -> list[Metric]:
-    op = line.row.op
+def _op(line: TrainingKernel, found: TrainingEstimate) -> list[Metric]:
+    op = line.op
     return [
         Metric("name", op.name, "kernel", "text"),
         Metric("phase", line.part, "part", "text"),
@@ -105,19 +105,19 @@ def _op(line: KernelLine, found: TrainingAnswer) -> list[Metric]:
         Metric("", round(op.count), "count"),
         Metric("count", op.count, "count"),
         Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS)),
-        *of_cost(line.cost, line.times and Interval(*line.times), {"time_s.lower": "lower"}),
+        *of_cost(line.cost, line.interval and Interval(*line.interval), {"time_s.lower": "lower"}),
         Metric("", line.cost.executed_flops or None, "FLOP, run", "FLOP"),
-        Metric("", line.seconds, "time", "s", before="" if line.times else ">= "),
-        Metric("share", line.seconds / found.found.seconds, "share", "share"),
+        Metric("", line.seconds, "time", "s", before="" if line.interval else ">= "),
+        Metric("share", line.seconds / found.seconds, "share", "share"),
         Metric("bytes", line.cost.dram.total, "bytes", "B"),
         *of_source(line.prediction, line.missing, "-"),
     ]
 
 
-def _others(found: TrainingAnswer) -> list[list[Metric]]:
+def _others(found: TrainingEstimate) -> list[list[Metric]]:
     """Exchanges that nothing hides, and waits: seconds only."""
     entries = []
-    for name, seconds in found.found.time.parts.items():
+    for name, seconds in found.time.parts.items():
         if name in KERNELS or not seconds:
             continue
         group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
@@ -128,26 +128,24 @@ def _others(found: TrainingAnswer) -> list[list[Metric]]:
                 *(Metric(*one) for one in {"group": group, "count": 1}.items()),
                 *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
                 Metric("", seconds, "time", "s"),
-                Metric("share", seconds / found.found.seconds, "share", "share"),
+                Metric("share", seconds / found.seconds, "share", "share"),
                 *(Metric(*one) for one in {"weight_bytes": 0, "bytes": 0, "implementation": None}.items()),
             ]
         )
     return entries
 
 
-def _totals(found: TrainingAnswer) -> list[Metric]:
+def _totals(found: TrainingEstimate) -> list[Metric]:
     """Sums over all kernels of one GPU."""
-    step = found.found
-    known = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
-    return of_cost(step.cost, known, LABELS)
+    known = None if found.prediction is None else Interval(*found.prediction) if found.validated else Interval(found.prediction[0])
+    return of_cost(found.cost, known, LABELS)
 
 
-def _rates(found: TrainingAnswer) -> list[Metric]:
-    step = found.found
+def _rates(found: TrainingEstimate) -> list[Metric]:
     return [
-        Metric("micro_batches", step.time.micro_batches, "micro-batches"),
-        Metric("tokens_per_s", step.tokens_per_s, "tokens/s, all GPUs", ""),
-        Metric("tokens_per_s_and_gpu", step.tokens_per_s / found.training.parallel.gpus, "tokens/s per GPU", ""),
+        Metric("micro_batches", found.time.micro_batches, "micro-batches"),
+        Metric("tokens_per_s", found.tokens_per_s, "tokens/s, all GPUs", ""),
+        Metric("tokens_per_s_and_gpu", found.tokens_per_s / found.training.parallel.gpus, "tokens/s per GPU", ""),
     ]
 
 
@@ -162,7 +160,7 @@ def _shares(source: str, counted: Counted, mfu: float, hfu: float) -> list[Metri
     ]
 
 
-def _memory(found: TrainingAnswer) -> list[Metric]:
+def _memory(found: TrainingEstimate) -> list[Metric]:
     """The peak of the fullest GPU, by what it is made of."""
     memory = found.memory
     known = [Metric("capacity", found.capacity, "capacity", "B"), Metric("fits", None if memory is None else found.fits)]
@@ -179,11 +177,10 @@ def _memory(found: TrainingAnswer) -> list[Metric]:
     ]
 
 
-def _tables(found: TrainingAnswer) -> list[Table]:
-    step = found.found
-    times = {name: seconds for name, seconds in step.time.parts.items() if seconds} | {"step": step.seconds}
+def _tables(found: TrainingEstimate) -> list[Table]:
+    times = {name: seconds for name, seconds in found.time.parts.items() if seconds} | {"step": found.seconds}
     parts_of_step = [
-        [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / step.seconds, "share", "share")]
+        [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / found.seconds, "share", "share")]
         for name, seconds in times.items()
     ]
     counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
@@ -191,35 +188,35 @@ def _tables(found: TrainingAnswer) -> list[Table]:
     memory = [] if found.memory is None else [as_table("memory of the fullest GPU", {"bytes": _memory(found)})]
     return [
         as_rows("", parts_of_step),
-        as_rows("kernels of one GPU", [_op(line, found) for line in step.lines], labels=OPS),
+        as_rows("kernels of one GPU", [_op(line, found) for line in found.lines], labels=OPS),
         as_table("totals", {"train": [*_totals(found), *_rates(found)]}, labels=TOTALS),
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]
 
 
-def _rows(found: TrainingAnswer) -> list[tuple[str, KernelLine]]:
-    return [(line.row.op.name, line) for line in found.found.lines]
+def _rows(found: TrainingEstimate) -> list[tuple[str, TrainingKernel]]:
+    return [(line.op.name, line) for line in found.lines]
 
 
-def _took(found: TrainingAnswer) -> str:
-    return taken(found.found.seconds, found.found.prediction, "" if found.found.prediction else "at least ")
+def _took(found: TrainingEstimate) -> str:
+    return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
 
 
-def _metered(found: TrainingAnswer) -> str:
-    return "predicted training step" if found.found.prediction else "training step, with roofs where nothing is calibrated"
+def _metered(found: TrainingEstimate) -> str:
+    return "predicted training step" if found.prediction else "training step, with roofs where nothing is calibrated"
 
 
-def _verdict(found: TrainingAnswer) -> list[str]:
+def _verdict(found: TrainingEstimate) -> list[str]:
     """Whether it fits, how long a step takes, and what limits it."""
-    step, parts = found.found, found.found.time.parts
-    rate = f"{tokens(step.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
+    parts = found.time.parts
+    rate = f"{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
     largest = max(parts, key=lambda name: parts[name])
-    share = f"{largest}: {percent(parts[largest] / step.seconds)}"
-    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_rows(found), step.seconds, share)]
+    share = f"{largest}: {percent(parts[largest] / found.seconds)}"
+    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_rows(found), found.seconds, share)]
 
 
-def _fitting(found: TrainingAnswer) -> str:
+def _fitting(found: TrainingEstimate) -> str:
     if found.memory is None:
         return "Whether it fits is unknown: the memory of this layout is not."
     held, several = fit(found.memory.bytes, found.device), found.training.parallel.gpus > 1
@@ -228,59 +225,60 @@ def _fitting(found: TrainingAnswer) -> str:
     return f"{held} at the peak{', on the fullest GPU' * several}."
 
 
-def _meters(found: TrainingAnswer) -> list[Meter]:
+def _meters(found: TrainingEstimate) -> list[Meter]:
     """Resources, and what passes beside kernels."""
-    step, parts = found.found, found.found.time.parts
-    beside = [(name, seconds / step.seconds) for name, seconds in parts.items() if name not in KERNELS]
+    parts = found.time.parts
+    beside = [(name, seconds / found.seconds) for name, seconds in parts.items() if name not in KERNELS]
     waits = [Meter(f"{name}, not hidden" if name not in (BUBBLE, HOST) else name, share) for name, share in beside if share >= LEAST_METER]
-    return [*step_meters(step.cost, _rows(found), step.seconds), *waits]
+    return [*step_meters(found.cost, _rows(found), found.seconds), *waits]
 
 
-def _figures(found: TrainingAnswer) -> list[Figure]:
-    step, memory = found.found, found.memory
+def _figures(found: TrainingEstimate) -> list[Figure]:
+    memory = found.memory
     held = "unknown" if memory is None else format_si(memory.bytes, "B")
     mfu, hfu = found.utilization
     return [
         Figure("time of a step", _took(found)),
-        Figure("throughput", tokens(step.tokens_per_s)),
+        Figure("throughput", tokens(found.tokens_per_s)),
         Figure("MFU", f"{mfu:.1%}"),
         Figure("HFU", f"{hfu:.1%}"),
         Figure("memory of the fullest GPU", held + (f" of {format_si(found.capacity, 'B')}" if found.capacity and memory else "")),
     ]
 
 
-def _reasons(found: TrainingAnswer) -> list[str]:
+def _reasons(found: TrainingEstimate) -> list[str]:
     """How near to the bound, what the shares count, and who waits."""
-    step, parts, cost = found.found, found.found.time.parts, found.found.cost
+    parts, cost = found.time.parts, found.cost
     term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
     hfu = f"HFU {found.utilization[1]:.1%}"
     words = [f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.", f"{hfu}; MFU: FLOP on visible scores, HFU: executed."]
-    waits = [f"{name} takes {100 * parts[name] / step.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * step.seconds]
+    waits = [f"{name} takes {100 * parts[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * found.seconds]
     return words + ([f"{'; '.join(waits).capitalize()}."] if waits else [])
 
 
-def _charts(found: TrainingAnswer) -> list[Chart]:
-    rows, dtype = _rows(found), found.found.job.frame.forward.dtype
-    parts = part_bar("Where a step goes", found.found.time.parts.items())
-    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(rows, found.device, dtype)]
+def _charts(found: TrainingEstimate) -> list[Chart]:
+    rows, dtype = _rows(found), found.job.micro_batch.forward.dtype
+    points = [(line.op.name, line.op, line.cost, line.interval) for line in found.lines]
+    parts = part_bar("Where a step goes", found.time.parts.items())
+    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(points, found.device, dtype)]
 
 
-def _notes(found: TrainingAnswer) -> list[str]:
-    t, step = found.training, found.found
+def _notes(found: TrainingEstimate) -> list[str]:
+    t = found.training
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
         f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
         "their shares of the peak can be above HFU, and above 100 %.",
-        f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
+        f"Kernels as {found.implementation} runs them. Rows are sums over their runs on one GPU.",
     ]
     if found.memory is None:
         words.append(f"Memory is not known: {found.unknown}.")
-    if step.implementation == HUGGINGFACE:
+    if found.implementation == HUGGINGFACE:
         words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
     else:
         words.append("The host is taken to keep ahead of the device.")
-    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.missing})" for line in step.lines if line.times is None))
+    missing = list(dict.fromkeys(f"{line.op.name} ({line.missing})" for line in found.lines if line.interval is None))
     if missing:
         words.append(f"At the roof, as not predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
     longest = t.model.max_positions
@@ -288,15 +286,15 @@ def _notes(found: TrainingAnswer) -> list[str]:
         words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
     if t.lora is not None and t.model.is_moe:
         words.append("Adapters on all matrices of attention and MLP; experts are without adapters.")
-    return [*words, *shared_notes(t), *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([step.cost], found.device)]
+    return [*words, *shared_notes(t), *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([found.cost], found.device)]
 
 
-def _parallel_notes(found: TrainingAnswer, t: TrainingConfig) -> list[str]:
-    p, job, words = t.parallel, found.found.job, []
+def _parallel_notes(found: TrainingEstimate, t: TrainingConfig) -> list[str]:
+    p, job, words = t.parallel, found.job, []
     if p.tp > 1:
         words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")
     if p.pp > 1:
-        words.append(f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.found.time.stage + 1}, is shown.")
+        words.append(f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.time.stage + 1}, is shown.")
     if p.pp > 1 and t.recompute.kind in (FULL, EVERY):
         words.append("What runs again counts to the backward pass of its stage.")
     if p.cp > 1:
@@ -306,7 +304,7 @@ def _parallel_notes(found: TrainingAnswer, t: TrainingConfig) -> list[str]:
         words.append(f"Data parallel: gradients and weights are exchanged {beside}.")
     if job.system is not None:
         words += filter(None, [inside_source(job.system, p, job.on.device)])
-    if not found.found.validated:
+    if not found.validated:
         free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"
         words.append(
             f"ZeRO {p.zero} over a network is not validated, so no interval is given: what is exchanged is taken {free}, and systems "

@@ -10,12 +10,12 @@ from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
-from perfmodel.core.workload import FORWARD
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import explain as explain_attention
-from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul import explain as explain_matmul
+from perfmodel.kernels.matmul import minimum_elements
 from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
@@ -24,9 +24,9 @@ from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.base import algorithm_of
+from perfmodel.timing.base import Case
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.predict import Prediction
+from perfmodel.timing.predict import Prediction, TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
 from perfmodel.transformer.answer import ModelAnswer, answer
 
@@ -92,29 +92,29 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
     for counted in shown:
         name, direction = counted.algorithm.name, counted.direction
         own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
-        predicted, missing = predictions(own, _implementation(w, name), scope.fallbacks)
-        named, _ = as_launched(own, _implementation(w, name), scope.fallbacks)
-        result = next(one for one in named.results if one.direction == direction)
+        known, missing = predictions(own, w.kernel_of(name), scope.fallbacks)
+        launched, _ = as_launched(own, w.kernel_of(name), scope.fallbacks)
+        result = next(one for one in launched.results if one.direction == direction)
         series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
-        title, known = f"{series}, {label}" if len(shown) > 1 or not w.name else label, predicted.get((name, direction))
-        made = point(UNNUMBERED, title, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group=series)
-        size = result.memory_bytes
-        one = WorkloadAnswer(made, series, result.total.access_bytes, size, comparison.device.fits(int(size)), missing=missing)
-        steps = partial(_attention_steps, counted, comparison)
-        found.append(replace(one, left_out=left_out(result, device), kernel=_kernel(known), steps=steps))
+        title, predicted = f"{series}, {label}" if len(shown) > 1 or not w.name else label, known.get((name, direction))
+        one = WorkloadAnswer(
+            point(UNNUMBERED, title, result.total, device, work.dtype.name, work.dtype.matmul_unit, predicted, group=series),
+            series,
+            result.total.access_bytes,
+            result.memory_bytes,
+            device.fits(int(result.memory_bytes)),
+            missing=missing,
+            left_out=left_out(result, device),
+            steps=partial(attention_steps, counted, work, device, comparison.sram_bytes),
+            kernel=_kernel(predicted),
+        )
+        found.append(one)
     return found
 
 
-def _attention_steps(result: AttentionResult, comparison: Comparison) -> list[FormulaStep]:
-    w, device = comparison.workload, comparison.device
-    return [step for part in result.parts for step in explain_attention(part, w, device, comparison.sram_bytes)]
-
-
-def _implementation(w: Workload, algorithm: str) -> str | None:
-    """The one named for ``algorithm``; one name for all counts where it runs that algorithm."""
-    if isinstance(w.implementation, dict):
-        return w.implementation.get(algorithm)
-    return w.implementation if w.implementation and algorithm_of(w.implementation) == algorithm else None
+def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_bytes: int | None = None) -> list[FormulaStep]:
+    """Every number of each pass of ``result`` as its formula."""
+    return [step for part in result.parts for step in explain_attention(part, w, device, sram_bytes)]
 
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
@@ -123,19 +123,18 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     work = w.matmul.workload(device)
     result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
     named = w.implementation if isinstance(w.implementation, str) else None
-    known, missing = None, list[str]()
+    known, missing, lower = None, list[str](), float(result.total.lower_s)
     if named is not None:
         check_implementation(named, "matmul", device, scope.fallbacks)
     try:
         lower = float(result.total.lower_s)
-        known = select_kernel("matmul", form.name, work, FORWARD, device, lower, named, lambda name: True, scope.fallbacks)
+        known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
-    label = w.name or f"matmul {shape_words(work)}"
+    label, size = w.name or f"matmul {shape_words(work)}", minimum_elements(work) * form.size
     made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul", tiled=True)
-    size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * form.size
     one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing, kernel=_kernel(known))
-    return [replace(one, steps=lambda: explain_matmul(result))]
+    return [replace(one, steps=partial(explain_matmul, result))]
 
 
 def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -15,9 +15,10 @@ from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from perfmodel import __version__
-from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config, read_yaml
+from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.trace import FormulaStep
@@ -41,7 +42,7 @@ class Options:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_before_validator_function(lambda raw: checked(cls, raw), handler(source))
+        return core_schema.no_info_before_validator_function(partial(checked, cls), handler(source))
 
 
 def checked(model: type[Any], raw: Any) -> Any:
@@ -92,7 +93,6 @@ class StudyFile:
     """A study with where it was read from."""
 
     study: Study
-    name: str
     path: Path
 
     def placed(self, section: int, error: PerfmodelError) -> DataError:
@@ -139,7 +139,7 @@ def read_study(name: str) -> StudyFile:
         if name not in study_names():
             raise UsageError(f"no study is called {name!r}", f"{suggest(name, study_names())}; or give a path ending in .yaml or .json")
         path = data_folder("configs") / f"{name}.yaml"
-    return StudyFile(load_config(str(path), STUDY, Study), path.stem, path)
+    return StudyFile(load_config(str(path), STUDY, Study), path)
 
 
 def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Report:
@@ -196,7 +196,6 @@ def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
 
 
 XY = list[tuple[Number, Number]]
-"""Points of a line."""
 MOST_FORMULAS = 220
 """Of a report: each takes some 160 B of a page and 300 B of JSON."""
 

@@ -15,7 +15,7 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.study.schema import Options, checked
-from perfmodel.timing.base import models_of
+from perfmodel.timing.base import algorithm_of, models_of
 from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PHASES, PREFILL, Request
@@ -38,21 +38,21 @@ class ModelOptions(Options, PhaseQuestion):
 
     kv_heads: int | None = None
 
-    def spec(self) -> ModelSpec:
-        """The model that is meant."""
-        check_no_device("model", self)
-        model = find_model(self.name)
-        return model if self.kv_heads is None else with_kv_heads(model, self.kv_heads)
-
     def request(self, device: Device) -> Request:
         """The question on ``device``; lengths that are not given fit the model."""
-        return self.request_for(self.spec(), device)
+        check_no_device("model", self)
+        return self.request_for(model_with(self.name, self.kv_heads), device)
 
 
-def check_no_device(kind: str, question: AttentionQuestion | MatmulQuestion | PhaseQuestion) -> None:
+def check_no_device(kind: str, question: Any) -> None:
     """UsageError for a device in a ``question`` of a study, which is asked of every device of its section."""
     if question.hardware is not None:
         raise UsageError(f"hardware stands in the {kind} of a workload", "name devices beside the workloads")
+
+
+def model_with(name: str, kv_heads: int | None) -> ModelSpec:
+    """The model called ``name``, with that many KV heads in every layer if any are given."""
+    return find_model(name) if kv_heads is None else with_kv_heads(find_model(name), kv_heads)
 
 
 def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
@@ -66,6 +66,9 @@ def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
             raise UsageError(f"kv_heads {kv_heads} does not divide the {attention.heads} heads of {model.name}", "give a number that does")
         layers.append(replace(layer, attention=replace(attention, kv_heads=kv_heads)))
     return replace(model, layers=tuple(layers))
+
+
+KINDS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions, "model": ModelOptions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +97,21 @@ class Workload(Options):
         check_no_device(given[0], getattr(self, given[0]))
         return given[0]
 
+    def kernel_of(self, algorithm: str) -> str | None:
+        """The implementation named for ``algorithm``; one name for all counts where it runs that algorithm."""
+        if isinstance(self.implementation, dict):
+            return self.implementation.get(algorithm)
+        return self.implementation if self.implementation and algorithm_of(self.implementation) == algorithm else None
+
     def updated(self, name: str, value: int) -> Workload:
         """The same with another value of the size ``name``."""
         kind = self.kind
         options = getattr(self, kind)
-        known = [field.name for field in fields(options) if field.name in SIZES[kind]]
+        known = [field.name for field in fields(options) if str(field.type).startswith("int")]
         if name not in known:
             raise UsageError(f"{kind} has no size {name!r}", suggest(name, known))
         changed: Any = {name: value}
         return replace(self, **{kind: replace(options, **changed)})
-
-
-KINDS = ("attention", "matmul", "model")
-SIZES = {
-    "attention": ("n", "kv_len", "d", "batch", "heads", "kv_heads", "window", "splits"),
-    "matmul": ("m", "n", "k", "batch"),
-    "model": ("n", "kv_len", "batch", "tp", "kv_heads"),
-}
-"""Sizes that a sweep goes over."""
 
 
 def shape_words(w: Attention | Matmul) -> str:
@@ -143,7 +143,6 @@ EXAMPLES = {
     "--model": "llama-3-8b decode batch=8 kv_len=2048",
     "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
 }
-MODELS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions, "model": ModelOptions}
 
 
 def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
@@ -157,7 +156,7 @@ def workload_of(kind: str, text: str, implementation: str | None = None) -> Work
         words = [f"phase={word}" if word in PHASES else word for word in words]
         bare = [word for word in words if "=" not in word and word not in ("fused", "graph")]
         words = [f"name={word}" if word in bare[:1] else word for word in words]
-    named: Any = {kind: options_of(f"--{kind}", words, MODELS[kind])}
+    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
     return Workload(**named, implementation=implementation)
 
 

@@ -2,4 +2,4 @@
 
 from perfmodel.core.plugins import make_callable
 
-make_callable(__name__, "sweep")
+make_callable(__name__)

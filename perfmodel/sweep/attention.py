@@ -4,42 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import Tile
-from perfmodel.core.dtypes import DTYPES, dtype_named
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult, both, evaluate_tile, sram_bytes_for
-from perfmodel.kernels.attention.patterns import block_pattern
+from perfmodel.kernels.attention.evaluate import AttentionResult, both, evaluate_tile, sram_bytes_for
+from perfmodel.kernels.attention.question import PASSES, AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.sweep.base import (
-    COSTS,
-    DEFAULT_DEVICE,
-    MEMORY,
-    PREDICTED,
-    Skipped,
-    SweepColumn,
-    SweepInput,
-    SweepVariant,
-    SweepWorkload,
-    TileSizes,
-    canonical,
-    costs,
-    device_ids,
-    device_named,
-    fallbacks,
-)
+from perfmodel.sweep.base import Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks
+from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 
-_PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
 _TILE = ("br", "bc", "threads", "head_dim")
 _OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
@@ -140,9 +123,7 @@ class AttentionVariant(SweepVariant):
         br, bc = values.get("block_q"), values.get("block_kv")
         comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
         found, known, _ = answered(comparison, self.implementation, fallbacks)
-        time = known.get((self.algorithm.name, results[-1].direction))
-        ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
-        numbers = _columns(found.results) | dict(zip((one.name for one in PREDICTED), ends, strict=True))
+        numbers = _columns(found.results) | predicted_columns(known.get((self.algorithm.name, results[-1].direction)))
         return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
 
 
@@ -156,28 +137,16 @@ def _columns(results: Sequence[AttentionResult]) -> dict[str, Any]:
 def variant(choices: Mapping[str, Any]) -> AttentionVariant:
     """The variant for one combination of choices; PerfmodelError says why there is none."""
     device, algorithm = device_named(choices["hardware"]), find(choices["algorithm"])
-    if choices["pass"] not in _PASSES:
-        raise UsageError(f"--pass: unknown pass {choices['pass']!r}", suggest(choices["pass"], list(_PASSES)))
-    dtype, windowed = dtype_named(choices["dtype"]), choices["windowed"]
+    if choices["pass"] not in PASSES:
+        raise UsageError(f"--pass: unknown pass {choices['pass']!r}", suggest(choices["pass"], list(PASSES)))
+    windowed = choices["windowed"]
     if windowed and choices["causal"] is False:
         raise UsageError("a window is of the last keys, so it implies a causal mask")
-    probe = Attention(
-        n=LARGEST_EDGE,
-        kv_len=LARGEST_EDGE,
-        d=1,
-        dv=1,
-        dtype=replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit)),
-        causal=bool(choices["causal"]) or windowed,
-        window=1 if windowed else None,
-        mask=choices["mask"],
-        masked_fill=choices["masked_fill"],
-        dropout=choices["dropout"],
-        unfused_scale=choices["unfused_scale"],
-        printed_backward=choices["printed_backward"],
-        packed=choices["packed"],
-        sparsity=block_pattern(choices["sparsity"], choices["pattern"]),
-    ).check()
-    obstacle = next(filter(None, (algorithm.obstacle(probe, one) for one in _PASSES[choices["pass"]])), None)
+    options = {name: value for name, value in choices.items() if name not in ("packed", "algorithm")}
+    probe = AttentionQuestion(n=LARGEST_EDGE, d=1, window=1 if windowed else None).updated(options).workload()
+    dtype = replace(probe.dtype, matmul_unit=device.matmul_unit(probe.dtype.name, probe.dtype.matmul_unit))
+    probe = replace(probe, dtype=dtype, packed=choices["packed"])
+    obstacle = next(filter(None, (algorithm.obstacle(probe, one) for one in PASSES[choices["pass"]])), None)
     if obstacle:
         raise UsageError(f"{algorithm.name}: {obstacle}")
     implementation = choices["implementation"]
@@ -185,13 +154,13 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
         check_implementation(implementation, "attention", device, fallbacks)
         implementation = implementation if algorithm_of(implementation) == algorithm.name else None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
-    return AttentionVariant(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)
+    return AttentionVariant(algorithm, device, PASSES[choices["pass"]], probe, sram, implementation)
 
 
 def split(
     choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Decode apart from prefill: unless it was said, K and V are packed for a single query, which matters to shared heads."""
+    """Rows of a single query apart from the others: K and V are packed there by default, which matters where heads share them."""
     has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
     has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
     chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
@@ -208,7 +177,7 @@ def split(
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
     """Options that not every algorithm reads go with one that does, as in ``perfmodel attention``."""
     given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
-    passes = [one for direction in choices["pass"] for one in _PASSES.get(direction, ())]
+    passes = [one for direction in choices["pass"] for one in PASSES.get(direction, ())]
     check_read(given, [find(name) for name in choices["algorithm"]], passes)
     if axes.get("sram") is not None and not any((tiled := find(name).tiling) and tiled.in_sram for name in choices["algorithm"]):
         raise UsageError("--sram is for algorithms with tiles in SRAM", "add --algorithm flash, or leave it out")
@@ -218,64 +187,41 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
         check_compared(implementation, choices["algorithm"])
 
 
-def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> SweepInput:
-    return SweepInput(name, "whole", meaning, default, **more)
-
-
-def _choice(name: str, kind: Any, meaning: str, default: Any = None, **more: Any) -> SweepInput:
-    return SweepInput(name, kind, meaning, default, choice=True, **more)
-
-
-@cache
-def _canonical(name: str) -> str:
-    return find(name).name
-
-
-def _flag(name: str, meaning: str, default: bool | None = False) -> SweepInput:
-    return _choice(name, "flag", meaning, default)
-
-
-WORKLOAD = SweepWorkload(
-    name="attention",
-    inputs=(
-        _choice("hardware", "name", "device", DEFAULT_DEVICE, names=device_ids, canonical=canonical),
-        _choice("dtype", "name", "number format", "fp16", names=lambda: list(DTYPES)),
-        _choice("pass", "name", "forward, backward or both", FORWARD, names=lambda: list(_PASSES)),
-        _choice("algorithm", "name", "algorithm", ["standard", "flash2"], names=names, canonical=_canonical),
-        _flag("causal", "causal mask, aligned bottom right; by default where there is a window", None),
+_flag = partial(choice, default=False)
+ATTENTION = kernel_workload(
+    AttentionQuestion,
+    (
+        choice("pass", "forward, backward or both", FORWARD, names=lambda: list(PASSES)),
+        choice("algorithm", "algorithm", ["standard", "flash2"], names=names, canonical=cache(lambda name: find(name).name)),
+        choice("causal", "causal mask, aligned bottom right; by default where there is a window"),
         _flag("mask", "additive mask, an input of n x kv_len entries"),
         _flag("masked_fill", "causal mask by a kernel of its own, as masked_fill in PyTorch"),
-        _choice("dropout", "number", "dropout probability", 0.0, least=0, most=1, below=1),
+        choice("dropout", "dropout probability", 0.0, least=0, most=1, below=1),
         _flag("unfused_scale", "1/sqrt(d) in a kernel of its own"),
         _flag("printed_backward", "flash2 backward loads as Algorithm 2 prints them"),
-        _flag("packed", "K, V read once per KV head; by default where n is 1", None),
-        _choice("sparsity", "number", "share of nonzero blocks, block-sparse", least=0, most=1),
-        _choice("pattern", "name", "nonzero blocks, block-sparse"),
-        _choice("implementation", "name", "kernel that is predicted, and whose traffic and roof its algorithm has", pointwise=True),
-        _whole("n", "query length", required=True),
-        _whole("kv_len", "key/value length", "n"),
-        _whole("d", "head dim of Q and K", required=True),
-        _whole("dv", "head dim of V", "d"),
-        _whole("batch", "sequences", 1),
-        _whole("heads", "query heads", 1),
-        _whole("kv_heads", "key/value heads", "heads"),
-        _whole("window", "sliding window, implies causal"),
-        _whole("splits", "parts of the keys, split-kv"),
-        _whole("block_q", "tile rows"),
-        _whole("block_kv", "tile columns"),
-        SweepInput("sram", "size", "SRAM per block", most=LARGEST_SIZE, unit="B"),
+        choice("packed", "K, V read once per KV head; by default where n is 1"),
+        choice("sparsity", "share of nonzero blocks, block-sparse", least=0, most=1),
+        choice("pattern", "nonzero blocks, block-sparse"),
+        choice("implementation", "kernel that is predicted, and whose traffic and roof its algorithm has", kind="name", pointwise=True),
+        SweepInput("n", "query length", required=True),
+        SweepInput("kv_len", "key/value length", "n"),
+        SweepInput("d", "head dim of Q and K", required=True),
+        SweepInput("dv", "head dim of V", "d"),
+        SweepInput("batch", "sequences", 1),
+        SweepInput("heads", "query heads", 1),
+        SweepInput("kv_heads", "key/value heads", "heads"),
+        SweepInput("window", "sliding window, implies causal"),
+        SweepInput("splits", "parts of the keys, split-kv"),
+        SweepInput("block_q", "tile rows"),
+        SweepInput("block_kv", "tile columns"),
+        SweepInput("sram", "SRAM per block", unit="B"),
     ),
-    columns=(
-        *COSTS,
-        *MEMORY,
-        SweepColumn("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
-        SweepColumn("tile_bc", "rows", "keys of the tile", whole=True),
-        *PREDICTED,
+    (
+        count("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for"),
+        count("tile_bc", "rows", "keys of the tile"),
     ),
+    name="attention",
     variant=variant,
-    shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
-    objective="roofline_s",
-    words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
     compared="algorithm",
     always=("hardware", "algorithm", "n", "d"),
     split=split,

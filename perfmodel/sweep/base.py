@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache, partial
 from typing import Any, Literal
 
 from perfmodel import catalog
 from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, Traffic
+from perfmodel.core.question import DEFAULT_DEVICE
 from perfmodel.core.workload import LARGEST_SIZE
 
-DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 FITS = "fits"
 """A column that says whether a row can run: 1, 0, or nothing where that is not known."""
 
@@ -31,15 +31,16 @@ Kind = Literal["whole", "size", "number", "name", "flag"]
 class SweepInput:
     """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a variant choose.
 
-    ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
-    must be below ``below``. ``varies``: its default depends on the choices (``SweepWorkload.defaults``).
-    ``pointwise``: where it is given, every column is computed row by row. ``columns``: those that alone read it, if not all may.
+    ``kind``, and a default that is not given here, are those of the field of the workload's question. ``choice``: whether it decides
+    which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which must be below ``below``.
+    ``varies``: its default depends on the choices (``SweepWorkload.defaults``). ``pointwise``: where it is given, every column is
+    computed row by row. ``columns``: those that alone read it, if not all may.
     """
 
     name: str
-    kind: Kind
     meaning: str
     default: Any = None
+    kind: Kind = "whole"
     choice: bool = False
     required: bool = False
     names: Callable[[], Sequence[str]] | None = None
@@ -56,6 +57,27 @@ class SweepInput:
     def option(self) -> str:
         """As it is written on the command line."""
         return f"--{self.name.replace('_', '-')}"
+
+
+choice = partial(SweepInput, choice=True)
+
+
+def asked(question: type[Any], *inputs: SweepInput) -> tuple[SweepInput, ...]:
+    """``inputs`` with kinds and defaults of the fields of ``question``."""
+    known, written = {one.name: one for one in fields(question)}, getattr(question, "OPTION_NAMES", {})
+
+    def filled(one: SweepInput) -> SweepInput:
+        option = known.get(written.get(one.name, one.name))
+        if option is None:
+            return one
+        kind = next(kind for word, kind in _KINDS.items() if word in str(option.type))
+        default = one.default if option.default is MISSING or one.default is not None else option.default
+        return replace(one, kind="size" if one.unit == "B" else kind, default=default)
+
+    return tuple(map(filled, inputs))
+
+
+_KINDS: dict[str, Kind] = {"bool": "flag", "int": "whole", "float": "number", "str": "name"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,43 +125,7 @@ class SweepVariant(ABC):
         """The ``columns`` that are computed for each row by itself; PerfmodelError if it has no answer."""
 
 
-class TileSizes:
-    """Sizes of tiles for blocks of rows. ``choose``: sizes by name, or why there are none; asked once for every different case."""
-
-    MOST_KEPT = 64
-
-    def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
-        self.names, self.choose = names, cache(choose)
-        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
-
-    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
-        """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
-        import numpy as np
-
-        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
-        if key not in self._known:
-            if len(self._known) >= self.MOST_KEPT:
-                self._known.clear()
-            self._known[key] = self._chosen(axes)
-        where, chosen = self._known[key]
-        columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
-        reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
-        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
-        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
-
-    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
-        """Which different case each row is, and what is chosen for each of them."""
-        import numpy as np
-
-        codes, values = np.zeros((), np.int64), []
-        for axis in axes:
-            found, code = np.unique(axis, return_inverse=True)
-            codes = codes * len(found) + code.reshape(np.shape(axis))
-            values.append(found)
-        cases, where = np.unique(codes, return_inverse=True)
-        places = np.unravel_index(cases, [len(found) for found in values])
-        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
-        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
+Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +137,7 @@ class SweepWorkload:
     reference. ``always``: inputs written even if they were not given. ``words``: short names of columns in constraints.
     ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own. ``check``: raises
     UsageError for axes, as written, that do not go together with these choices. ``defaults``: values of inputs that vary, by choices.
-    ``meant``: axes as written to axes as the command would take them.
+    ``meant``: the axes that the command would take, of those as written.
     """
 
     name: str
@@ -160,16 +146,14 @@ class SweepWorkload:
     variant: Callable[[Mapping[str, Any]], SweepVariant]
     shown: tuple[str, ...]
     objective: str
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str]
+    always: tuple[str, ...]
     compared: str | None = None
-    always: tuple[str, ...] = ()
-    split: (
-        Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]] | None
-    ) = None
     pointwise: bool = False
-    check: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], None] | None = None
-    defaults: Callable[[Mapping[str, Any]], Mapping[str, float]] | None = None
-    meant: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    split: Callable[[Values, Values, Values], Sequence[tuple[Values, Values]]] = lambda choices, numbers, derived: [(choices, numbers)]
+    check: Callable[[Mapping[str, Sequence[Any]], Values], None] = lambda choices, axes: None
+    defaults: Callable[[Values], Mapping[str, float]] = lambda choices: {}
+    meant: Callable[[Values], Values] = lambda axes: axes
 
     @property
     def named(self) -> dict[str, SweepInput]:
@@ -201,58 +185,12 @@ class SweepWorkload:
                 raise UsageError(f"{place}{shown}: {self.name} has no such axis", suggest(name, list(self.named)))
 
 
-def _intensity(cost: Estimate, level: Traffic) -> Number:
-    """FLOP/B; NaN where the level sees no byte."""
-    return float("nan") if isinstance(level.total, int) and level.total == 0 else cost.intensity(level)
-
-
-COSTS = (
-    SweepColumn("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", whole=True, of=lambda e: e.flops),
-    SweepColumn(
-        "executed_flops",
-        "FLOP",
-        "matmul FLOP as run: recomputation, masked parts of tiles, padding",
-        whole=True,
-        of=lambda e: e.executed_flops,
-    ),
-    SweepColumn("tensor_flops", "FLOP", "executed on the tensor unit", whole=True, of=lambda e: e.work.tensor),
-    SweepColumn("vector_flops", "FLOP", "executed on the vector unit", whole=True, of=lambda e: e.work.vector),
-    SweepColumn("exponentials", "OP", "executed on the special function unit", whole=True, of=lambda e: e.work.sfu),
-    SweepColumn("accesses_elements", "elements", "loads and stores of the two-level model", whole=True, of=lambda e: e.reads + e.writes),
-    SweepColumn("reads_elements", "elements", "loads among them", whole=True, of=lambda e: e.reads),
-    SweepColumn("writes_elements", "elements", "stores among them", whole=True, of=lambda e: e.writes),
-    SweepColumn("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda e: e.sram.total),
-    SweepColumn("sram_read_bytes", "B", "those read", whole=True, of=lambda e: e.sram.read),
-    SweepColumn("sram_write_bytes", "B", "those written", whole=True, of=lambda e: e.sram.write),
-    SweepColumn("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda e: e.dram.total),
-    SweepColumn("dram_read_bytes", "B", "those read", whole=True, of=lambda e: e.dram.read),
-    SweepColumn("dram_write_bytes", "B", "those written", whole=True, of=lambda e: e.dram.write),
-    SweepColumn("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
-    SweepColumn("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
-    SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
-    SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
-    SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
-    SweepColumn("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
-)
-MEMORY = (
-    SweepColumn("memory_bytes", "B", "every tensor allocated at once", whole=True),
-    SweepColumn("extra_memory_bytes", "B", "the part beyond inputs and outputs", whole=True),
-)
-PREDICTED = (
-    SweepColumn("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
-    SweepColumn("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
-    SweepColumn("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
-)
+count = partial(SweepColumn, whole=True)
 
 
 def computed(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
     """Those of ``columns`` that ``result`` gives."""
     return {one.name: one.of(result) for one in columns if one.of is not None}
-
-
-def costs(cost: Estimate) -> Mapping[str, Number]:
-    """The columns of ``COSTS``."""
-    return computed(COSTS, cost)
 
 
 @cache
@@ -261,19 +199,22 @@ def device_named(name: str) -> Device:
     return catalog.find_device(name)
 
 
-def canonical(name: str) -> str:
-    """The id of the device that ``name`` means; a path stays one."""
-    found = device_named(name)
-    return name if name.endswith((".yaml", ".yml")) or "/" in name else found.id
-
-
-@cache
-def device_ids() -> tuple[str, ...]:
-    """Every shipped device."""
-    return tuple(catalog.device_ids())
-
-
 @cache
 def fallbacks() -> tuple[Device, ...]:
     """Devices whose calibrations may be borrowed."""
     return tuple(catalog.calibrated_devices())
+
+
+def canonical(name: str, found: str) -> str:
+    """``found``, what ``name`` means; a path stays one."""
+    return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found
+
+
+HARDWARE = choice(
+    "hardware",
+    "device",
+    DEFAULT_DEVICE,
+    names=catalog.device_ids,
+    canonical=lambda name: canonical(name, device_named(name).id),
+)
+DTYPE = choice("dtype", "number format", "fp16", names=lambda: list(DTYPES))

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from threading import local
@@ -22,25 +21,14 @@ from typing import Any
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, Parts, opened
-from perfmodel.sweep.run import Chunk, Consumer, Runner, chunks
+from perfmodel.sweep.run import Chunk, Runner, chunks
+from perfmodel.sweep.summary import Findings
 
 TASKS_PER_THREAD = 3
 RETRIES = 3
 """Of a task whose worker went away; then it is taken to be the task's fault."""
 CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
 """Seconds to reach a scheduler, between looks at it, for it to answer and to have a worker, and to part. Together under ten."""
-
-Begin = Callable[[SweepGrid], Consumer]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSweep:
-    """All that a worker must know: ``begin`` makes what sums rows up, ``anew``: whether parts that are there are written again."""
-
-    parts: Parts
-    begin: Begin
-    anew: bool
-
 
 _KEPT = local()
 """The runner of the last study, in each thread of a worker: tasks of one study follow one another."""
@@ -54,13 +42,13 @@ def _runner(parts: Parts) -> Runner:
     return found
 
 
-def task(job: ClusterSweep, chunk: Chunk) -> Consumer:
-    """One chunk on a worker: its file written, unless it is there, and what its rows sum up to."""
-    runner = _runner(job.parts)
-    found = job.begin(runner.grid)
-    if not job.parts.place.is_dir():
-        raise DataError(f"{job.parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    job.parts.write(runner, chunk, found, anew=job.anew)
+def task(parts: Parts, anew: bool, chunk: Chunk) -> Findings:
+    """One chunk on a worker: its file written, unless it is there and not wanted ``anew``, and what its rows sum up to."""
+    runner = _runner(parts)
+    found = Findings.of(runner.grid, parts.study)
+    if not parts.place.is_dir():
+        raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
+    parts.write(runner, chunk, found, anew=anew)
     return found
 
 
@@ -86,7 +74,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _client(library: Any, address: str) -> Any:
-    """What is at ``address`` may answer with anything, which raises anything; read as the size of a message, MemoryError."""
+    """A client. Something else at ``address`` may answer anything, and so raise anything: a wrong message size raises MemoryError."""
     try:
         asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
@@ -111,7 +99,7 @@ async def _reached(address: str) -> None:
     await comm.close()
 
 
-def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Consumer, begin: Begin) -> None:
+def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Findings) -> None:
     """Every chunk on the cluster; ``found`` takes in what the tasks have, in the order of the chunks."""
     address = str(output.dask)
     with connected(address) as client:
@@ -121,7 +109,7 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Consumer,
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
         with opened(output, grid.study, Runner(grid, memory).rows) as parts:
             count = 0
-            for one in _results(client, threads, ClusterSweep(parts, begin, not output.resume), chunks(grid, parts.rows)):
+            for one in _results(client, threads, parts, not output.resume, chunks(grid, parts.rows)):
                 found.merge(one)
                 count += 1
             parts.finish(count)
@@ -141,12 +129,12 @@ def _threads(client: Any) -> int:
     raise OSError("the scheduler has no workers")
 
 
-def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chunk]) -> Iterator[Consumer]:
+def _results(client: Any, threads: int, parts: Parts, anew: bool, pieces: Iterator[Chunk]) -> Iterator[Findings]:
     """What the tasks of chunks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
 
     def send(chunk: Chunk) -> Any:
-        key = f"perfmodel-sweep-{job.parts.study.fingerprint()}-{chunk.index}"
-        return client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
+        key = f"perfmodel-sweep-{parts.study.fingerprint()}-{chunk.index}"
+        return client.submit(task, parts, anew, chunk, key=key, retries=RETRIES, pure=False)
 
     try:
         running = deque(map(send, islice(pieces, TASKS_PER_THREAD * threads)))
@@ -160,16 +148,16 @@ def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chun
     except Exception as error:
         words = str(error).partition("\n")[0]
         text = words if type(error) is OSError else f"{type(error).__name__}: {words}"
-        kept = sum(1 for _ in job.parts.place.glob("part-*"))
-        text = f"--dask: {text}; {job.parts.target} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
+        kept = sum(1 for _ in parts.place.glob("part-*"))
+        text = f"--dask: {text}; {parts.target} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
         raise DataError(text, "look into the cluster's logs, then go on with the same options and --resume") from None
 
 
-def _result(client: Any, future: Any) -> Consumer:
+def _result(client: Any, future: Any) -> Findings:
     """Of a task; OSError once nothing more can come."""
     while True:
         try:
-            found: Consumer = future.result(timeout=LOOK_S)
+            found: Findings = future.result(timeout=LOOK_S)
             return found
         except Exception as error:
             if future.status == "error":  # the task's own

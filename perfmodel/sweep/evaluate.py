@@ -11,6 +11,7 @@ import numpy as np
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.sweep.base import Skipped, SweepVariant
+from perfmodel.sweep.expression import Expression
 from perfmodel.sweep.grid import SubGrid, SweepGrid
 from perfmodel.sweep.recording import Recording, Replay
 
@@ -20,38 +21,58 @@ Values = Mapping[str, Any]
 
 @dataclass(slots=True)
 class VariantBlock:
-    """One variant in one block. ``columns``: arrays of the block's shape; ``valid``: which rows count, None for all.
+    """One variant in one block. ``inputs``: every one, choices too; numbers broadcast to ``lengths``.
 
-    ``name``: its value of the compared choice. ``left_out``: how many rows have no answer, by reason; ``excluded``: how many the
+    ``name``: its value of the compared choice. ``columns``: arrays of the block's shape, none where the variant has no answer.
+    ``valid``: which rows count, None for all. ``left_out``: how many rows have no answer, by reason; ``excluded``: how many the
     constraints take away.
     """
 
     name: Any
-    columns: dict[str, Any]
+    inputs: Values
+    lengths: tuple[int, ...]
+    columns: Mapping[str, Any]
     valid: Any = None
     left_out: dict[str, int] = field(default_factory=dict)
     excluded: int = 0
 
+    @property
+    def rows(self) -> int:
+        """How many count."""
+        return prod(self.lengths) if self.valid is None else int(np.count_nonzero(self.valid))
+
+    def exclude(self, constraints: Sequence[Expression], named: Values) -> None:
+        """Take away the rows in which one of ``constraints`` does not hold."""
+        for expression in constraints:
+            holds, before = np.broadcast_to(np.asarray(expression.value(named), bool), self.lengths), self.rows
+            if not holds.all():
+                self.valid = holds if self.valid is None else self.valid & holds
+                self.excluded += before - self.rows
+
+    def leave_out(self, skipped: Sequence[Skipped]) -> None:
+        """Take away the rows without an answer, each for its first reason."""
+        for one in skipped:
+            if np.any(one.where):
+                valid, before = np.ones(self.lengths, bool) if self.valid is None else self.valid, self.rows
+                self.valid = valid & ~one.where
+                if before > self.rows:
+                    self.left_out[one.reason] = self.left_out.get(one.reason, 0) + before - self.rows
+
 
 @dataclass(frozen=True, slots=True)
 class GridBlock:
-    """One block evaluated: its inputs ``values``, which broadcast to ``lengths``, and an answer for each value of the compared choice."""
+    """One block evaluated: an answer for each value of the compared choice."""
 
+    grid: SweepGrid
     part: SubGrid
-    compared: str | None
     slices: Slices
     lengths: tuple[int, ...]
-    values: Values
     answers: Sequence[VariantBlock]
 
     @property
     def points(self) -> int:
         """Configurations in it."""
         return prod(self.lengths)
-
-    def inputs(self, answer: VariantBlock) -> Values:
-        """Every input of one answer, choices too."""
-        return {**self.part.choices, **self.values, str(self.compared): answer.name}
 
 
 def check_variants(grid: SweepGrid) -> None:
@@ -138,73 +159,44 @@ class Evaluator:
         lengths = tuple(one.stop - one.start for one in slices)
         with np.errstate(all="ignore"):
             values = self._values(slices)
-            skipped = self._skipped(values)
-            answers = []
+            skipped, answers = self._skipped(values), []
             for name, known in self.variants.items():
+                inputs = {**self.part.choices, **values, str(self.grid.workload.compared): name}
                 if isinstance(known, str):
-                    answers.append(VariantBlock(name, {}, np.zeros(lengths, bool), {known: prod(lengths)}))
+                    answers.append(VariantBlock(name, inputs, lengths, {}, np.zeros(lengths, bool), {known: prod(lengths)}))
                 else:
-                    answers.append(self._answer(VariantBlock(name, dict(outs[name])), *known, values, skipped, lengths))
-            return GridBlock(self.part, self.grid.workload.compared, slices, lengths, values, answers)
+                    answers.append(VariantBlock(name, inputs, lengths, outs[name]))
+                    self._fill(answers[-1], *known, values, skipped)
+            return GridBlock(self.grid, self.part, slices, lengths, answers)
 
-    def _answer(
-        self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped], lengths: tuple[int, ...]
-    ) -> VariantBlock:
-        """``answer`` with its columns filled in, and the rows marked that do not count."""
+    def _fill(self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped]) -> None:
+        """Fill in the columns of ``answer``, and mark the rows that do not count."""
         extra, missing = variant.prepare(values)
         replay.run({**values, **extra}, answer.columns)
-        inputs = {**self.part.choices, **values, str(self.grid.workload.compared): answer.name}
-        self._exclude(answer, self.grid.where, inputs, lengths)
-        _leave_out(answer, [*skipped, *missing], lengths)
+        answer.exclude(self.grid.where, answer.inputs)
+        answer.leave_out([*skipped, *missing])
         if self.slow:
-            _leave_out(answer, self._points(answer, variant, values, lengths), lengths)
-        self._exclude(answer, self.grid.filters, {**inputs, **answer.columns}, lengths)
-        return answer
+            answer.leave_out(self._points(answer, variant, values))
+        answer.exclude(self.grid.filters, {**answer.inputs, **answer.columns})
 
-    def _exclude(self, answer: VariantBlock, constraints: Sequence[Any], named: Values, lengths: tuple[int, ...]) -> None:
-        """Take away the rows that ``constraints`` exclude."""
-        for expression in constraints:
-            holds = np.broadcast_to(np.asarray(expression.value(named), bool), lengths)
-            if not holds.all():
-                kept = holds if answer.valid is None else answer.valid & holds
-                answer.excluded += _count(answer.valid, lengths) - _count(kept, lengths)
-                answer.valid = kept
-
-    def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values, lengths: tuple[int, ...]) -> list[Skipped]:
+    def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> list[Skipped]:
         """Fill the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
-        rows = range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist()
-        laid = {name: np.broadcast_to(value, lengths) for name, value in values.items()}
+        lengths = answer.lengths
+        laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
         flat = {name: answer.columns[name].reshape(-1) for name in self.slow}
         for column in flat.values():
             column.fill(np.nan)
-        unanswered: dict[str, list[int]] = {}
-        for row in rows:
-            place = np.unravel_index(row, lengths)
+        unanswered: dict[str, Any] = {}
+        for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                found = variant.point({name: _plain(value[place]) for name, value in laid.items()}, self.slow)
+                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
             except PerfmodelError as error:
-                unanswered.setdefault(error.message, []).append(row)
+                unanswered.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
                 continue
             for name, column in flat.items():
                 column[row] = np.nan if found[name] is None else found[name]
-        return [Skipped(reason, np.isin(np.arange(prod(lengths)), which).reshape(lengths)) for reason, which in unanswered.items()]
+        return [Skipped(reason, where) for reason, where in unanswered.items()]
 
 
 def _plain(value: Any) -> Any:
     return int(value) if float(value).is_integer() else float(value)
-
-
-def _count(valid: Any, lengths: tuple[int, ...]) -> int:
-    return prod(lengths) if valid is None else int(np.count_nonzero(valid))
-
-
-def _leave_out(answer: VariantBlock, skipped: Sequence[Skipped], lengths: tuple[int, ...]) -> None:
-    """Mark the rows without an answer, each by its first reason."""
-    for one in skipped:
-        if np.any(one.where):
-            valid = np.ones(lengths, bool) if answer.valid is None else answer.valid
-            hit = valid & one.where
-            number = int(np.count_nonzero(hit))
-            if number:
-                answer.left_out[one.reason] = answer.left_out.get(one.reason, 0) + number
-                answer.valid = valid & ~hit

@@ -1,9 +1,8 @@
 """A small language for derived axes and constraints: ``heads / 4``, ``memory < 80 GB and n * batch <= 65536``.
 
 Numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
-functions ``min max ceil floor sqrt log2``. Every number, name and quoted text is replaced by a placeholder before Python's parser
-reads the expression. Its tree may contain only the forms above, and no part of it is ever run as code. Values are numbers, texts or NumPy
-arrays of float64.
+functions ``min max ceil floor sqrt log2``. Python's parser reads it with a placeholder for every number, name and text, no other form
+is accepted, and no part of it is ever run as code. Values are numbers, texts or NumPy arrays of float64.
 
 ``typecheck`` refuses expressions that would hold for every row or for none: comparisons of different quantities, unknown words, division
 by zero. A bare number may stand for any quantity, and so may a product or a quotient: ``n * d * 2 < 80 GB``.
@@ -16,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isfinite, isinf
 from typing import Any, NoReturn
 
@@ -26,9 +25,7 @@ from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
-MAX_LENGTH = 1000
-MAX_TOKENS = 200
-MAX_DEPTH = 40
+MAX_LENGTH, MAX_TOKENS, MAX_DEPTH = 1000, 200, 40
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"
@@ -50,25 +47,16 @@ _FUNCTIONS = {
     "log2": (1, _REAL, np.log2),
 }
 """Least number of arguments, sort, NumPy function."""
-_OPERATIONS: dict[type[ast.AST], tuple[str, Any]] = {
-    ast.Add: (_KEEPS, np.add),
-    ast.Sub: (_KEEPS, np.subtract),
-    ast.USub: (_KEEPS, np.negative),
-    ast.Mult: (_REAL, np.multiply),
-    ast.Pow: (_REAL, np.power),
-    ast.Div: (_DIVIDES, np.divide),
-    ast.FloorDiv: (_DIVIDES, np.floor_divide),
-    ast.Mod: (_DIVIDES, np.mod),
-    ast.Lt: (_COMPARES, np.less),
-    ast.LtE: (_COMPARES, np.less_equal),
-    ast.Gt: (_COMPARES, np.greater),
-    ast.GtE: (_COMPARES, np.greater_equal),
-    ast.Eq: (_COMPARES, np.equal),
-    ast.NotEq: (_COMPARES, np.not_equal),
-    ast.And: (_LOGIC, np.logical_and),
-    ast.Or: (_LOGIC, np.logical_or),
-    ast.Not: (_LOGIC, np.logical_not),
+_SIGNS: dict[str, dict[Any, Any]] = {
+    _KEEPS: {ast.Add: np.add, ast.Sub: np.subtract, ast.USub: np.negative},
+    _REAL: {ast.Mult: np.multiply, ast.Pow: np.power},
+    _DIVIDES: {ast.Div: np.divide, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod},
+    _COMPARES: {ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal}
+    | {ast.Eq: np.equal, ast.NotEq: np.not_equal},
+    _LOGIC: {ast.And: np.logical_and, ast.Or: np.logical_or, ast.Not: np.logical_not},
 }
+_OPERATIONS = {sign: (sort, function) for sort, signs in _SIGNS.items() for sign, function in signs.items()}
+"""Sort and NumPy function of each sign."""
 
 Tree = tuple[Any, ...]
 """A number with its unit as written or None, a text, a name; or an operation: its sort, NumPy's function, and the operands."""
@@ -76,12 +64,16 @@ Tree = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression. ``names``: the columns that it reads. ``alias``: the column, if it is a single name."""
+    """A parsed expression. ``names``: the columns that it reads."""
 
     text: str
     names: tuple[str, ...]
-    alias: str | None
     tree: Tree
+
+    @property
+    def alias(self) -> str | None:
+        """The column, if it is a single name."""
+        return self.tree[1] if self.tree[0] == NAME else None
 
     def value(self, columns: Mapping[str, Any]) -> Any:
         """The value for these ``columns``, in float64: integers would wrap around."""
@@ -102,7 +94,7 @@ def parse(text: str, where: str, known: Mapping[str, str] | None = None) -> Expr
     if len(text) > MAX_LENGTH:
         raise UsageError(f"{where}: longer than {MAX_LENGTH} characters", "split it into several constraints")
     tree = _Reader(text, where, known).tree()
-    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree[1] if tree[0] == NAME else None, tree)
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
 
 
 def _names(tree: Tree) -> list[str]:
@@ -119,9 +111,9 @@ def _value(tree: Tree, columns: Mapping[str, Any]) -> Any:
         return columns[first] if sort == NAME else first
     values = [_value(part, columns) for part in _parts(tree)]
     if sort in (_KEEPS, _DIVIDES, _REAL):
-        for value in values:
-            if isinstance(value, str):
-                raise UsageError(f"a constraint reckons with the text {value!r}", "compare it with == or !=")
+        text = next((value for value in values if isinstance(value, str)), None)
+        if text is not None:
+            raise UsageError(f"the text {text!r} cannot be used in arithmetic", "compare it with == or !=")
         values = [np.asarray(value, float) for value in values]
     return reduce(first, values) if len(values) > 1 else first(*values)
 
@@ -168,10 +160,7 @@ class _Reader:
 
     def tree(self) -> Tree:
         """The whole text."""
-        depth = 0
-        for sign in self.signs:
-            depth += (sign == "(") - (sign == ")")
-            self._descend(depth)
+        self._descend(max(accumulate((sign == "(") - (sign == ")") for sign in self.signs), default=0))
         try:
             return self._read(ast.parse(" ".join(self.signs), mode="eval").body, 0)
         except SyntaxError as error:
@@ -293,7 +282,7 @@ class _Checker:
             self._joined(kinds)
             return ANY
         if TEXT in kinds:
-            raise self._refuse("it reckons with a text", "compare it with == or !=")
+            raise self._refuse("text cannot be used in arithmetic", "compare it with == or !=")
         if sort == _DIVIDES and _constant(tree[3]) == 0:
             raise self._refuse("it divides by zero", "take the 0 out")
         if not isfinite(_constant(tree) or 0):
@@ -322,4 +311,4 @@ def _unit_kind(unit: str) -> str:
 
 def _constant(tree: Tree) -> float | None:
     """Its value; None if it reads a column."""
-    return None if _names(tree) else float(Expression("", (), None, tree).value({}))
+    return None if _names(tree) else float(Expression("", (), tree).value({}))

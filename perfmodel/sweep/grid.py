@@ -47,7 +47,7 @@ class SubGrid:
 
 @dataclass(frozen=True, slots=True)
 class SweepGrid:
-    """What ``study`` means. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
+    """A study, resolved. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
 
     ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
     """
@@ -69,14 +69,9 @@ class SweepGrid:
         return self.choices[self.workload.compared] if self.workload.compared else (None,)
 
     @property
-    def configurations(self) -> int:
-        """Combinations of inputs, but for the compared choice."""
-        return sum(part.points for part in self.parts)
-
-    @property
     def points(self) -> int:
         """Rows, if none is left out."""
-        return self.configurations * len(self.compared)
+        return sum(part.points for part in self.parts) * len(self.compared)
 
     @property
     def slow(self) -> bool:
@@ -101,13 +96,12 @@ class SweepGrid:
 
 
 def grid_of(study: SweepStudy) -> SweepGrid:
-    """The grid of ``study``; UsageError for what has no meaning."""
+    """The grid of ``study``; UsageError for an axis, a column or a constraint that cannot be read."""
     workload = workload_named(study.workload)
-    choices, numbers, derived = _inputs(workload, study.axes if workload.meant is None else workload.meant(study.axes))
-    if workload.check is not None:
-        workload.check(choices, study.axes)
+    choices, numbers, derived = _inputs(workload, workload.meant(study.axes))
+    workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
-    where, filters = constraints(workload, study.where, "--where")
+    where, filters = constraints(workload, study.where)
     read = {name for one in (*where, *filters) for name in one.names}
     columns = read & {one.name for one in workload.columns}
     for name in read - columns - {*numbers, *derived}:
@@ -172,16 +166,15 @@ def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict
         raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
 
 
-def constraints(workload: SweepWorkload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
+def constraints(workload: SweepWorkload, texts: Sequence[str]) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
     """Constraints on inputs alone, and those that read columns."""
-    named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
-    known = dict(zip(named, named, strict=True)) | dict(workload.words)
-    parsed = [typecheck(parse(text, option, known), workload, option) for text in texts]
-    same = next((one for one in parsed if not one.names), None)
-    if same is not None:
-        raise UsageError(f"{option} {same.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
-    results = {one.name for one in workload.columns}
-    inputs = tuple(one for one in parsed if not results & {*one.names})
+    results = [one.name for one in workload.columns]
+    known = {name: name for name in (*workload.named, *results)} | dict(workload.words)
+    parsed = [typecheck(parse(text, "--where", known), workload, "--where") for text in texts]
+    for one in parsed:
+        if not one.names:
+            raise UsageError(f"--where {one.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
+    inputs = tuple(one for one in parsed if not {*results} & {*one.names})
     return inputs, tuple(one for one in parsed if one not in inputs)
 
 
@@ -192,9 +185,8 @@ def _parts(
     axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))
     for combination in product(*others.values()):
         chosen = dict(zip(others, combination, strict=True))
-        usual = {} if workload.defaults is None else workload.defaults(chosen)
-        missing = {name: np.array([float(value)]) for name, value in usual.items() if name not in axes and name not in derived}
-        whole = (chosen, {**missing, **axes})
-        for part, values in [whole] if workload.split is None else workload.split(*whole, derived):
+        usual = workload.defaults(chosen).items()
+        missing = {name: np.array([float(value)]) for name, value in usual if name not in axes and name not in derived}
+        for part, values in workload.split(chosen, {**missing, **axes}, derived):
             fixed = {name: float(array[0]) for name, array in values.items() if len(array) == 1}
             yield SubGrid(part, fixed, {name: array for name, array in values.items() if len(array) > 1})

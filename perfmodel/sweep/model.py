@@ -1,4 +1,4 @@
-"""Sweeps over whole models: one row per configuration, each answered as by ``perfmodel model``, row by row.
+"""Sweeps over whole models, row by row, and over their KV caches, by the formulas of ``perfmodel model`` and ``perfmodel kv-cache``.
 
 A model is a list of kernels whose tiles and time models depend on every size, so there is no formula to run on columns: a row takes
 milliseconds.
@@ -8,31 +8,58 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
+from perfmodel import catalog
+from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
-    DEFAULT_DEVICE,
+    DTYPE,
     FITS,
+    HARDWARE,
     SweepColumn,
     SweepInput,
     SweepVariant,
     SweepWorkload,
+    asked,
     canonical,
+    choice,
     computed,
-    device_ids,
+    count,
     device_named,
     fallbacks,
 )
-from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.kv_cache import BITS
+from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
+from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
+from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, PREFILL, Request, Split, default_length, formats
+from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
+
+
+@cache
+def model_named(name: str) -> ModelSpec:
+    """The model that ``name`` means, read once."""
+    return catalog.find_model(name)
+
+
+AXIS = choice(
+    "model",
+    "model, by name or the path of a config.json",
+    kind="name",
+    required=True,
+    names=catalog.model_names,
+    canonical=lambda name: canonical(name, model_named(name).name),
+)
+"""The axis of models."""
+stored = partial(choice, names=lambda: list(BITS))
+
+
+# Whole models
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
@@ -48,21 +75,8 @@ class ModelVariant(SweepVariant):
     choices: Mapping[str, Any]
 
     def _request(self, values: Mapping[str, int]) -> Request:
-        chosen, form = self.choices, dtype_on(self.choices["dtype"], self.device)
-        return Request(
-            model=self.model,
-            device=self.device,
-            phase=chosen["phase"],
-            batch=values["batch"],
-            n=values["n"],
-            kv_len=values["kv_len"],
-            dtype=form,
-            fused=chosen["fused"],
-            graph=chosen["graph"],
-            cached=chosen["kv_cache"],
-            split=Split(values["tp"], values["ep"], values["pp"]),
-            **formats(self.model, form, chosen["weights_dtype"], chosen["kv_dtype"]),
-        ).check()
+        n = None if self.choices["phase"] == DECODE else values["n"]
+        return PhaseQuestion(self.model.name).updated({**self.choices, **values, "n": n}).request_for(self.model, self.device)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
@@ -70,7 +84,7 @@ class ModelVariant(SweepVariant):
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
-        return {name: None if value is None else float(value) for name, value in computed(WORKLOAD.columns, found).items()}
+        return {name: None if value is None else float(value) for name, value in computed(MODEL.columns, found).items()}
 
 
 def variant(choices: Mapping[str, Any]) -> ModelVariant:
@@ -83,19 +97,19 @@ def variant(choices: Mapping[str, Any]) -> ModelVariant:
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
-    """Lengths that fit the model."""
+    """Default lengths, which fit the model."""
     generated = DEFAULT_GENERATED if choices["phase"] == GENERATE else 0
     return {"n": default_length(model_named(choices["model"]), choices["phase"]), "generated": generated}
 
 
 def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A decode step has no prompt to tell of where it is said how long its sequences are."""
+    """``axes``, with the length of sequences for that of the prompt where decode steps alone are asked for."""
     only_decode = axes.get("phase") in (DECODE, [DECODE])
     return {**axes, "n": "kv_len"} if only_decode and "n" not in axes and "kv_len" in axes else axes
 
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
-    """Lengths that the length of the sequences leaves without a reader are refused."""
+    """UsageError for ``n`` or ``generated`` beside a ``kv_len`` that does not name it: nothing would read it."""
     for name, unread in (("n", set(choices["phase"]) == {DECODE}), ("generated", True)):
         if unread and name in axes and "kv_len" in axes and not re.search(rf"\b{name}\b", str(axes["kv_len"])):
             raise UsageError(
@@ -103,32 +117,31 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
             )
 
 
-WORKLOAD = SweepWorkload(
+MODEL = SweepWorkload(
     name="model",
-    inputs=(
-        MODEL,
-        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        SweepInput("phase", "name", "prefill, decode or generate", PREFILL, True, names=lambda: list(PHASES)),
-        SweepInput("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
-        SweepInput("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
-        SweepInput("kv_dtype", "name", "format of the KV cache", choice=True, names=lambda: list(BITS)),
-        SweepInput("fused", "flag", "element-wise operations inside other kernels", False, True),
-        SweepInput("graph", "flag", "kernels launched as a CUDA graph; by default in decode", choice=True),
-        SweepInput("kv_cache", "flag", "keep K and V", True, True),
-        SweepInput("n", "whole", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
-        SweepInput(
-            "generated", "whole", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True
-        ),
-        SweepInput("kv_len", "whole", "tokens of a sequence at the end", "n + generated"),
-        SweepInput("batch", "whole", "sequences", 1),
-        SweepInput("tp", "whole", "GPUs that share each matrix", 1),
-        SweepInput("pp", "whole", "pipeline stages", 1),
-        SweepInput("ep", "whole", "groups of GPUs that hold different experts", 1),
+    inputs=asked(
+        PhaseQuestion,
+        AXIS,
+        HARDWARE,
+        choice("phase", "prefill, decode or generate", names=lambda: list(PHASES)),
+        DTYPE,
+        stored("weights_dtype", "format of the weights"),
+        stored("kv_dtype", "format of the KV cache"),
+        choice("fused", "element-wise operations inside other kernels"),
+        choice("graph", "kernels launched as a CUDA graph; by default in decode"),
+        choice("kv_cache", "keep K and V"),
+        SweepInput("n", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
+        SweepInput("generated", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True),
+        SweepInput("kv_len", "tokens of a sequence at the end", "n + generated"),
+        SweepInput("batch", "sequences"),
+        SweepInput("tp", "GPUs that share each matrix"),
+        SweepInput("pp", "pipeline stages"),
+        SweepInput("ep", "groups of GPUs that hold different experts"),
     ),
     columns=(
-        SweepColumn("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),
-        SweepColumn("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda a: a.cost.sram.total),
-        SweepColumn("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda a: a.cost.dram.total),
+        count("flops", "FLOP", "matmul FLOP on visible scores", of=lambda a: a.cost.flops),
+        count("sram_bytes", "B", "bytes between L2 and SMs", of=lambda a: a.cost.sram.total),
+        count("dram_bytes", "B", "bytes that pass the memory pins", of=lambda a: a.cost.dram.total),
         SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda a: a.cost.lower_s),
         SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda a: a.cost.lower_warm_s),
         SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda a: a.cost.roofline_s),
@@ -140,18 +153,12 @@ WORKLOAD = SweepWorkload(
         SweepColumn("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
         SweepColumn("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
         SweepColumn("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
-        SweepColumn("weights_bytes", "B", "weights on the fullest GPU", whole=True, of=lambda a: a.memory.weights),
-        SweepColumn("kv_cache_bytes", "B", "KV cache on it", whole=True, of=lambda a: a.memory.kv_cache),
-        SweepColumn("activations_bytes", "B", "activations on it", whole=True, of=lambda a: a.memory.activations),
-        SweepColumn("memory_bytes", "B", "all of it", whole=True, of=lambda a: a.memory.total),
-        SweepColumn(
-            FITS,
-            "",
-            "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it",
-            whole=True,
-            of=lambda a: a.memory.fits,
-        ),
-        SweepColumn("max_batch", "sequences", "sequences that fit", whole=True, of=lambda a: a.memory.max_batch),
+        count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
+        count("kv_cache_bytes", "B", "KV cache on it", of=lambda a: a.memory.kv_cache),
+        count("activations_bytes", "B", "activations on it", of=lambda a: a.memory.activations),
+        count("memory_bytes", "B", "all of it", of=lambda a: a.memory.total),
+        count(FITS, "", _FITS, of=lambda a: a.memory.fits),
+        count("max_batch", "sequences", "sequences that fit", of=lambda a: a.memory.max_batch),
     ),
     variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
@@ -162,4 +169,94 @@ WORKLOAD = SweepWorkload(
     defaults=defaults,
     meant=meant,
     check=check,
+)
+
+
+# KV caches
+
+
+@dataclass(frozen=True, slots=True)
+class CacheVariant(SweepVariant):
+    """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
+
+    probe: CacheWorkload
+    device: Device
+    weights: int
+    room: int | None
+
+    def _form(self, numbers: Mapping[str, Number]) -> CacheFormat:
+        return replace(self.probe.form, block_size=numbers["block_size"])
+
+    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
+        """Every column but the longest context."""
+        spec, form, n, batch = self.probe.spec, self._form(numbers), numbers["n"], numbers["batch"]
+        size = batch_bytes(spec, n, batch, form)
+        unknown = float("nan")
+        return {
+            "bytes_per_token": token_bytes(spec, form),
+            "bytes_per_sequence": sequence_bytes(spec, n, form),
+            "cache_bytes": size,
+            "unused_block_bytes": size - batch_bytes(spec, n, batch, replace(form, block_size=1)),
+            "weights_bytes": self.weights,
+            "memory_bytes": size + self.weights + self.probe.reserve,
+            "room_bytes": unknown if self.room is None else self.room,
+            "max_batch": unknown if self.room is None else largest_batch(self.room, spec, n, form),
+        }
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """The longest context that fits; None where every length does, or the capacity is unknown."""
+        found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
+        return {"max_context": found}
+
+
+def _cache_variant(choices: Mapping[str, Any]) -> CacheVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
+    device, spec = device_named(choices["hardware"]), model_named(choices["model"])
+    form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
+    probe = workload(spec, 1, 1, form, choices["weights_dtype"], choices["reserve"])
+    weights = int(stored_bytes(probe))
+    capacity = device.dram.capacity
+    return CacheVariant(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+
+
+def _cache_defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
+    """As in ``perfmodel kv-cache``: the most tokens that the model takes."""
+    longest = model_named(choices["model"]).max_positions
+    if longest is None:
+        raise UsageError(f"--n is missing, and {choices['model']} does not say how much it takes", "give it as --n 8192")
+    return {"n": longest}
+
+
+KV_CACHE = SweepWorkload(
+    name="kv-cache",
+    inputs=asked(
+        CacheQuestion,
+        AXIS,
+        HARDWARE,
+        stored("dtype", "format of the cache"),
+        stored("rope_dtype", "of the rotated key of latent attention"),
+        choice("scale_group", "elements that share a scale, if quantized"),
+        stored("weights_dtype", "format of the weights"),
+        choice("reserve", "memory for neither weights nor cache", 0, least=0, unit="B"),
+        SweepInput("n", "tokens of a sequence; by default the most that the model takes", varies=True),
+        SweepInput("batch", "sequences"),
+        SweepInput("block_size", "tokens per page"),
+    ),
+    columns=(
+        count("bytes_per_token", "B", "cache of one token, no window full"),
+        count("bytes_per_sequence", "B", "cache of one sequence"),
+        count("cache_bytes", "B", "cache of all sequences"),
+        count("unused_block_bytes", "B", "of its pages that hold no token"),
+        count("weights_bytes", "B", "weights"),
+        count("memory_bytes", "B", "weights, cache and reserve"),
+        count("room_bytes", "B", "what weights and reserve leave of the device's memory"),
+        count("max_batch", "sequences", "sequences whose cache fits"),
+        count("max_context", "tokens", "tokens to which every sequence can grow", pointwise=True),
+    ),
+    variant=_cache_variant,
+    shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),
+    objective="memory_bytes",
+    words={"memory": "memory_bytes", "io": "cache_bytes"},
+    always=("model", "hardware", "n", "batch"),
+    defaults=_cache_defaults,
 )

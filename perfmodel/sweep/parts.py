@@ -15,10 +15,10 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
@@ -128,15 +128,19 @@ class Parts:
 
 
 def _remove(place: Path) -> None:
-    """A folder of parts, at once, so that no run that still writes there takes it for its own."""
+    """Delete a folder of parts; renamed first, so that a run that still writes there fails at once."""
     removed = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     place.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
 
 
+def _beside(target: Path) -> tuple[Path, str]:
+    return (target, ".") if target.is_dir() else (target.parent, f"{target.name}.")
+
+
 def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     """Folders of parts that were to become ``target``, with their study and rows per chunk."""
-    root, prefix = (target, ".") if target.is_dir() else (target.parent, f"{target.name}.")
+    root, prefix = _beside(target)
     names = [name for name in os.listdir(root) if name.startswith(prefix)]
     found = {root / name: _STAGED.fullmatch(name.removeprefix(prefix)) for name in names}
     return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
@@ -180,7 +184,8 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     if target.is_symlink():  # still: it leads to itself
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     old, staged = _read(target) if output.folder else {}, _staged(target)
-    place = _place(target, study, rows)
+    root, prefix = _beside(target)
+    place = root / f"{prefix}{study.fingerprint()}-{rows}.parts"
     if output.resume:
         mine = [path for path, (begun, _) in staged.items() if begun == study.fingerprint()]
         if mine:
@@ -192,16 +197,10 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
             place, rows = target, _rows_per_chunk(old, study)
         elif target.is_file():
             raise UsageError(f"--resume: {target} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
-    for path in staged:
-        if not output.resume and path != place:
-            _remove(path)
+    for path in () if output.resume else {*staged} - {place}:
+        _remove(path)
     place.mkdir(exist_ok=True)
     return Parts(target, place, output.form, study, rows)
-
-
-def _place(target: Path, study: SweepStudy, rows: int) -> Path:
-    name = f"{study.fingerprint()}-{rows}.parts"
-    return target / f".{name}" if target.is_dir() else target.with_name(f"{target.name}.{name}")
 
 
 def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
@@ -210,15 +209,15 @@ def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
     for path in found:
         if not _PART.fullmatch(path.name):
             raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
-    said = {path: _said(path) for path in found}
-    for path, text in said.items():
-        if text.get("schema") != SCHEMA:
-            raise UsageError(f"--output: {path} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
-    return said
+    described = {path: _metadata(path) for path in found}
+    wrong = next((path for path, text in described.items() if text.get("schema") != SCHEMA), None)
+    if wrong is not None:
+        raise UsageError(f"--output: {wrong} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
+    return described
 
 
-def _said(path: Path) -> Mapping[str, Any]:
-    """The metadata of a Parquet file; none where it cannot be read."""
+def _metadata(path: Path) -> Mapping[str, Any]:
+    """Of a Parquet file of a sweep; none where it cannot be read."""
     pa = library()
     try:
         metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}
@@ -229,15 +228,15 @@ def _said(path: Path) -> Mapping[str, Any]:
 
 
 def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: SweepStudy) -> int:
-    """By which all ``parts`` were cut. UsageError if they are not all of ``study``, or cut differently."""
+    """Rows per chunk of ``parts``. UsageError if one is not of ``study``, or they differ."""
+    sizes = set()
     for path, text in parts.items():
         if text.get("study") != study.fingerprint() or not isinstance(text.get("rows_per_chunk"), int):
             fix = "give the same options as then, or another folder"
             raise UsageError(f"--resume: {path} is of another study, or another version", fix)
-    sizes: set[int] = {text["rows_per_chunk"] for text in parts.values()}
+        sizes.add(int(text["rows_per_chunk"]))
     if len(sizes) > 1:
-        folder = next(iter(parts)).parent
-        raise UsageError(f"--resume: files in {folder} hold some rows twice or lack some", "leave out --resume to write them anew")
+        raise UsageError(f"--resume: files in {path.parent} hold some rows twice or lack some", "leave out --resume to write them anew")
     return sizes.pop()
 
 
@@ -254,23 +253,18 @@ def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer
 def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
     """Every chunk to standard output, or into a pipe or device."""
     find(output.form).ready()
-    if output.path is None:
-        _stream(runner, output.form, sys.stdout.buffer, consumer)
-        return
     if output.resume:
         raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
     try:
-        with output.path.open("wb") as stream:
-            _stream(runner, output.form, stream, consumer)
+        with nullcontext(sys.stdout.buffer) if output.path is None else output.path.open("wb") as stream:
+            made = find(output.form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
+            for chunk in runner.chunks():
+                made.write(runner.evaluate(chunk, consumer))
+            made.close()
+            stream.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
+        if output.path is None:
+            raise
         raise DataError(f"{output.path}: {error.strerror or error}") from None
-
-
-def _stream(runner: Runner, form: str, stream: BinaryIO, consumer: Consumer) -> None:
-    made = find(form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
-    for chunk in runner.chunks():
-        made.write(runner.evaluate(chunk, consumer))
-    made.close()
-    stream.flush()

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfmodel.sweep.evaluate import Evaluator, GridBlock, Slices, VariantBlock
 from perfmodel.sweep.grid import SubGrid, SweepGrid
-from perfmodel.sweep.table import FLAG, WORD, RowTable, fields_of, row_bytes
+from perfmodel.sweep.table import WORD, RowTable, fields_of, row_bytes
 
 BLOCK_POINTS = 1 << 15
 """Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
@@ -73,13 +73,10 @@ def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
 
 
 class Consumer(Protocol):
-    """Sees every block. Consumers of different chunks can be merged, in the order of the chunks."""
+    """Sees every block."""
 
     def update(self, block: GridBlock) -> None:
         """Take in one block, whose arrays will be used again."""
-
-    def merge(self, other: Any) -> None:
-        """Take in what another one has seen."""
 
 
 @dataclass(slots=True)
@@ -90,10 +87,15 @@ class Counts:
     excluded: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def points(self) -> int:
+        """Rows that were looked at."""
+        return self.rows + self.excluded + sum(self.left_out.values())
+
     def update(self, block: GridBlock) -> None:
         """Count one block."""
         for answer in block.answers:
-            self.rows += block.points if answer.valid is None else int(np.count_nonzero(answer.valid))
+            self.rows += answer.rows
             self.excluded += answer.excluded
             self._add(answer.left_out)
 
@@ -156,28 +158,24 @@ class Runner:
         """Fill in the inputs of a block's rows, and close the gaps that rows without an answer leave."""
         table, start = self._table, self._table.rows
         for answer in block.answers:
-            valid = None if answer.valid is None else np.broadcast_to(answer.valid, block.lengths).reshape(-1)
-            count = block.points if valid is None else int(np.count_nonzero(valid))
+            valid, count = None if answer.valid is None else answer.valid.reshape(-1), answer.rows
             target = slice(table.rows, table.rows + count)
             if count and (valid is not None or table.rows != start):
                 for name, array in answer.columns.items():
                     flat = array.reshape(-1)
                     table.arrays[name][target] = flat if valid is None else flat[valid]
             if count:
-                self._inputs(target, block, answer, valid)
+                self._inputs(target, answer, valid)
             table.rows += count
             start += block.points
 
-    def _inputs(self, target: slice, block: GridBlock, answer: VariantBlock, valid: Any) -> None:
-        values = block.inputs(answer)
+    def _inputs(self, target: slice, answer: VariantBlock, valid: Any) -> None:
         for one, name in zip(self.fields, self.grid.given, strict=False):
-            value = values[name]
+            value = answer.inputs[name]
             if one.kind == WORD:
                 value = one.words.index(str(value))
-            elif one.kind == FLAG:
-                value = bool(value)
             rows = self._table.arrays[one.name][target]
             if valid is None:
-                np.copyto(rows.reshape(block.lengths), value, casting="unsafe")
+                np.copyto(rows.reshape(answer.lengths), value, casting="unsafe")
             else:
-                rows[...] = np.broadcast_to(value, block.lengths).reshape(-1)[valid]
+                rows[...] = np.broadcast_to(value, answer.lengths).reshape(-1)[valid]

@@ -1,76 +1,24 @@
-"""A whole sweep: what is asked of a study, where its rows go, and what it shows."""
+"""A whole sweep: where its rows go, and what it shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.evaluate import GridBlock, check_variants
+from perfmodel.sweep.evaluate import check_variants
 from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream
-from perfmodel.sweep.run import Consumer, Counts, Runner
-from perfmodel.sweep.study import SweepStudy, workload_named
-from perfmodel.sweep.summary import Best, Pareto, Summary
-from perfmodel.sweep.table import Reader, Row
+from perfmodel.sweep.run import Counts, Runner
+from perfmodel.sweep.study import SweepStudy
+from perfmodel.sweep.summary import Best, Findings, Pareto, Summary
+from perfmodel.sweep.table import Row
 
 DEFAULT_MEMORY = 1 << 30
-MOST_TOP = 10_000
 FEW_ROWS = 10_000
 """Rows up to which all of them are held and shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns; None for neither."""
-
-    minimize: str | None = None
-    pareto: tuple[str, ...] | None = None
-    top: int = 10
-
-
-@dataclass(slots=True)
-class Findings:
-    """What the rows of a sweep sum up to, and what was searched for among them. ``tell``: told of ``points`` as they come."""
-
-    counts: Counts
-    summary: Summary
-    best: Best | None
-    pareto: Pareto | None
-    points: int = 0
-    tell: Callable[[int], Any] | None = None
-
-    @classmethod
-    def of(cls, search: Search, grid: SweepGrid) -> Findings:
-        """None so far."""
-        usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
-        reader, column = Reader.of(grid), search.minimize or usual
-        best = Best(reader, column, search.top) if search.minimize is not None else None
-        pareto = Pareto(reader, search.pareto[0], search.pareto[1]) if search.pareto is not None else None
-        return cls(Counts(), Summary.of(grid, column), best, pareto)
-
-    def _each(self) -> list[Consumer]:
-        return [one for one in (self.counts, self.summary, self.best, self.pareto) if one is not None]
-
-    def update(self, block: GridBlock) -> None:
-        """Take in one block."""
-        for one in self._each():
-            one.update(block)
-        self._count(block.points * len(block.answers))
-
-    def merge(self, other: Findings) -> None:
-        """Take in what another has found in other chunks."""
-        for own, its in zip(self._each(), other._each(), strict=True):
-            own.merge(its)
-        self._count(other.points)
-
-    def _count(self, points: int) -> None:
-        self.points += points
-        if self.tell is not None:
-            self.tell(points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +31,6 @@ class SweepResult:
     best: Best | None
     pareto: Pareto | None
     rows: list[Row] | None
-
-
-def complete(study: SweepStudy, search: Search) -> tuple[SweepStudy, Search]:
-    """Both with full names of columns; the study with every column that the search reads."""
-    workload = workload_named(study.workload)
-
-    def named(names: Iterable[str], option: str) -> tuple[str, ...]:
-        return tuple(workload.column_named(name, option).name for name in names)
-
-    minimize = next(iter(named([search.minimize] if search.minimize is not None else [], "--minimize")), None)
-    pareto = None if search.pareto is None else named(search.pareto, "--pareto")
-    if not 1 <= search.top <= MOST_TOP:
-        raise UsageError(f"--top is {search.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
-    shown = [*workload.shown, workload.objective] if study.columns is None else named(study.columns, "--columns")
-    columns = [*shown, *(pareto or ()), *([minimize] if minimize else [])]
-    return replace(study, columns=tuple(dict.fromkeys(columns))), Search(minimize, pareto, search.top)
 
 
 TRIED, TRIED_SLOW = 1 << 14, 8
@@ -128,7 +60,7 @@ def _check_rows(counts: Counts) -> None:
 
 
 def run_sweep(
-    study: SweepStudy, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Any] | None = None
+    study: SweepStudy, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Any] | None = None
 ) -> SweepResult:
     """Run ``study``, completed, and write its rows to ``output`` if there is one.
 
@@ -138,8 +70,8 @@ def run_sweep(
     check_variants(grid)
     if output is not None:
         check_answers(grid)
-    found, rows = Findings.of(search, grid), None
-    found.tell = None if expect is None else expect(grid.points)
+    found, rows = Findings.of(grid, study), None
+    found.progress = None if expect is None else expect(grid.points)
     if output is None:
         few = grid.points <= FEW_ROWS
         runner = Runner(grid, memory, tables=few)
@@ -148,7 +80,7 @@ def run_sweep(
     elif output.dask is not None:
         from perfmodel.sweep.dask_run import write_cluster
 
-        write_cluster(grid, output, memory, found, partial(Findings.of, search))
+        write_cluster(grid, output, memory, found)
     elif is_stream(output):
         write_stream(Runner(grid, memory), output, found)
     else:

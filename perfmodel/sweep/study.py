@@ -1,56 +1,32 @@
-"""A study: what is asked, as it is written in a file, on the command line or in Python; and the grid that it means."""
+"""A study: what is asked, as it is written in a file, on the command line or in Python."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
-WORKLOADS = ("attention", "matmul", "kv-cache", "model")
+_MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model"}
+WORKLOADS = tuple(_MODULES)
+MOST_TOP = 10_000
 
 
 @cache
 def workload_named(name: str) -> SweepWorkload:
     """The kind of workload called ``name``; only its own module is loaded."""
-    if name not in WORKLOADS:
+    if name not in _MODULES:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
-    found: SweepWorkload = import_module(f"perfmodel.sweep.{name.replace('-', '_')}").WORKLOAD
+    found: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class SweepStudy:
-    """``axes``: values of inputs as written. ``where``: constraints on inputs and columns. ``columns``: None for the usual ones."""
-
-    workload: str = "attention"
-    axes: Mapping[str, Any] = field(default_factory=dict)
-    where: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None
-
-    def told(self) -> dict[str, Any]:
-        """The study as JSON can hold it."""
-        axes = {name: _plain(raw) for name, raw in self.axes.items()}
-        columns = None if self.columns is None else list(self.columns)
-        return {"workload": self.workload, "axes": axes, "where": list(self.where), "columns": columns}
-
-    def fingerprint(self) -> str:
-        """Short text that differs for different studies, and for different versions of the program."""
-        return hashlib.sha256(json.dumps([__version__, self.told()], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _plain(raw: Any) -> Any:
-    if isinstance(raw, (str, int, float)):
-        return raw
-    return raw.tolist() if hasattr(raw, "tolist") else [_plain(item) for item in raw]
 
 
 class AxisValues:
@@ -61,34 +37,84 @@ class AxisValues:
         """The rule as pydantic takes it, which is loaded only where a file is read."""
         from pydantic_core import core_schema
 
-        return core_schema.no_info_plain_validator_function(_listed_values)
+        return core_schema.no_info_plain_validator_function(_axis_values)
 
 
-def _listed_values(raw: Any) -> Any:
+def _axis_values(raw: Any) -> Any:
     for one in raw if isinstance(raw, list) else [raw]:
         if not isinstance(one, (bool, int, float, str)):
-            told = "a list inside it" if isinstance(one, list) else "a mapping" if isinstance(one, dict) else "nothing"
-            raise ValueError(f"{told}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
+            found = "a list inside it" if isinstance(one, list) else "a mapping" if isinstance(one, dict) else "nothing"
+            raise ValueError(f"{found}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
     if raw == []:
         raise ValueError("an empty list; give a value at least")
     return raw
 
 
+Texts = list[str] | tuple[str, ...] | str
+
+
 @dataclass(frozen=True, slots=True)
-class SweepFile:
-    """The ``sweep:`` section of a YAML file. It names columns and values, never code."""
+class SweepStudy:
+    """What is asked of a sweep; also the ``sweep:`` section of a YAML file, which names columns and values, never code.
+
+    ``axes``: values of inputs as written. ``where``, and ``subject_to``, which becomes part of it: constraints on inputs and columns.
+    ``columns``: None for the usual ones. ``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-    OPTION_NAMES: ClassVar[dict[str, str]] = {}
 
-    axes: dict[str, AxisValues]
     workload: str = "attention"
-    where: list[str] | str = field(default_factory=list)
-    columns: list[str] | None = None
+    axes: Mapping[str, Annotated[Any, AxisValues]] = field(default_factory=dict)
+    where: Texts = ()
+    columns: Texts | None = None
     minimize: str | None = None
-    subject_to: list[str] | str = field(default_factory=list)
-    pareto: list[str] | None = None
+    subject_to: Texts = ()
+    pareto: Texts | None = None
     top: int = 10
+
+    def __post_init__(self) -> None:
+        """One text stands for a list: a constraint for itself, columns with commas in between."""
+        both = [(one,) if isinstance(one, str) else tuple(one) for one in (self.where, self.subject_to)]
+        object.__setattr__(self, "where", both[0] + both[1])
+        object.__setattr__(self, "subject_to", ())
+        for name in ("columns", "pareto"):
+            names = getattr(self, name)
+            if names is not None:
+                listed = names.split(",") if isinstance(names, str) else names
+                object.__setattr__(self, name, tuple(one.strip() for one in listed))
+
+    def told(self) -> dict[str, Any]:
+        """The study as JSON can hold it, without what is searched for among its rows."""
+        axes = {name: _plain(raw) for name, raw in self.axes.items()}
+        columns = None if self.columns is None else list(self.columns)
+        return {"workload": self.workload, "axes": axes, "where": list(self.where), "columns": columns}
+
+    def fingerprint(self) -> str:
+        """Short text that differs for different studies, and for different versions of the program."""
+        return hashlib.sha256(json.dumps([__version__, self.told()], sort_keys=True).encode()).hexdigest()[:16]
+
+    def complete(self) -> SweepStudy:
+        """The same with full names of columns, among them every one that is searched by. UsageError for a search without meaning."""
+        workload = workload_named(self.workload)
+
+        def named(names: Iterable[str], option: str) -> list[str]:
+            return [workload.column_named(name, option).name for name in names]
+
+        if self.pareto is not None and len(self.pareto) != 2:
+            raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
+        least = named([] if self.minimize is None else [self.minimize], "--minimize")
+        pareto = None if self.pareto is None else named(self.pareto, "--pareto")
+        if not 1 <= self.top <= MOST_TOP:
+            raise UsageError(f"--top is {self.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
+        shown = [*workload.shown, workload.objective] if self.columns is None else named(self.columns, "--columns")
+        columns = tuple(dict.fromkeys([*shown, *(pareto or ()), *least]))
+        return replace(self, columns=columns, minimize=next(iter(least), None), pareto=pareto)
+
+
+def _plain(raw: Any) -> Any:
+    if isinstance(raw, (str, int, float)):
+        return raw
+    return raw.tolist() if hasattr(raw, "tolist") else [_plain(item) for item in raw]
 
 
 def shipped_studies() -> dict[str, Path]:
@@ -98,35 +124,40 @@ def shipped_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted((data_folder("configs") / "sweeps").glob("*.yaml"))}
 
 
-def read_study(name: str) -> SweepFile:
-    """The study in a YAML file, or shipped under ``name``."""
-    from perfmodel.catalog import load_config
+def read_study(name: str) -> SweepStudy:
+    """The study in a YAML file, or shipped under ``name``.
 
-    path = Path(name)
+    DataError with file and line for a workload that there is not, an axis that it lacks, or values that it cannot have.
+    """
+    from perfmodel.catalog import load_config
+    from perfmodel.core.files import read_yaml
+
+    path, shipped = Path(name), shipped_studies()
     if not name.endswith((".yaml", ".yml")):
-        shipped = shipped_studies()
         if name not in shipped:
             known = [*WORKLOADS, *shipped]
             raise UsageError(f"no study or workload is called {name!r}", f"{suggest(name, known)}; or give a path ending in .yaml")
         path = shipped[name]
-    file = load_config(str(path), "sweep", SweepFile)
-    _check_axes(path, file)
-    return file
+    study, lines = load_config(str(path), "sweep", SweepStudy), read_yaml(path)[1]
+    for place, message, fix in _problems(study, ("sweep", "axes") in lines):
+        raise DataError(f"{path}, line {lines.get(('sweep', *place), 1)}: {message}", fix)
+    return study
 
 
-def _check_axes(path: Path, file: SweepFile) -> None:
-    """DataError with file and line for a workload that is none, an axis that it lacks, or values that it cannot have."""
+def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    """What is wrong with a file's workload and axes: where, what and the fix."""
+    if not has_axes:
+        yield (), "sweep.axes: this field is required", None
     try:
-        workload = workload_named(file.workload)
+        workload = workload_named(study.workload)
     except UsageError as error:
-        raise _wrong(path, ("workload",), f"sweep.workload: {error.message}", error.fix) from None
-    for name, raw in file.axes.items():
+        yield ("workload",), f"sweep.workload: {error.message}", error.fix
+    for name, raw in study.axes.items():
         try:
             workload.check_names([name], "sweep.axes.")
             _check_axis(workload.named[name], raw, workload)
         except UsageError as error:
-            message = error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1)
-            raise _wrong(path, ("axes", name), message, error.fix) from None
+            yield ("axes", name), error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1), error.fix
 
 
 def _check_axis(one: SweepInput, raw: Any, workload: SweepWorkload) -> None:
@@ -137,14 +168,3 @@ def _check_axis(one: SweepInput, raw: Any, workload: SweepWorkload) -> None:
         parse(raw, f"sweep.axes.{one.name}", workload.numbers)
     else:
         values_of(one, raw)
-
-
-def _wrong(path: Path, place: tuple[str, ...], message: str, fix: str | None) -> DataError:
-    from perfmodel.catalog import read_yaml
-
-    return DataError(f"{path}, line {read_yaml(path)[1].get(('sweep', *place), 1)}: {message}", fix)
-
-
-def listed(value: list[str] | str | None) -> tuple[str, ...]:
-    """One text or several as several."""
-    return (value,) if isinstance(value, str) else tuple(value or ())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import SweepGrid
-from perfmodel.sweep.table import Reader, Row
+from perfmodel.sweep.run import Counts
+from perfmodel.sweep.study import SweepStudy
+from perfmodel.sweep.table import Row, row_of
 
 PREDICTED = "predicted_s"
 OFTEN_UNKNOWN = "predicted"
@@ -47,7 +51,6 @@ class Summary:
     many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.
     """
 
-    reader: Reader
     objective: str
     swept: tuple[str, ...]
     reference: Any = None
@@ -60,51 +63,43 @@ class Summary:
     def of(cls, grid: SweepGrid, objective: str) -> Summary:
         """A summary of ``grid``; the first value of the compared choice is what the others are held against."""
         swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
-        return cls(Reader.of(grid), objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
+        return cls(objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
-        for answer in block.answers:
-            self._best(block, answer)
         usable = {answer.name: answer for answer in block.answers if answer.columns}
+        for answer in usable.values():
+            self._best(block, answer)
         reference = usable.pop(self.reference, None)
         if reference is not None:
             for answer in usable.values():
                 self._compare(block, reference, answer)
 
     def _best(self, block: GridBlock, answer: VariantBlock) -> None:
-        place = _least(answer.columns[self.objective], answer.valid) if answer.columns else None
+        column = answer.columns[self.objective].reshape(-1)
+        place = _least(column, answer.valid)
         if place is None:
             return
-        inputs = block.inputs(answer)
-        key = tuple(inputs[name] for name in self.swept)
-        value = float(answer.columns[self.objective].reshape(-1)[place])
+        key = tuple(answer.inputs[name] for name in self.swept)
         known = self.best.get(key)
-        if known is None and len(self.best) >= MOST_GROUPS:
-            return
-        if known is None or value < known[self.objective]:
-            self.best[key] = self.reader.row(block, answer, place)
+        if len(self.best) < MOST_GROUPS if known is None else column[place] < known[self.objective]:
+            self.best[key] = row_of(block.grid, answer, place)
 
     def _compare(self, block: GridBlock, reference: VariantBlock, answer: VariantBlock) -> None:
         """Count where ``answer`` is better, along every axis."""
-        wins = answer.columns[self.objective] < reference.columns[self.objective]
-        both = None
-        sides = (reference.columns[self.objective], answer.columns[self.objective])
+        name, sides = str(answer.name), (reference.columns[self.objective], answer.columns[self.objective])
         known = [np.isfinite(side) for side in sides] if self.objective.startswith(OFTEN_UNKNOWN) else []
-        for valid in (reference.valid, answer.valid, *known):
-            if valid is not None:
-                both = valid if both is None else both & valid
+        marked = [valid for valid in (reference.valid, answer.valid, *known) if valid is not None]
+        wins, both = sides[1] < sides[0], reduce(np.logical_and, marked) if marked else None
         if both is not None:
             wins &= both
-            both = np.broadcast_to(both, block.lengths)
-        name = str(answer.name)
         number, of = int(np.count_nonzero(wins)), block.points if both is None else int(np.count_nonzero(both))
         _count(self.compared, name, number, of)
         if PREDICTED in reference.columns:
             self._compare_predicted(name, reference.columns[PREDICTED], answer.columns[PREDICTED], both)
         for choice in self.swept:
             if choice in block.part.choices:
-                self._add(name, choice, np.array([str(block.part.choices[choice])]), np.array([number]), np.array([of]))
+                self._add(name, choice, WinShares(np.array([str(block.part.choices[choice])]), np.array([number]), np.array([of])))
         self._axes(block, name, wins, both)
 
     def _compare_predicted(self, name: str, first: Any, other: Any, both: Any) -> None:
@@ -117,10 +112,9 @@ class Summary:
             if len(values) <= MOST_VALUES:
                 length = block.lengths[axis]
                 of = np.full(length, block.points / length) if both is None else _along(both, axis)
-                self._add(name, one, values[block.slices[axis]], _along(wins, axis), of)
+                self._add(name, one, WinShares(values[block.slices[axis]], _along(wins, axis), of))
 
-    def _add(self, name: str, axis: str, values: Any, wins: Any, of: Any) -> None:
-        found = WinShares(values, wins.astype(float), of.astype(float))
+    def _add(self, name: str, axis: str, found: WinShares) -> None:
         known = self.shares.setdefault(name, {}).setdefault(axis, found)
         if known is not found:
             known.add(found)
@@ -128,14 +122,11 @@ class Summary:
     def merge(self, other: Summary) -> None:
         """Take in what another has seen."""
         for key, row in other.best.items():
-            best = self.best.get(key)
-            if best is None or row[self.objective] < best[self.objective]:
+            if key not in self.best or row[self.objective] < self.best[key][self.objective]:
                 self.best[key] = row
         for name, axes in other.shares.items():
             for axis, shares in axes.items():
-                known = self.shares.setdefault(name, {}).setdefault(axis, shares)
-                if known is not shares:
-                    known.add(shares)
+                self._add(name, axis, shares)
         for mine, theirs in ((self.compared, other.compared), (self.predicted, other.predicted)):
             for name, (wins, of) in theirs.items():
                 _count(mine, name, wins, of)
@@ -148,103 +139,94 @@ def _count(counts: dict[str, list[int]], name: str, wins: int, of: int) -> None:
 
 def _along(flags: Any, axis: int) -> Any:
     """How many are set for each value of one axis."""
-    rest = tuple(other for other in range(flags.ndim) if other != axis)
-    return np.count_nonzero(flags, axis=rest) if rest else flags.astype(float)
+    return np.count_nonzero(flags, axis=tuple(other for other in range(flags.ndim) if other != axis)).astype(float)
 
 
 def _least(column: Any, valid: Any) -> int | None:
-    """Flat index of the smallest value among the valid ones that are numbers; None if there is none."""
-    flat = column.reshape(-1)
+    """Index of the smallest value among the valid ones that are numbers; None if there is none."""
     if valid is not None:
-        flat = np.where(np.broadcast_to(valid, column.shape).reshape(-1), flat, np.inf)
-    place = int(np.argmin(flat))
-    if np.isnan(flat[place]):
-        flat = np.where(np.isnan(flat), np.inf, flat)
-        place = int(np.argmin(flat))
-    return place if np.isfinite(flat[place]) else None
+        column = np.where(valid.reshape(-1), column, np.inf)
+    place = int(np.argmin(column))
+    if np.isnan(column[place]):
+        column = np.where(np.isnan(column), np.inf, column)
+        place = int(np.argmin(column))
+    return place if np.isfinite(column[place]) else None
 
 
 def _usable(answer: VariantBlock, *columns: str) -> Any:
     """Flat mask of the rows that are valid and have all ``columns``."""
-    arrays = [answer.columns[name].reshape(-1) for name in columns]
-    usable = np.isfinite(arrays[0])
-    for array in arrays[1:]:
-        usable &= np.isfinite(array)
-    if answer.valid is not None:
-        usable &= np.broadcast_to(answer.valid, answer.columns[columns[0]].shape).reshape(-1)
-    return usable
+    valid = [] if answer.valid is None else [answer.valid.reshape(-1)]
+    return reduce(np.logical_and, [*(np.isfinite(answer.columns[name].reshape(-1)) for name in columns), *valid])
 
 
-@dataclass(slots=True)
-class Best:
-    """The ``top`` rows with the least ``column``, the earlier one first where two are equal."""
-
-    reader: Reader
-    column: str
-    top: int = 10
-    rows: list[Row] = field(default_factory=list)
+class _Search:
+    """Rows that are searched for by the values of some columns."""
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
         for answer in block.answers:
-            if not answer.columns:
-                continue
-            values = answer.columns[self.column].reshape(-1)
-            limit = self.rows[-1][self.column] if len(self.rows) >= self.top else np.inf
-            if answer.valid is None and not values.min() < limit:
-                continue
-            places = np.flatnonzero(_usable(answer, self.column) & (values < limit))
-            if len(places) > self.top:
-                places = places[np.argsort(values[places], kind="stable")[: self.top]]
-            self._add([self.reader.row(block, answer, int(place)) for place in places])
+            places = self._places(answer) if answer.columns else []
+            if len(places):
+                self._add([row_of(block.grid, answer, int(place)) for place in places])
 
-    def merge(self, other: Best) -> None:
-        """Take in the best rows of another."""
+    def merge(self, other: Any) -> None:
+        """Take in the rows of another."""
         self._add(other.rows)
+
+    def _places(self, answer: VariantBlock) -> Any:
+        """Flat indices of the rows of ``answer`` that may be among those."""
+
+    def _add(self, rows: list[Row]) -> None:
+        """Keep what belongs to them of these rows, and of those before."""
+
+
+@dataclass(slots=True)
+class Best(_Search):
+    """The ``top`` rows with the least ``column``, the earlier one first where two are equal."""
+
+    column: str
+    top: int = 10
+    rows: list[Row] = field(default_factory=list)
+
+    def _places(self, answer: VariantBlock) -> Any:
+        values = answer.columns[self.column].reshape(-1)
+        limit = self.rows[-1][self.column] if len(self.rows) >= self.top else np.inf
+        if answer.valid is None and not values.min() < limit:
+            return []
+        places = np.flatnonzero(_usable(answer, self.column) & (values < limit))
+        return places if len(places) <= self.top else places[np.argsort(values[places], kind="stable")[: self.top]]
 
     def _add(self, rows: list[Row]) -> None:
         self.rows = sorted([*self.rows, *rows], key=lambda row: row[self.column])[: self.top]
 
 
 @dataclass(slots=True)
-class Pareto:
+class Pareto(_Search):
     """Rows of which no other one is at most as large in both columns and smaller in one; by ascending ``first``.
 
     Of rows that are equal in both columns the earliest is kept.
     """
 
-    reader: Reader
     first: str
     second: str
     rows: list[Row] = field(default_factory=list)
 
-    def update(self, block: GridBlock) -> None:
-        """Take in one block."""
-        for answer in block.answers:
-            if not answer.columns:
-                continue
-            places = np.flatnonzero(_usable(answer, self.first, self.second))
-            x, y = (answer.columns[name].reshape(-1)[places] for name in (self.first, self.second))
-            if self.rows and len(places):
-                kept = y < self._reached(x)
-                places, x, y = places[kept], x[kept], y[kept]
-            if len(places):
-                self._add([self.reader.row(block, answer, int(places[index])) for index in front(x, y)])
+    def _places(self, answer: VariantBlock) -> Any:
+        places = np.flatnonzero(_usable(answer, self.first, self.second))
+        x, y = (answer.columns[name].reshape(-1)[places] for name in (self.first, self.second))
+        if self.rows:  # the least second value that the front has at most at x
+            own = self._values(self.rows)
+            before = np.searchsorted(own[0], x, side="right") - 1
+            kept = y < np.where(before >= 0, own[1][before], np.inf)
+            places, x, y = places[kept], x[kept], y[kept]
+        return places[front(x, y)]
 
-    def _reached(self, x: Any) -> Any:
-        """The least second value that the front has at most at ``x``."""
-        own = np.array([row[self.first] for row in self.rows], float), np.array([row[self.second] for row in self.rows], float)
-        places = np.searchsorted(own[0], x, side="right") - 1
-        return np.where(places >= 0, own[1][places], np.inf)
-
-    def merge(self, other: Pareto) -> None:
-        """Take in the front of another."""
-        self._add(other.rows)
+    def _values(self, rows: list[Row]) -> list[Any]:
+        return [np.array([row[name] for row in rows], float) for name in (self.first, self.second)]
 
     def _add(self, rows: list[Row]) -> None:
         both = [*self.rows, *rows]
-        x, y = (np.array([row[name] for row in both], float) for name in (self.first, self.second))
-        self.rows = [both[index] for index in front(x, y)]
+        self.rows = [both[index] for index in front(*self._values(both))]
 
 
 def front(x: Any, y: Any) -> Any:
@@ -257,3 +239,41 @@ def front(x: Any, y: Any) -> Any:
     lowest = np.minimum.accumulate(y[order])
     before = np.concatenate(([np.inf], lowest[:-1]))
     return order[y[order] < before]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the rows of a sweep sum up to, and what was searched for among them. ``progress``: told of rows as they come."""
+
+    counts: Counts
+    summary: Summary
+    best: Best | None
+    pareto: Pareto | None
+    progress: Callable[[int], Any] | None = None
+
+    @classmethod
+    def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
+        """Empty ones; ``study``, complete, says what is searched for in ``grid``."""
+        usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
+        best = None if study.minimize is None else Best(study.minimize, study.top)
+        pareto = None if study.pareto is None else Pareto(*study.pareto)
+        return cls(Counts(), Summary.of(grid, study.minimize or usual), best, pareto)
+
+    def _each(self) -> list[Any]:
+        return [one for one in (self.counts, self.summary, self.best, self.pareto) if one is not None]
+
+    def update(self, block: GridBlock) -> None:
+        """Take in one block."""
+        for one in self._each():
+            one.update(block)
+        self._advance(block.points * len(block.answers))
+
+    def merge(self, other: Findings) -> None:
+        """Take in what another has found in other chunks."""
+        for own, its in zip(self._each(), other._each(), strict=True):
+            own.merge(its)
+        self._advance(other.counts.points)
+
+    def _advance(self, points: int) -> None:
+        if self.progress is not None:
+            self.progress(points)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import visible
-from perfmodel.sweep.evaluate import GridBlock, VariantBlock
+from perfmodel.sweep.evaluate import VariantBlock
 from perfmodel.sweep.grid import SweepGrid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
@@ -102,31 +102,16 @@ class RowTable:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Takes rows out of blocks: the inputs ``given``, then ``columns``; ``counts``: which of those are whole numbers."""
-
-    given: Sequence[str]
-    columns: Sequence[str]
-    counts: frozenset[str]
-
-    @classmethod
-    def of(cls, grid: SweepGrid) -> Reader:
-        """A reader of the rows of ``grid``."""
-        return cls(grid.given, grid.columns, frozenset(one.name for one in grid.workload.columns if one.whole))
-
-    def row(self, block: GridBlock, answer: VariantBlock, place: int) -> Row:
-        """The row at flat index ``place``."""
-        index = np.unravel_index(place, block.lengths)
-        inputs = block.inputs(answer)
-        found = {name: _input(inputs[name], index, block.lengths) for name in self.given}
-        return found | {name: _number(float(answer.columns[name][index]), whole=name in self.counts) for name in self.columns}
-
-
-def _input(value: Any, index: tuple[Any, ...], lengths: tuple[int, ...]) -> Any:
-    if isinstance(value, np.ndarray):
-        value = float(np.broadcast_to(value, lengths)[index])
-    return _number(value, whole=value.is_integer()) if isinstance(value, float) else value
+def row_of(grid: SweepGrid, answer: VariantBlock, place: int) -> Row:
+    """The row at flat index ``place``: inputs that are given, then columns."""
+    index, found = np.unravel_index(place, answer.lengths), dict[str, Any]()
+    for name in grid.given:
+        value = answer.inputs[name]
+        if isinstance(value, np.ndarray):
+            value = float(np.broadcast_to(value, answer.lengths)[index])
+        found[name] = _number(value, whole=value.is_integer()) if isinstance(value, float) else value
+    counts = {one.name for one in grid.workload.columns if one.whole}
+    return found | {name: _number(float(answer.columns[name][index]), whole=name in counts) for name in grid.columns}
 
 
 def _number(value: float, *, whole: bool) -> int | float | None:

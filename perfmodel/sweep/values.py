@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count, takewhile
 from typing import Any
 
 from perfmodel.core.errors import DataError, UsageError, suggest
@@ -33,7 +35,7 @@ def is_expression(one: SweepInput, raw: Any) -> bool:
 def values_of(one: SweepInput, raw: Any) -> Sequence[Any]:
     """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
-    >>> n = SweepInput("n", "whole", "")
+    >>> n = SweepInput("n", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
@@ -74,14 +76,10 @@ def _listed(one: SweepInput, item: Any) -> Iterable[Any]:
     if isinstance(item, str) and len(item) > MOST_CHARACTERS:
         raise UsageError(f"{one.option}: {item[:40]!r}... is longer than any number", _HOW)
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
-    if match is None:
-        return [checked(one, _number(one, item))]
-    return _range(one, match)
+    return [checked(one, _number(one, item))] if match is None else _range(one, match)
 
 
 def _flags(one: SweepInput, item: Any) -> Iterable[bool]:
-    if isinstance(item, bool):
-        return [item]
     if str(item).lower() not in _FLAGS:
         raise UsageError(f"{one.option} is {item!r}", "give true, false or both")
     return _FLAGS[str(item).lower()]
@@ -103,16 +101,12 @@ def _number(one: SweepInput, item: Any) -> int | float:
     """An int where it is whole; a size with its unit in bytes."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return item
-    if not isinstance(item, str):
-        try:  # a number of another library
-            if not isinstance(item, (bool, bytes)):
-                return int(item) if item == int(item) else float(item)
-        except (OverflowError, TypeError, ValueError):
-            pass
-        raise UsageError(f"{one.option}: {item!r} is no number", _HOW)
-    match = _QUANTITY.fullmatch(item)
+    if not isinstance(item, (str, bool, bytes)):
+        with suppress(OverflowError, TypeError, ValueError):  # a number of another library
+            return int(item) if item == int(item) else float(item)
+    match = _QUANTITY.fullmatch(item) if isinstance(item, str) else None
     if match is None:
-        raise UsageError(f"{one.option}: {item[:40]!r} is no number", _HOW)
+        raise UsageError(f"{one.option}: {item[:40] if isinstance(item, str) else item!r} is no number", _HOW)
     if (one.kind == "size") != (match[2] is not None):
         fix = "give a size such as 163KiB" if one.kind == "size" else _HOW
         raise UsageError(f"{one.option}: {item[:40]!r} {'has no unit' if one.kind == 'size' else 'has a unit'}", fix)
@@ -139,23 +133,23 @@ def checked(one: SweepInput, value: int | float) -> int | float:
 
 def _range(one: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
     first, last = (checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
-    text = match["step"] or "1"
-    times = match["how"] == "x"
-    if not (one.kind == "size" and match["how"] == "+") and re.fullmatch(_NUMBER, text.strip()) is None:
-        raise UsageError(f"{one.option}: {text.strip()[:40]!r} is no {'factor' if times else 'step'}", _HOW)
-    step = _number(one, text.strip()) if one.kind == "size" and match["how"] == "+" else _plain(text.strip())
+    text, times = (match["step"] or "1").strip(), match["how"] == "x"
+    sized = one.kind == "size" and match["how"] == "+"
+    if not sized and re.fullmatch(_NUMBER, text) is None:
+        raise UsageError(f"{one.option}: {text[:40]!r} is no {'factor' if times else 'step'}", _HOW)
+    step = _number(one, text) if sized else _plain(text)
     if first > last or step <= (1 if times else 0):
         raise UsageError(f"{one.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
     return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
 
 
 def _added(one: SweepInput, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
-    count = int((last - first) // step) + 1
-    if count > MOST_VALUES:
-        raise UsageError(f"{one.option}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
+    number = int((last - first) // step) + 1
+    if number > MOST_VALUES:
+        raise UsageError(f"{one.option}: {number:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
     if isinstance(first, int) and isinstance(step, int):
-        return range(first, first + count * step, step)
-    return [checked(one, first + index * step) for index in range(count)]
+        return range(first, first + number * step, step)
+    return [checked(one, first + index * step) for index in range(number)]
 
 
 def _multiplied(one: SweepInput, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
@@ -165,11 +159,6 @@ def _multiplied(one: SweepInput, first: int | float, last: int | float, factor: 
     steps = math.log(last / first) / math.log(factor) + 1
     if steps > MOST_VALUES:
         raise UsageError(f"{one.option}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
-    found: dict[int | float, None] = {}
-    value, index = first, 0
-    while value <= last:
-        found[checked(one, value)] = None
-        index += 1
-        exact = first * factor**index
-        value = exact if one.kind == "number" or isinstance(exact, int) else round(exact)
-    return found
+    exact = (first * factor**index for index in count())
+    values = (value if one.kind == "number" or isinstance(value, int) else round(value) for value in exact)
+    return dict.fromkeys(checked(one, value) for value in takewhile(lambda value: value <= last, values))

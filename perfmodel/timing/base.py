@@ -2,8 +2,8 @@
 
 A model holds what is known of a family of kernels (tiles, grid, order of blocks); its parameters hold what only a measurement
 can tell (latencies, shares of a peak that are reached). Parameters are per implementation and architecture, never per shape.
-Constants of its file are listed there: in ``TUNED`` those chosen on measurements that fits may see, beside the fitted parameters; in
-``KNOWN`` those given by hardware, by the source of a kernel, or by definition.
+A constant of its file is marked where it stands: ``# tuned`` was chosen on measurements that fits may see, beside the fitted
+parameters; ``# known`` is given by hardware, by the source of a kernel, or by definition.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
-from perfmodel.core.hardware import Calibration, Device, Quantity
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import plugins
-from perfmodel.core.workload import FORWARD
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
 """Folders of time models."""
@@ -143,6 +143,12 @@ def algorithm_of(implementation: str) -> str:
     return ALGORITHM_OF.get(implementation, FUSED)
 
 
+def plain_attention(case: Case, *absent: str) -> bool:
+    """Whether the case is attention, in one pass, without the options that are ``absent``."""
+    passes, w = (FORWARD, BACKWARD), case.workload
+    return isinstance(w, Attention) and case.direction in passes and not any(getattr(w, name) for name in absent)
+
+
 def is_fused(implementation: str) -> bool:
     """Whether it runs attention in one kernel, scores never stored."""
     return algorithm_of(implementation) == FUSED
@@ -202,15 +208,11 @@ def dram_bandwidth(device: Device) -> float:
     return bandwidth
 
 
-def _number(quantity: Quantity | None) -> float | None:
-    return None if quantity is None else quantity.number
-
-
 NUMBERS: dict[str, Callable[[Device], float | None]] = {
-    "multiprocessors": lambda device: _number(device.multiprocessors),
-    "highest clock": lambda device: _number(device.clocks.max),
-    "tensor clock": lambda device: _number(device.clocks.tensor or device.clocks.max),
-    "DRAM bandwidth": lambda device: _number(device.dram.bandwidth),
+    "multiprocessors": lambda device: getattr(device.multiprocessors, "number", None),
+    "highest clock": lambda device: getattr(device.clocks.max, "number", None),
+    "tensor clock": lambda device: getattr(device.clocks.tensor or device.clocks.max, "number", None),
+    "DRAM bandwidth": lambda device: getattr(device.dram.bandwidth, "number", None),
     "L2 capacity": lambda device: device.cache_bytes,
 }
 """What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""

@@ -18,8 +18,8 @@ from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import PerfmodelError, UnavailableError
-from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.algorithms.flash2 import computed_widths
@@ -29,12 +29,12 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, visited_tiles
 from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
+from perfmodel.timing.models._flash_blocks import WGMMA, major, padded
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import FallbackDevices, nearest
+from perfmodel.timing.predict import FallbackDevices, lender
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 HOPPER = 9
@@ -79,13 +79,10 @@ def _launched(comparison: Comparison, result: AttentionResult, implementation: s
     if own is not None and not comparison.tile_given:
         result = evaluate_tile(result.algorithm, w, device, result.direction, own)
     pairs = [(kernel, estimate(kernel, device)) for kernel in listed]
-    return replace(result, kernels=pairs, total=_counted_as(result.total, total(cost for _, cost in pairs)), implementation=implementation)
-
-
-def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
-    """Traffic, executed work and roof of ``kernels``; counts and bounds of ``algorithm``."""
-    kept = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
-    return replace(kernels, **{name: getattr(algorithm, name) for name in kept})
+    # counts and bounds stay those of the algorithm
+    counts = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
+    own_total = replace(total(cost for _, cost in pairs), **{name: getattr(result.total, name) for name in counts})
+    return replace(result, kernels=pairs, total=own_total, implementation=implementation)
 
 
 def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:
@@ -110,7 +107,11 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
         listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
     if known_as == EFFICIENT:
         listed = [_queries_again(kernel, w, tile) for kernel in listed]
-    return ([_appended(w)] if plan.writes_cache else []) + listed, tile
+    if plan.writes_cache:  # K and V are copied into a paged cache first
+        elements = key_rows_stored(w) * (w.d + w.dv)
+        moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
+        listed = [Kernel("append to the cache", w.dtype, moved), *listed]
+    return listed, tile
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:
@@ -139,13 +140,6 @@ def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
         again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
         accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
     return replace(kernel, accesses=tuple(accesses))
-
-
-def _appended(w: Attention) -> Kernel:
-    """K and V copied into a paged cache, which the next kernel reads."""
-    elements = key_rows_stored(w) * (w.d + w.dv)
-    moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
-    return Kernel("append to the cache", w.dtype, moved)
 
 
 def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
@@ -206,7 +200,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
         found += [_past_the_end(a, rows * columns * next(sides) * depth) for a in found if a.kind == READ]
-    return replace(kernel, accesses=tuple(found), launch=matmul_kernels(product, tile)[0].launch)
+    return replace(kernel, accesses=tuple(found), launch=product.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
@@ -217,12 +211,12 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
 
     case = Case(w, MATMUL)
 
-    def known(one: Device) -> bool:
-        return bool(calibrations(one, "matmul", w.dtype.name, case))
+    def known(one: Device) -> list[Calibration]:
+        return calibrations(one, "matmul", w.dtype.name, case)
 
-    lender = device if known(device) else nearest(device, [one for one in fallbacks() if known(one)])
+    found = lender(device, fallbacks, known)
     whole = major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
-    if lender is None:
+    if found is None:
         return Tile(TENSOR_TILE, default_columns(device)), whole
-    _, plan = gemm.fastest(case, device, calibrations(lender, "matmul", w.dtype.name, case)[0].parameters)
+    _, plan = gemm.fastest(case, device, known(found)[0].parameters)
     return Tile(plan.br, plan.bc), whole

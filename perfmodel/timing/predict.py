@@ -43,30 +43,59 @@ class Prediction:
     calibration: Calibration
 
 
-def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: float, fallbacks: FallbackDevices = tuple) -> Prediction:
-    """The predicted time of ``case`` on ``device``, never below ``lower_s``.
+@dataclass(frozen=True, slots=True)
+class TimeRequest:
+    """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, to be predicted at no less than ``lower_s``.
 
-    ``fallbacks`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
+    ``fallbacks`` gives other devices whose calibrations may be borrowed.
     """
-    own = calibrations(device, workload, dtype, case)
-    if own and case.implementation not in VARIANTS:
+
+    case: Case
+    kind: str
+    dtype: str
+    device: Device
+    lower_s: float
+    fallbacks: FallbackDevices = tuple
+
+    def calibrations(self, device: Device) -> list[Calibration]:
+        """Those of ``device`` that are meant for the case."""
+        return calibrations(device, self.kind, self.dtype, self.case)
+
+
+def predict(request: TimeRequest) -> Prediction:
+    """The predicted time of what was asked for; UnavailableError says why there is none."""
+    device, implementation = request.device, request.case.implementation
+    own = request.calibrations(device)
+    if own and implementation not in VARIANTS:
         block = own[0]
-        words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, with_parts(device, block.model, fallbacks), block, (block.low, block.high), lower_s, CALIBRATED, words)
-    others = [device] if own else [one for one in fallbacks() if one.id != device.id and calibrations(one, workload, dtype, case)]
-    lender = nearest(device, others)
-    if lender is None:
-        raise UnavailableError(_missing(case, workload, dtype, device))
-    block = calibrations(lender, workload, dtype, case)[0]
+        return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
+    others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
+    other = nearest(device, others)
+    if other is None:
+        raise UnavailableError(_missing(request))
+    block = request.calibrations(other)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
+        raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = "this kernel" if own else device.id
-    words, interval = f"borrowed from {lender.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
-    if case.implementation in VARIANTS:
+    words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    if implementation in VARIANTS:
         interval = min(interval[0], block.low), max(interval[1], block.high)
-    elif lender.architecture == device.architecture:  # one device of it tells this much of another
+    elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    return _prediction(case, with_parts(device, block.model, fallbacks), block, interval, lower_s, BORROWED, words)
+    return _by(block, request, interval, BORROWED, words)
+
+
+def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
+    """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
+    case, lower_s = request.case, request.lower_s
+    modelled = find_model(block.model).seconds(case, with_parts(request.device, block.model, request.fallbacks), block.parameters)
+    if block.implementation != case.implementation:
+        block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
+    seconds = max(modelled, lower_s)
+    if modelled < lower_s:
+        words += "; the model fell below the bound, which is shown instead"
+    low, high = (seconds * end for end in interval)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block)
 
 
 def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device:
@@ -79,32 +108,15 @@ def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device
     return replace(device, calibration=[*device.calibration, *lent])
 
 
-def _missing(case: Case, workload: str, dtype: str, device: Device) -> str:
-    """Why nothing predicts ``case``: what a calibration of its kernel covers instead, or that there is none."""
-    what = f"{workload}/{case.implementation}/{case.direction}"
-    same = [
-        one
-        for one in device.calibration
-        if (one.workload, one.implementation, one.direction) == (workload, case.implementation, case.direction)
-    ]
+def _missing(request: TimeRequest) -> str:
+    """Why nothing predicts it: what a calibration of its kernel covers instead, or that there is none."""
+    device, wanted = request.device, (request.kind, request.case.implementation, request.case.direction)
+    what, same = "/".join(wanted), [one for one in device.calibration if (one.workload, one.implementation, one.direction) == wanted]
     models = [find_model(one.model) for one in same]
-    if models and not any(model.covers(case) for model in models):
+    if models and not any(model.covers(request.case) for model in models):
         covered = "; ".join(f"{model.name}: {' '.join(docstring(model.covers).split())}" for model in models)
         return f"the calibration of {what} covers other cases. {covered.rstrip('.')}"
-    return f"no calibration of {what} in {dtype}, neither of {device.id} nor of another device"
-
-
-def _prediction(
-    case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
-) -> Prediction:
-    modelled = find_model(block.model).seconds(case, device, block.parameters)
-    if block.implementation != case.implementation:
-        block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
-    seconds = max(modelled, lower_s)
-    if modelled < lower_s:
-        words += "; the model fell below the bound, which is shown instead"
-    low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block)
+    return f"no calibration of {what} in {request.dtype}, neither of {device.id} nor of another device"
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
@@ -116,17 +128,19 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
     return min(related, key=lambda other: _distance(device, other), default=None)
 
 
+def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
+    """``device`` itself if it ``lends`` what is wanted, else the nearest of the others that does; None without any."""
+    return device if lends(device) else nearest(device, [one for one in fallbacks() if lends(one)])
+
+
 def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
     """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
 
-    def block_of(one: Device) -> Calibration | None:
-        return next((block for block in one.calibration if block.model == model), None)
+    def blocks(one: Device) -> list[Calibration]:
+        return [block for block in one.calibration if block.model == model]
 
-    own = block_of(device)
-    if own is not None:
-        return own, True
-    lender = nearest(device, [other for other in fallbacks() if block_of(other) is not None])
-    return (None if lender is None else block_of(lender)), False
+    found = lender(device, fallbacks, blocks)
+    return (None if found is None else blocks(found)[0]), found is device
 
 
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
@@ -186,14 +200,10 @@ def roof_s(case: Case, device: Device) -> float:
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
     moved = sum(cost.dram.total for cost in costs)
     missed = 1.0 if case.cold or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
-    return sum(_roof_s(cost, missed) for cost in costs)
+    rates = {"dram": missed}  # the share of its bytes that the caches do not hold already
+    return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
 
 
 def _whole(case: Case, device: Device) -> Estimate | None:
     """Of a collective or a step of a model, which have estimates of their own; else None."""
     return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None
-
-
-def _roof_s(cost: Estimate, missed: float) -> float:
-    """``missed``: share of its DRAM bytes that the caches do not hold already."""
-    return float(max((term * (missed if name == "dram" else 1) for name, term in cost.terms.items()), default=0.0))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 from math import inf
@@ -39,7 +38,11 @@ def makespan(classes: Iterable[tuple[float, int]], slots: int) -> float:
     rest = [(duration, count) for duration, count in classes if count > 0]
     even = 0.0
     if len({duration for duration, _ in rest}) > 1:
-        even, rest = _spread_early(rest, max(0, sum(count for _, count in rest) - EXACT_ROUNDS * slots), slots)
+        skip, listed, rest = max(0, sum(count for _, count in rest) - EXACT_ROUNDS * slots), rest, []
+        for duration, count in listed:
+            early = min(skip, count)
+            even, skip = even + duration * early / slots, skip - early
+            rest.append((duration, count - early))
     free: list[tuple[float, int]] = [(even, slots)]
     for duration, count in rest:
         left = count
@@ -56,16 +59,6 @@ def makespan(classes: Iterable[tuple[float, int]], slots: int) -> float:
                 heappush(free, (start, width - used))
             left -= used
     return max(end for end, _ in free)
-
-
-def _spread_early(classes: list[tuple[float, int]], skip: int, slots: int) -> tuple[float, list[tuple[float, int]]]:
-    """When the first ``skip`` blocks end if they fill all slots evenly, and the blocks after them."""
-    even, rest = 0.0, []
-    for duration, count in classes:
-        early = min(skip, count)
-        even, skip = even + duration * early / slots, skip - early
-        rest.append((duration, count - early))
-    return even, rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +100,10 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: SharedPlaces) 
     (3.0, 3.0)
     """
     blocks = repeats * len(works)
-    if len(set(works)) == 1 and shares.blocks % shares.lanes == 0:
-        return works[0] * _equal_rounds(blocks, shares)
+    if len(set(works)) == 1 and shares.blocks % shares.lanes == 0:  # rounds of blocks that all end together
+        full, rest = divmod(blocks, shares.slots)
+        last = ceil_div(rest, shares.multiprocessors * shares.lanes)
+        return works[0] * (full / shares.speeds[shares.blocks // shares.lanes - 1] + (1 / shares.speeds[last - 1] if rest else 0.0))
     skip = spread_evenly(blocks, len(works), shares)
     return _follow(works, blocks - skip, shares, sum(works) * skip / len(works) / shares.rate)
 
@@ -116,13 +111,6 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: SharedPlaces) 
 def spread_evenly(blocks: int, width: int, shares: SharedPlaces) -> int:
     """How many of the first ``blocks`` are not followed: whole lists of ``width``."""
     return max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // width * width
-
-
-def _equal_rounds(blocks: int, shares: SharedPlaces) -> float:
-    """Rounds, in times of one block alone, of equal blocks whose lanes are equally full: all end together."""
-    full, rest = divmod(blocks, shares.slots)
-    last = ceil_div(rest, shares.multiprocessors * shares.lanes)
-    return full / shares.speeds[shares.blocks // shares.lanes - 1] + (1 / shares.speeds[last - 1] if rest else 0.0)
 
 
 def _follow(order: Sequence[float], blocks: int, shares: SharedPlaces, begin: float) -> float:
@@ -256,12 +244,12 @@ def drained(found: Lanes, ratio: float, speeds: Sequence[float]) -> float:
     >>> drained(frozenset([((1, 1), (1, 3))]), 1.0, (1.0, 0.5))
     6.0
     """
-    return max(map(partial(_lane_end, ratio, speeds), found))
 
+    def end_of(lane: tuple[Sum, ...]) -> float:
+        now, clock = 0.0, 0.0
+        for speed, (count, run) in zip(speeds[len(lane) - 1 :: -1], lane, strict=True):
+            end = count * ratio + run
+            now, clock = now + (end - clock) / speed, end
+        return now
 
-def _lane_end(ratio: float, speeds: Sequence[float], lane: tuple[Sum, ...]) -> float:
-    now, clock = 0.0, 0.0
-    for speed, (count, run) in zip(speeds[len(lane) - 1 :: -1], lane, strict=True):
-        end = count * ratio + run
-        now, clock = now + (end - clock) / speed, end
-    return now
+    return max(map(end_of, found))

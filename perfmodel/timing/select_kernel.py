@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import SAME_KERNEL, Case, algorithm_of, calibrations, models_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
+from perfmodel.timing.base import SAME_KERNEL, Case, algorithm_of, models_of
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, predict
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.evaluate import AttentionResult
@@ -24,66 +26,47 @@ NAMED = (*SAME_KERNEL, "fa1", "megatron")
 
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
-    calibrated = known_implementations(workload, [device, *fallbacks()])
+    calibrated = {block.implementation for one in (device, *fallbacks()) for block in one.calibration if block.workload == workload}
     known = sorted(calibrated | {alias for alias, kernel in SAME_KERNEL.items() if kernel in calibrated})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
 
-def known_implementations(workload: str, devices: Iterable[Device]) -> set[str]:
-    """Implementations of ``workload`` that some of ``devices`` has a calibration of."""
-    return {block.implementation for device in devices for block in device.calibration if block.workload == workload}
+def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True) -> Prediction:
+    """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
-
-def select_kernel(
-    name: str,
-    dtype: str,
-    workload: Any,
-    direction: str,
-    device: Device,
-    lower_s: float,
-    implementation: str | None,
-    suits: Callable[[str], bool],
-    fallbacks: FallbackDevices,
-) -> Prediction:
-    """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
-
-    Without an ``implementation``, on every device: library kernels that are calibrated here come before borrowed ones; of the
-    first the fastest is taken, of borrowed ones the most certain, whose interval is the narrowest. UnavailableError says why there
-    is none.
+    Library kernels that are calibrated on the device come before borrowed ones; of the first the fastest is taken, of borrowed ones the
+    most certain, whose interval is the narrowest. UnavailableError says why there is none.
     """
-
-    def predicted(names: Iterable[str], source: FallbackDevices) -> list[Prediction]:
-        found = []
-        for known in names:
-            try:
-                found.append(predict(Case(workload, known, direction), name, dtype, device, lower_s, source))
-            except PerfmodelError:
-                continue
-        return found
-
-    if implementation is not None:
-        if not suits(implementation):
-            raise UnavailableError(f"{implementation} is another algorithm")
-        return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, fallbacks)
-    libraries = filter(suits, _libraries(name, direction, [device]))
-    own = [known for known in libraries if calibrations(device, name, dtype, Case(workload, known, direction))]
-    others = [] if own else list(fallbacks())
-    found = predicted(own, fallbacks) if own else predicted(filter(suits, _libraries(name, direction, others)), lambda: others)
+    if request.case.implementation:
+        if not suits(request.case.implementation):
+            raise UnavailableError(f"{request.case.implementation} is another algorithm")
+        return predict(request)
+    asked = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
+    own = [one for one in asked if one.calibrations(one.device)]
+    if not own:
+        others = list(request.fallbacks())
+        asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    found = []
+    for one in own or asked:
+        with suppress(PerfmodelError):
+            found.append(predict(one))
     if not found:
-        raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
-    return min(found, key=lambda one: (0.0 if own else _uncertainty(one), one.seconds))
+        raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
+    # how far above its time the interval ends: equal for kernels that one calibration lends
+    return min(found, key=lambda one: (0.0 if own else round(one.high / one.seconds, 6), one.seconds))
 
 
-def _uncertainty(one: Prediction) -> float:
-    """How far above its time the interval ends; equal for kernels that one calibration lends."""
-    return round(one.high / one.seconds, 6)
+def _by(implementation: str, request: TimeRequest) -> TimeRequest:
+    return replace(request, case=replace(request.case, implementation=implementation))
 
 
-def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str]:
-    blocks = [block for device in devices for block in device.calibration if (block.workload, block.direction) == (name, direction)]
+def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
+    """Implementations that some of ``devices`` has a calibration of, as people run them."""
+    wanted = request.kind, request.case.direction
+    blocks = [block for device in devices for block in device.calibration if (block.workload, block.direction) == wanted]
     known = sorted({block.implementation for block in blocks if block.model not in PUBLISHED})
-    return [implementation for implementation in known if not implementation.startswith(OWN) and implementation not in NAMED]
+    return [name for name in known if not name.startswith(OWN) and name not in NAMED]
 
 
 # Every result of an attention comparison
@@ -142,11 +125,8 @@ def answered(comparison: Comparison, implementation: str | None, fallbacks: Fall
 
 
 def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices) -> Prediction:
-    w, name = comparison.workload, result.algorithm.name
-
-    def suits(known: str) -> bool:
-        return algorithm_of(known) == name
-
-    named = implementation if implementation is not None and suits(implementation) else None
-    lower_s = float(result.total.lower_s)
-    return select_kernel("attention", w.dtype.name, w, result.direction, comparison.device, lower_s, named, suits, fallbacks)
+    w, runs = comparison.workload, result.algorithm.name
+    named = implementation if implementation is not None and algorithm_of(implementation) == runs else ""
+    case, lower_s = Case(w, named, result.direction), float(result.total.lower_s)
+    request = TimeRequest(case, "attention", w.dtype.name, comparison.device, lower_s, fallbacks)
+    return select_kernel(request, lambda name: algorithm_of(name) == runs)

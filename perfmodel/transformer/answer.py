@@ -18,13 +18,12 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
-from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, interval, run_pass, times_from
-from perfmodel.transformer.generation import flops_between
+from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -68,15 +67,16 @@ class ModelAnswer:
         cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
         times = interval((row.interval, often) for row, often in rows)
         count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
-        return Line(key[0], rows[0][0], count, _with_flops(cost, self.curved.get(key, 0)), times, seconds)
+        cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
+        return Line(key[0], rows[0][0], count, cost, times, seconds)
 
     @property
     def cost(self) -> Estimate:
         """Sum over all passes, with the bound of all of them as one workload."""
         costs = [(one.cost, times) for one, times in self.steps]
         needs = self._needs([(cost.needs, times) for cost, times in costs])
-        summed = _with_flops(total(scaled(cost, times) for cost, times in costs), sum(self.curved.values()))
-        return replace(summed, needs=needs)
+        summed = total(scaled(cost, times) for cost, times in costs)
+        return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
         """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
@@ -104,32 +104,38 @@ class ModelAnswer:
     @property
     def seconds(self) -> float:
         """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
-        return _seconds(self.steps)
+        return sum(one.seconds * times for one, times in self.steps)
+
+    @property
+    def rows(self) -> list[PassRow]:
+        """Those of all different passes."""
+        return [row for one, _ in self.steps for row in one.rows]
 
     @property
     def times_from(self) -> str:
-        """Of what ``seconds`` is the sum: predictions, roofs or both."""
-        return times_from(row for one, _ in self.steps for row in one.rows)
+        """Of what ``seconds`` is the sum: ``PREDICTED`` times, the ``ROOF`` or both (``MIXED``)."""
+        known = {row.prediction is not None for row in self.rows}
+        return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
     @property
     def ttft_s(self) -> float | None:
         """Time to the first token: the prefill's."""
-        return _seconds(first) if (first := self._of(PREFILL)) else None
+        return self._mean_s(PREFILL)
 
     @property
     def tpot_s(self) -> float | None:
         """Time per output token: that of a decode step, on average."""
-        steps = self._of(DECODE)
-        return _seconds(steps) / sum(times for _, times in steps) if steps else None
+        return self._mean_s(DECODE)
 
-    def _of(self, phase: str) -> list[tuple[PassEstimate, int]]:
-        return [(one, times) for one, times in self.steps if one.step.phase == phase]
+    def _mean_s(self, phase: str) -> float | None:
+        steps = [(one.seconds, times) for one, times in self.steps if one.step.phase == phase]
+        return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps) if steps else None
 
     @property
     def tokens(self) -> int:
         """Tokens read in prefill, or generated."""
         r = self.request
-        return r.batch * {PREFILL: r.n, DECODE: 1, GENERATE: r.kv_len - r.n}[r.phase]
+        return int(r.batch * {PREFILL: r.n, DECODE: 1, GENERATE: r.kv_len - r.n}[r.phase])
 
     @property
     def tokens_per_s(self) -> float:
@@ -139,10 +145,9 @@ class ModelAnswer:
     @property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
-        r = self.request
-        if r.phase == GENERATE:
-            return self.steps[0][0].flops + r.batch * flops_between(r.model, r.n, r.kv_len - 1, r.cached)
-        return sum(one.flops * times for one, times in self.steps)
+        whole = [(replace(one.step, split=Split()), times) for one, times in self.steps]
+        straight = sum(sum(one.flops_by_format.values()) * times for one, times in self.steps)
+        return straight + sum(_curved(self.request, whole).values())
 
     @property
     def mfu(self) -> float:
@@ -156,14 +161,6 @@ class ModelAnswer:
         return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
 
 
-def _seconds(steps: Sequence[tuple[PassEstimate, int]]) -> float:
-    return sum(one.seconds * times for one, times in steps)
-
-
-def _with_flops(cost: Estimate, more: int) -> Estimate:
-    return replace(cost, flops=cost.flops + more) if more else cost
-
-
 def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()
@@ -175,7 +172,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     known: dict[tuple[Op, bool], PassRow] = {}
     steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known), times) for step, times in wanted]
     memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, steps, memory, {} if r.cached else _curved(r, wanted))
+    return ModelAnswer(r, steps, memory, _curved(r, wanted))
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
@@ -199,24 +196,20 @@ def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int
 
 
 def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
-    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
+    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles; without a cache alone.
 
     Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
     """
     found: dict[tuple[str, str], int] = {}
-    for step, times in wanted:
+    for step, times in wanted if not r.cached else ():
         d, bends = times // 2, dict[tuple[str, str], int]()
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
             length = step.kv_len + place
-            for op in _attention(r, replace(step, n=length, kv_len=length)):
-                key = (step.phase, op.name)
-                bends[key] = bends.get(key, 0) + weight * int(op.count * op.kernel.flops)
+            at = replace(step, n=length, kv_len=length)
+            for op, count in [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, at)]:
+                if op.group == ATTENTION:
+                    key = (step.phase, op.name)
+                    bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
         for key, bend in bends.items():
             found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
     return {key: more for key, more in found.items() if more}
-
-
-def _attention(r: Request, step: ModelPass) -> list[Op]:
-    """The rows of ``step`` whose FLOP are not linear in the length."""
-    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, step)]
-    return [op.times(count) for op, count in kinds if op.group == ATTENTION]

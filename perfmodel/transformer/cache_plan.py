@@ -9,6 +9,7 @@ from perfmodel.core.checks import dtype_on, positive_int
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.core.trace import label, plain
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
@@ -18,9 +19,13 @@ from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
-from perfmodel.transformer.parameters import active, total
+from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
+
+CACHE_SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
+FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
+PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +109,47 @@ class CacheResult:
         return [row for row in MEASURED if row.model == self.workload.spec.name]
 
 
-def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
-    """Everything about the cache of ``w`` on ``device``."""
-    parameters, here = int(total(w.spec)), w.here
-    read_back = w.tp * cache_read(here, w.n, w.form)
-    weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
-    capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
-    room = None if capacity is None else capacity - weights - w.reserve
-    context = None if room is None else kv_cache.longest_context(room, here, w.batch, w.form)
+def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
+    """Everything about the cache of ``w`` on ``device``. ``traced``: the same, of whose numbers the formulas are to be noted."""
+    t = traced or w
+    here, local = t.here, w.here
+    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
+    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(here, t.n, t.form), source=CACHE_SOURCE)
+    size = label("bytes", "B of the batch", kv_cache.batch_bytes(here, t.n, t.batch, t.form), source=CACHE_SOURCE)
+    parameters, from_file, by_matrix = total(t.spec), w.weights_from_file, w.weights_from_file or w.tp > 1
+    weights: Number = int(stored_bytes(w)) if by_matrix else stored_bytes(t)
+    weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
+    capacity = room = batch = context = None
+    if device.dram.capacity is not None:
+        capacity = label("capacity", "B of memory", int(device.dram.capacity.number), t.n, f"profile of {device.id}")
+        reserve = label("reserve", "B", w.reserve, t.n, "given")
+        room, batch = label("room", "B for the cache", capacity - weights - reserve, source=CACHE_SOURCE), 0
+        context = kv_cache.longest_context(plain(room), local, w.batch, w.form)
+    if room is not None and room > 0:
+        batch = label("max batch", "sequences", kv_cache.largest_batch(room, here, t.n, t.form), source=CACHE_SOURCE)
+    cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
+    if by_matrix:
+        read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
+        cached, uncached = replace(cached, weights_read=read), replace(uncached, weights_read=read)
+    if w.tp > 1:
+        cached = replace(cached, cache_read=w.tp * cache_read(here, t.n, t.form))
     return CacheResult(
         workload=w,
         device=device,
-        layers=kv_cache.layer_caches(kv_cache.attention_kinds(here), w.n, w.form),
-        per_token=int(kv_cache.token_bytes(here, w.form)),
-        per_sequence=int(kv_cache.sequence_bytes(here, w.n, w.form)),
-        total=int(kv_cache.batch_bytes(here, w.n, w.batch, w.form)),
-        unpaged=int(kv_cache.batch_bytes(here, w.n, w.batch, replace(w.form, block_size=1))),
+        layers=kv_cache.layer_caches(kv_cache.attention_kinds(local), w.n, w.form),
+        per_token=per_token,
+        per_sequence=per_sequence,
+        total=size,
+        unpaged=kv_cache.batch_bytes(local, w.n, w.batch, replace(w.form, block_size=1)),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
         room=room,
-        batch=None if room is None else int(kv_cache.largest_batch(room, here, w.n, w.form)),
+        batch=batch,
         context=context,
         endless=room is not None and context is None,
-        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read, cache_read=read_back),
-        uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
+        cached=cached,
+        uncached=uncached,
     )
 
 
@@ -147,15 +168,13 @@ def stored_bytes(w: CacheWorkload) -> Number:
 
 
 def read_bytes(w: CacheWorkload) -> Number:
-    """Bytes of the weights that a step of one token reads on all GPUs, without its row of the embedding."""
-    if not w.weights_from_file and w.tp == 1:
-        return kv_cache.weight_bytes(active(w.spec), w.weights_dtype)
+    """Bytes of the weights that a step of one token reads on all GPUs, matrix by matrix, without its row of the embedding."""
     return w.tp * total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
 def _step(w: CacheWorkload) -> ModelPass:
     bits = formats(w.spec, DTYPES["fp16"], None if w.weights_from_file else w.weights_dtype, None)["weight_bits"]
-    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, published=w.weights_from_file, split=Split(w.tp))
+    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=w.weights_from_file, split=Split(w.tp))
 
 
 def generation_on(
@@ -169,7 +188,7 @@ def generation_on(
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
-        request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, split=Split(w.tp), **stored)
+        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), **stored)
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

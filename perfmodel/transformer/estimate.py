@@ -19,18 +19,8 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
+from perfmodel.transformer import op_time
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import (
-    LaunchCorrection,
-    as_multiplied,
-    busy_s,
-    calibrated_for,
-    in_time,
-    launch_correction,
-    op_estimate,
-    predict_op,
-    scaled,
-)
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
@@ -85,7 +75,7 @@ class PassEstimate:
     device: Device
     graph: bool
     rows: Sequence[PassRow]
-    within: LaunchCorrection
+    within: op_time.LaunchCorrection
 
     @property
     def cost(self) -> Estimate:
@@ -100,11 +90,11 @@ class PassEstimate:
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
         found, block = interval((row.interval, 1) for row in self.rows), self.within.block
-        if found is None or block is None or not self.within.own or not calibrated_for(self.model, self.step):
+        if found is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
             return found
         if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
             seconds = found[0]
-            lower = max(float(self.cost.lower_warm_s), busy_s(self.cost, self.device))
+            lower = max(float(self.cost.lower_warm_s), op_time.busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
         return found
 
@@ -114,44 +104,19 @@ class PassEstimate:
         return sum(row.seconds for row in self.rows)
 
     @property
-    def times_from(self) -> str:
-        """Of what ``seconds`` is the sum: predictions, roofs or both."""
-        return times_from(self.rows)
-
-    @property
-    def flops(self) -> Number:
-        """Matmul FLOP of the model, without what several GPUs each compute."""
-        return sum(op.count * op.kernel.flops for op in self._undivided)
-
-    @property
     def flops_by_format(self) -> dict[str, Number]:
-        """The same, by the format that they are multiplied in."""
+        """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
         found: dict[str, Number] = {}
-        for op in self._undivided:
+        for op in step_ops(self.model, replace(self.step, split=Split())):
             if op.kernel.flops:
-                name = as_multiplied(op, self.device).dtype.name
+                name = op_time.as_multiplied(op, self.device).dtype.name
                 found[name] = found.get(name, 0) + op.count * op.kernel.flops
         return found
 
     @property
     def at_peak_s(self) -> float:
-        """Seconds of one GPU for ``flops`` at the datasheet's peaks, each at that of the format it is multiplied in."""
+        """Seconds of one GPU for these FLOP at the datasheet's peaks, each at that of the format it is multiplied in."""
         return sum(float(flops / rates_of(self.device, dtype_of_products(name)).matmul) for name, flops in self.flops_by_format.items())
-
-    @property
-    def mfu(self) -> float:
-        """``at_peak_s``, divided among all GPUs, over the time taken."""
-        return self.at_peak_s / (self.seconds * self.step.split.gpus)
-
-    @property
-    def _undivided(self) -> list[Op]:
-        return step_ops(self.model, replace(self.step, split=Split()))
-
-
-def times_from(rows: Iterable[PassRow]) -> str:
-    """Of what the sum of these rows' seconds is made: ``PREDICTED``, ``ROOF`` or ``MIXED``."""
-    known = {row.prediction is not None for row in rows}
-    return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
 
 def run_pass(
@@ -166,7 +131,7 @@ def run_pass(
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
     """
-    within, known = launch_correction(device, fallbacks), {} if known is None else known
+    within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
@@ -185,15 +150,15 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: LaunchCorrection) -> PassRow:
-    cost = op_estimate(op, device)
+def _row(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
+    cost = op_time.op_estimate(op, device)
     try:
-        alone = predict_op(op, device, float(cost.lower_s), fallbacks)
-        one = in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
+        alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
+        one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
-        return PassRow(op, scaled(cost, op.count), None, error.message)
+        return PassRow(op, op_time.scaled(cost, op.count), None, error.message)
     times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}
-    return PassRow(op, scaled(cost, op.count), replace(one, **times))
+    return PassRow(op, op_time.scaled(cost, op.count), replace(one, **times))
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:

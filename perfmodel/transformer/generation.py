@@ -16,7 +16,8 @@ from perfmodel.core.arith import Number, minimum
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import label
 from perfmodel.timing.predict import FallbackDevices
-from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs, run_pass
+from perfmodel.transformer.answer import ModelAnswer, answer
+from perfmodel.transformer.estimate import all_ops, pass_needs
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
@@ -108,15 +109,6 @@ def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, 
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
 
 
-def flops_between(spec: ModelSpec, first: int, last: int, cached: bool) -> int:
-    """FLOP of steps ``first`` + 1 to ``last`` of one sequence."""
-
-    def until(n: int) -> Number:
-        return (with_cache(spec, n, "fp16", CacheFormat()) if cached else without_cache(spec, n, "fp16")).flops
-
-    return int(until(last) - until(first))
-
-
 def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
     """FLOP of the head, without a cache, if it runs on every token of a step and not on the last only, as some programs do."""
     return 2 * head_matrix(spec) * (n * (n + 1) // 2)
@@ -150,10 +142,10 @@ LARGEST = 2**20
 
 @dataclass(frozen=True, slots=True)
 class BatchPoint:
-    """One batch. ``parts``: seconds of weights and KV cache at DRAM bandwidth, and of arithmetic at the highest clock."""
+    """A decode step. ``parts``: seconds of weights and KV cache at DRAM bandwidth, and of arithmetic at the highest clock."""
 
     batch: int
-    step: PassEstimate
+    step: ModelAnswer
     parts: dict[str, float]
     memory: int
     fits: bool | None
@@ -161,7 +153,7 @@ class BatchPoint:
     @property
     def tokens_per_s(self) -> float:
         """Over all sequences."""
-        return self.batch / self.step.seconds
+        return self.step.tokens_per_s
 
     @property
     def bound(self) -> str:
@@ -201,16 +193,14 @@ def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
 
 def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:
     """One batch."""
-    step = r.step(DECODE)
-    one, rates = run_pass(r.model, step, r.device, fallbacks, r.in_graph(DECODE)), rates_of(r.device, r.dtype)
+    one, rates = answer(r, fallbacks), rates_of(r.device, r.dtype)
     ops = [row.op for row in one.rows]
     parts = {
         WEIGHTS_PART: float(total_bytes(ops, WEIGHTS) / rates.dram),
         CACHE_PART: float(total_bytes(ops, CACHE) / rates.dram),
         COMPUTE_PART: float(one.cost.needs.work_s),
     }
-    memory = layout(r.model, step, r.device, r.reserve)
-    return BatchPoint(r.batch, one, parts, memory.total, memory.fits)
+    return BatchPoint(r.batch, one, parts, one.memory.total, one.memory.fits)
 
 
 def bound_s(r: Request, batch: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import DataError
@@ -56,8 +57,8 @@ def spec(values: dict[str, Any], name: str, source: str, place: str = "", beside
     """The model that the fields ``values`` describe, which stand under ``place``. ``beside``: other parts of a larger model."""
     fields = HfFields(values, place)
     model = build(fields)
-    unread = [field for field in values if values[field] and field not in fields.asked and field not in HARMLESS and field != FIELD]
-    return assigned(replace(model, name=name, source=source, unread=(*unread, *beside)), quantized(values.get(FIELD)))
+    unread = (*fields.unread({*HARMLESS, FIELD}), *beside)
+    return assigned(replace(model, name=name, source=source, unread=unread), quantized(values.get(FIELD)))
 
 
 def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
@@ -90,28 +91,22 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
     """``model`` with the format of each of its matrices, which nothing here reads if it is that of none. Experts of a layer are alike."""
     if found is None or not found.rules:
         return replace(model, quantized=found)
-    kept = matcher(found.kept)
-    rules = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in found.rules]
+    named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in found.rules]
+    rules = [(None, matcher(found.kept)), *named]
 
     def stored(name: str, prefixes: tuple[str, ...]) -> MatrixFormat | None:
         names = [prefix + name for prefix in prefixes]
-        if any(kept.match(one) for one in names):
-            return None
-        return next((form for form, targets in rules if targets is None or any(targets.match(one) for one in names)), None)
+        return next((form for form, targets in rules if targets is None or any(map(targets.match, names))), None)
 
-    def formats(index: int, layer: Layer) -> LayerFormats:
-        found = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names[id(layer)]}
-        return tuple((name, form) for name, form in found.items() if form is not None)
-
-    every = {id(layer): layer for layer in (*model.layers, *model.draft)}
-    names = {
-        key: [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored] for key, layer in every.items()
-    }
+    @cache
+    def names(layer: Layer) -> list[str]:
+        return [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored]
 
     made: dict[tuple[int, LayerFormats], Layer] = {}
     layers, count = [], len(model.layers)
     for index, layer in enumerate((*model.layers, *model.draft)):
-        own = formats(index, layer)
+        forms = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names(layer)}
+        own = tuple((name, form) for name, form in forms.items() if form is not None)
         layers.append(made.setdefault((id(layer), own), replace(layer, formats=own)))
     if not any(layer.formats for layer in layers):
         return replace(model, quantized=Quantized(found.words))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, maximum
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import share
 
@@ -99,7 +99,7 @@ def local_layer(layer: Layer, tp: int) -> Layer:
     a, mlp = layer.attention, layer.mlp
     a = replace(a, heads=a.heads // tp)
     if isinstance(a, GroupedAttention):
-        a = replace(a, kv_heads=max(a.kv_heads // tp, 1))
+        a = replace(a, kv_heads=maximum(a.kv_heads // tp, 1))
     mlp = replace(mlp, width=share(mlp.width, tp))
     if isinstance(mlp, MoeMlp):
         mlp = replace(mlp, shared_width=share(mlp.shared_width, tp))
@@ -125,13 +125,14 @@ def operations(model: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1, *, drop
         return add(Operation("add", f"sum with {place}", RESIDUAL, (stream, branch), writes, hidden, own=True))
 
     add(_norm(model, "norm before attention", "layer input", "attention input"), ENTER)
-    branch = add(*attention_operations(here.attention, hidden))
+    a, mlp = here.attention, here.mlp
+    branch = add(*(_grouped(a, hidden) if isinstance(a, GroupedAttention) else _latent(a, hidden)))
     add(LEAVE)
     if layer.norms > 2:
         branch = add(_norm(model, "norm after attention", branch, "attention result, normed"))
     middle = residual(ATTENTION, "attention", "layer input", branch, "input of the MLP's norm")
     add(_norm(model, "norm before the MLP", middle, "MLP input"), ENTER)
-    branch = add(*mlp_operations(here.mlp, hidden, ep))
+    branch = add(*(_dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))))
     add(LEAVE)
     for index in range(3, int(layer.norms)):
         suffix = "" if index == 3 else f" ({index - 2})"
@@ -158,11 +159,6 @@ def _matrix(name: str, stored: str, inputs: Number, outputs: Number) -> Matrix:
 
 def _latent_norm(name: str, reads: str, features: Number, row: str) -> Operation:
     return Operation("norm", name, ATTENTION, (reads,), f"{reads}, normed", features, vectors=features, row=row)
-
-
-def attention_operations(a: GroupedAttention | LatentAttention, hidden: Number) -> list[Operation]:
-    """From the normed hidden state to the result of the output projection."""
-    return _grouped(a, hidden) if isinstance(a, GroupedAttention) else _latent(a, hidden)
 
 
 def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
@@ -219,11 +215,6 @@ def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: st
     return into, [Matrix("down", group, mlp.width, hidden, count, f"{module}down_proj")]
 
 
-def mlp_operations(mlp: DenseMlp | MoeMlp, hidden: Number, ep: int = 1) -> list[Operation]:
-    """From the normed hidden state to what is added to the residual stream."""
-    return _dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))
-
-
 def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
     """Gate and up in one matmul, the activation function, down."""
     into, out = _mlp_matrices(mlp, hidden, MLP, "mlp.shared_experts." if prefix else "mlp.")
@@ -269,11 +260,9 @@ def first_operations(model: ModelSpec, tp: int = 1, *, dropout: bool = False) ->
     if model.learned_positions and model.max_positions is not None:
         tables.append(Matrix("positions", TABLE, model.max_positions, model.hidden))
     made = "hidden state"
-    found = [Operation("embedding", "embedding", EMBEDDING, (), made, model.hidden, tuple(tables), row="embedding lookup", own=True), LEAVE]
-    if dropout:
-        after = "dropout after the embedding"
-        found.append(Operation("dropout", after, EMBEDDING, (made,), f"{made} after dropout", model.hidden, own=True))
-    return found
+    lookup = Operation("embedding", "embedding", EMBEDDING, (), made, model.hidden, tuple(tables), row="embedding lookup", own=True)
+    after = Operation("dropout", "dropout after the embedding", EMBEDDING, (made,), f"{made} after dropout", model.hidden, own=True)
+    return [lookup, LEAVE, *([after] if dropout else [])]
 
 
 def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:

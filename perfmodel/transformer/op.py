@@ -11,23 +11,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
-from perfmodel.core.dtypes import Dtype, dtype_of_products
-from perfmodel.core.workload import Stream
+from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.trace import plain
+from perfmodel.core.workload import FORWARD, Attention, Stream
+from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import Collective
+from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.layer import Matrix
+from perfmodel.transformer.spec import DenseMlp, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
+FRESH = "K and V"
+"""Those that the step itself has made: an L2 may hold them."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
 SMALLEST_ROWS, LARGEST_ROWS = 16, 128
 """Tile of the roof: as many rows as there are, in the sizes of a matrix instruction up to the usual edge of cuBLAS's tiles."""
+KEY_TILE = 64
+"""Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
     """
 
     kind: str
@@ -44,6 +51,7 @@ class Timed:
     obstacle: str = ""
     strided: bool = False
     preferred: Timed | None = None
+    direction: str = FORWARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,11 @@ class Op:
     kernel: Kernel
     timed: Timed | None = None
     multiplied: Dtype | None = None
+
+    @property
+    def exchange(self) -> Collective | None:
+        """What GPUs exchange, if it is a collective."""
+        return self.timed.workload if self.timed is not None and isinstance(self.timed.workload, Collective) else None
 
     def bytes_of(self, *tensors: str, kind: str = "") -> Number:
         """Bytes of these tensors that one run needs at least, reads and writes unless only one ``kind`` of access is meant."""
@@ -131,7 +144,7 @@ def linear(
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
-    [product] = matmul_kernels(w, Tile(tile_rows(rows), step.tile_columns))
+    [product] = w.kernels(Tile(tile_rows(rows), step.tile_columns))
     a, b, c = product.accesses
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
@@ -189,18 +202,10 @@ def stream(
     kind, implementation, rows, cols = like
     inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
     shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
-    workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
+    timed_op = kind if kind == "norm" else op if implementation == "torch-rope" else implementation.removeprefix("torch-")
+    workload = Stream(timed_op, rows, cols, inputs, outputs, shared, step.dtype)
     kernel = Kernel(name, step.dtype, accesses, work=work)
     return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
-
-
-_STREAM_OPS = {
-    "torch-rms-norm": "norm",
-    "torch-layer-norm": "norm",
-    "torch-add": "add",
-    "torch-scale": "scale",
-    "torch-silu-mul": "silu-mul",
-}
 
 
 def activation(kind: str, elements: Number, step: ModelPass, tensor: str = "activations") -> Access:
@@ -218,3 +223,78 @@ def collective(op: str, world: int, elements: Number, step: ModelPass) -> Op:
     w = Collective(op, world, elements * step.dtype.size, step.dtype)
     kernel = Kernel(w.title, step.dtype, (once("buffer", READ, elements, step.dtype.size),))
     return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, ("nccl",)))
+
+
+def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
+    """A norm of ``rows`` vectors with learned weights."""
+    layer = (kind or model.norm) == "layer"
+    like = ("norm", "torch-layer-norm" if layer else "torch-rms-norm", rows, cols)
+    return stream(name, step, "layer norm" if layer else "norm", (rows * cols,) * 2, like, weights=cols * (2 if layer else 1))
+
+
+def activation_function(mlp: DenseMlp | MoeMlp, step: ModelPass, rows: Number, width: Number) -> Op:
+    """SiLU x gate, or the activation function alone, as a kernel of its own."""
+    name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
+    kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")
+    moved, like = ((2 if mlp.gated else 1) * rows * width, rows * width), ("scale", implementation, rows, width)
+    return stream(f"{name} x gate" if mlp.gated else name, step, kind, moved, like, strided=mlp.gated)
+
+
+def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Number) -> list[Op]:
+    """RoPE over ``rotated`` elements per token, and ``kept`` elements per token written to the cache; one kernel if fused."""
+    tokens = step.tokens
+    written = stored(CACHE, WRITE, tokens * kept, step.kv_bits)
+    if step.fused and step.cached and rotated:
+        moved = queries + kept
+        elements, like = (tokens * moved, tokens * queries), ("scale", "torch-scale", tokens, moved)
+        return [stream("RoPE and KV write", step, "rotate", elements, like, more=(written,))]
+    ops = []
+    if rotated:
+        ops.append(stream("RoPE", step, "rotate", (tokens * rotated,) * 2, ("scale", "torch-rope", tokens, rotated)))
+    if step.cached:
+        like = ("scale", "torch-scale", tokens, kept)
+        ops.append(stream("KV write", step, "copy", (tokens * kept, None), like, more=(written,), strided=True))
+    return ops
+
+
+def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
+    """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
+
+    A single query sees the last ``window`` keys only: they are all the kernel is given.
+    """
+    window = w.window
+    if w.n == 1:
+        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None, packed=True)
+    rows = w.row_group * w.n
+    [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
+    kept, place = ("K", "V"), CACHE if step.kv_len > step.n else FRESH
+    read = [access for access in kernel.accesses if not (latent and access.tensor == "V")]
+    accesses = [in_bits(access, place, step.kv_bits) if access.tensor in kept else access for access in read]
+    if sinks:
+        accesses.append(stored(WEIGHTS, READ, sinks, step.weight_bits))
+    fp8 = w.n == 1 and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
+    form = DTYPES["fp8"] if fp8 else None
+    name = "attention" if window is None else f"attention, window {plain(window)}"
+    timed = _latent_timed(w, step) if latent else _timed(w, step, form)
+    return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=tuple(accesses)), timed, form)
+
+
+def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
+    """``form``: what it multiplies in, if that is narrower than the activations."""
+    if form is None:
+        same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
+        return Timed("attention", w, None, "" if same else _no_cache_kernel(step))
+    sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
+    return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
+
+
+def _latent_timed(w: Attention, step: ModelPass) -> Timed:
+    """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
+    sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
+    obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
+    cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
+    return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
+
+
+def _no_cache_kernel(step: ModelPass) -> str:
+    return f"no kernel with a {step.kv_bits}-bit {'integer ' if step.integer_kv else ''}cache is calibrated"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from perfmodel.core.arith import Number
-from perfmodel.core.cost import Kernel, Work
+from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.roofline import Estimate, Traffic, estimate
-from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import Collective, collective_estimate
-from perfmodel.timing.base import Parameter, algorithm_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
+from perfmodel.core.roofline import Estimate, estimate
+from perfmodel.timing.base import Case, Parameter, is_fused
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
@@ -24,9 +23,7 @@ FUSED_ATTENTION = "flash2"
 
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
-    if op.timed is not None and isinstance(op.timed.workload, Collective):
-        return collective_estimate(op.timed.workload, device)
-    return estimate(as_multiplied(op, device), device)
+    return estimate(as_multiplied(op, device), device) if op.exchange is None else op.exchange.estimate(device)
 
 
 def as_multiplied(op: Op, device: Device) -> Kernel:
@@ -45,26 +42,21 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, fallbacks)
+        case = Case(timed.workload, attention or "", timed.direction)
+        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return select_kernel(
-                        one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
+                    return predict(
+                        TimeRequest(Case(one.workload, name, one.direction), one.kind, one.workload.dtype.name, device, lower_s, source)
                     )
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
-    first = asked[0]
-    assert first.implementations is not None
-    what = f"{first.kind}/{first.implementations[0]} in {first.workload.dtype.name}"
+    what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
-
-
-def _is_fused(implementation: str) -> bool:
-    return algorithm_of(implementation) == FUSED_ATTENTION
 
 
 def busy_s(cost: Estimate, device: Device) -> float:
@@ -87,21 +79,15 @@ def in_time(found: Prediction, cost: Estimate, device: Device) -> Prediction:
 
 def scaled(cost: Estimate, count: Number) -> Estimate:
     """``cost`` of ``count`` runs one after the other."""
+    parts = {name: getattr(cost, name) for name in ("work", "sram", "dram")}
+    counts = {name: replace(part, **_times(part, count)) for name, part in parts.items()}
+    terms = {name: count * term for name, term in cost.terms.items()}
+    apart = (*parts, "terms", "unknown", "needs")
+    return replace(cost, **_times(cost, count, apart), **counts, terms=terms, needs=cost.needs.times(count))
 
-    def moved(traffic: Traffic) -> Traffic:
-        return Traffic(count * traffic.read, count * traffic.write)
 
-    work = cost.work
-    plain = ("flops", "executed_flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes")
-    return replace(
-        cost,
-        **{name: count * getattr(cost, name) for name in (*plain, "roofline_s", "no_overlap_s")},
-        work=Work(count * work.tensor, count * work.vector, count * work.sfu),
-        sram=moved(cost.sram),
-        dram=moved(cost.dram),
-        terms={name: count * term for name, term in cost.terms.items()},
-        needs=cost.needs.times(count),
-    )
+def _times(record: Any, count: Number, apart: tuple[str, ...] = ()) -> dict[str, Number]:
+    return {one.name: count * getattr(record, one.name) for one in fields(record) if one.name not in apart}
 
 
 MODEL = "torch-step"
@@ -114,7 +100,7 @@ PARAMETERS = (
     Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix", 3.0),
 )
 
-LARGEST_SAVING = 0.5
+LARGEST_SAVING = 0.5  # tuned
 """Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
 
 MEASURED_SPLITS = (Split(), Split(tp=2))
@@ -122,8 +108,6 @@ MEASURED_SPLITS = (Split(), Split(tp=2))
 
 TIMED_IN_GRAPHS = ("experts", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
-TUNED = ("LARGEST_SAVING",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +127,11 @@ class LaunchCorrection:
         if op.group == COLLECTIVE:  # those were timed one behind the other
             return max(alone_s, lower_s)
         p, found = self.parameters, alone_s
-        if op.group == ELEMENTWISE:
-            bandwidth = device.dram.bandwidth_bytes_per_s
-            if bandwidth:
-                slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
-                found += slower * float(op.activation_bytes) / bandwidth
-                found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
+        bandwidth = device.dram.bandwidth_bytes_per_s
+        if op.group == ELEMENTWISE and bandwidth:
+            slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
+            found += slower * float(op.activation_bytes) / bandwidth
+            found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
         return max(found - min(self.saving_s(graph), found * LARGEST_SAVING), lower_s)
 
     def of(self, prediction: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> Prediction:

@@ -9,26 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, minimum
-from perfmodel.core.cost import READ, WRITE, Access, Tile, in_bits, stored
-from perfmodel.core.dtypes import DTYPES, Dtype
-from perfmodel.core.trace import plain
+from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
+from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
-from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
-from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, first_operations, last_operations, local_layer
-from perfmodel.transformer.layer import operations as layer_operations
-from perfmodel.transformer.moe import Routing, activation_function
-from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, collective, linear, stream, tile_rows
+from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.transformer import layer as layers
+from perfmodel.transformer import op as kernels
+from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
+from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass
+from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
-FRESH = "K and V"
-"""Those that the step itself has made: an L2 may hold them."""
-KEY_TILE = 64
-"""Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
 """Norms that run with the residual add before them if element-wise operations are fused."""
 
@@ -38,9 +33,9 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
     The last norm and the matrix hidden -> vocab see the last position of each sequence only.
     """
-    ops = Rows(model, step).of(first_operations(model, step.split.tp))
+    ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
-        ops.append(norm("norm", model, step, step.tokens, model.hidden))
+        ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
     for layer, count in model.layer_kinds:
         ops += [op.times(count) for op in layer_ops(layer, model, step)]
     return merged([*ops, *head_ops(model, step)])
@@ -48,17 +43,17 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
-    if step.published:
+    if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layer_operations(model, layer, step.split.tp))
+    here = layers.local_layer(layer, step.split.tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
-    if step.published and model.head_format is not None:
+    if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.sequences).of(last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.sequences).of(layers.last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[Op]) -> list[Op]:
@@ -89,10 +84,7 @@ class Rows:
     def of(self, found: Iterable[Operation]) -> list[Op]:
         """The rows of operations, in order."""
         known = list(found)
-        if any(op.kind == "router" for op in known):
-            assert isinstance(self.mlp, MoeMlp)
-            matrices = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-            self.routing = Routing(self.mlp, self.model.hidden, self.step, matrices)
+        self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
         return [row for op in known for row in self.rows(op)]
 
     def rows(self, op: Operation) -> list[Op]:
@@ -103,7 +95,7 @@ class Rows:
     def leave(self, op: Operation) -> list[Op]:
         """The sum of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
         tp = self.step.split.tp
-        return [] if tp == 1 else [collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
+        return [] if tp == 1 else [kernels.collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
 
     def embedding(self, op: Operation) -> list[Op]:
         """One row of the table per token, and of the table of positions where there is one. A lookup, no matmul.
@@ -122,7 +114,7 @@ class Rows:
         if self.step.fused and op.name in BESIDE_SUMS:
             return []
         kind = self.model.norm if op.own else "rms"  # latents pass an RMS norm whatever the model's norms are
-        return [norm(op.kernel, self.model, self.step, self.own_tokens if op.own else self.tokens, op.features, kind=kind)]
+        return [kernels.norm(op.kernel, self.model, self.step, self.own_tokens if op.own else self.tokens, op.features, kind=kind)]
 
     def linear(self, op: Operation) -> list[Op]:
         """One matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
@@ -151,9 +143,9 @@ class Rows:
         a = self.attended
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
-            return rotate_and_keep(self.step, a.heads * rope + rope, a.kept, a.heads * rope)
+            return kernels.rotate_and_keep(self.step, a.heads * rope + rope, a.kept, a.heads * rope)
         queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
-        return rotate_and_keep(self.step, 0 if self.model.learned_positions else queries + keys, 2 * keys, queries)
+        return kernels.rotate_and_keep(self.step, 0 if self.model.learned_positions else queries + keys, 2 * keys, queries)
 
     @property
     def _absorbed(self) -> bool:
@@ -172,11 +164,11 @@ class Rows:
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             window = None if a.window is None or a.window >= step.kv_len else a.window
-            return [attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
+            return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
-            return [_expanded(attend(w, step), w)]
-        made = attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
+            return [_expanded(kernels.attend(w, step), w)]
+        made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
     def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
@@ -197,9 +189,11 @@ class Rows:
 
     def activation(self, op: Operation) -> list[Op]:
         """The activation function, if no matmul does it."""
-        if op.part == EXPERTS:
-            return self.routing.activation()
-        return [] if self.step.fused else [activation_function(self.mlp, self.step, self.tokens, op.features)]
+        if self.step.fused:
+            return []
+        routed = op.part == EXPERTS
+        row = kernels.activation_function(self.mlp, self.step, self._pairs if routed else self.tokens, op.features)
+        return [self._as_part(ACTIVATE, row) if routed else row]
 
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
@@ -207,18 +201,65 @@ class Rows:
         return [row, *self._exchange()]
 
     def experts(self, op: Operation) -> list[Op]:
-        """One matmul per touched expert."""
-        return [self.routing.matmul(op)]
+        """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
+
+        Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
+        """
+        step, pairs, touched, matrices = self.step, self._pairs, self._touched, op.matrices
+        inputs, outputs, bias = matrices[0].inputs, op.features, summed(m.outputs for m in matrices) if op.vectors else 0
+        part = DOWN if matrices[0].name == "down" else UP
+        stores = matrices[0].outputs if part == UP and step.fused else outputs
+        if step.formats:
+            each = kernels.matrix_bytes(step, matrices) + ceil_div(bias * step.weight_bits, 8)
+            weights = stored(WEIGHTS, READ, floor(touched * each), 8)
+        else:
+            weights = stored(WEIGHTS, READ, floor(touched * (inputs * outputs + bias)), step.weight_bits)
+        accesses = (activation(READ, pairs * inputs, step), weights, activation(WRITE, pairs * stores, step))
+        flops = 2 * pairs * inputs * outputs
+        work = matmul_work(step.dtype, flops)
+        kernel = Kernel(op.kernel, step.dtype, accesses, flops=flops, executed_flops=flops, work=work, needed=work)
+        groups = max(round(plain(touched)), 1)
+        w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
+        return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, *kernels.product_timed(w, step, kernels.widest(step, matrices))))]
 
     def combine(self, op: Operation) -> list[Op]:
-        """The way back, and the weighted sum."""
-        return [*self._exchange(), self.routing.weighted_sum()]
+        """The way back, and the weighted sum of the results of each token's experts."""
+        step, pairs, hidden = self.step, self._pairs, self.model.hidden
+        rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
+        return [*self._exchange(), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+
+    @property
+    def _experts(self) -> MoeMlp:
+        assert isinstance(self.mlp, MoeMlp)
+        return self.mlp
+
+    @property
+    def _pairs(self) -> Number:
+        """Pairs of token and expert on one GPU of an expert-parallel group: its share of all."""
+        return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
+
+    @property
+    def _touched(self) -> Number:
+        """Experts of one GPU that a token picks, on average."""
+        return expected_touched(self._experts.experts, self._experts.experts_per_token, self.step.all_tokens) / self.step.split.ep
+
+    def _as_part(self, part: str, op: Op) -> Op:
+        """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
+        mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
+        if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
+            return op
+        own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
+        sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
+        w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
+        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, ("triton-moe", "trtllm-moe"))))
 
     def _exchange(self) -> list[Op]:
         ep, step = self.step.split.ep, self.step
         assert isinstance(self.mlp, MoeMlp)
         sent = step.tokens * self.mlp.experts_per_token * self.model.hidden
-        return [] if ep == 1 else [collective(ALL_TO_ALL, ep, sent, step)]
+        return [] if ep == 1 else [kernels.collective(ALL_TO_ALL, ep, sent, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
@@ -231,70 +272,15 @@ def _expanded(op: Op, w: Attention) -> Op:
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
 
 
-def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Number) -> list[Op]:
-    """RoPE over ``rotated`` elements per token, and ``kept`` elements per token written to the cache; one kernel if fused."""
-    tokens = step.tokens
-    written = stored(CACHE, WRITE, tokens * kept, step.kv_bits)
-    if step.fused and step.cached and rotated:
-        moved = queries + kept
-        elements, like = (tokens * moved, tokens * queries), ("scale", "torch-scale", tokens, moved)
-        return [stream("RoPE and KV write", step, "rotate", elements, like, more=(written,))]
-    ops = []
-    if rotated:
-        ops.append(stream("RoPE", step, "rotate", (tokens * rotated,) * 2, ("scale", "torch-rope", tokens, rotated)))
-    if step.cached:
-        like = ("scale", "torch-scale", tokens, kept)
-        ops.append(stream("KV write", step, "copy", (tokens * kept, None), like, more=(written,), strided=True))
-    return ops
+def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
+    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
 
+    E (1 - (1 - k / E)^T).
 
-def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
-    """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
-
-    A single query sees the last ``window`` keys only: they are all the kernel is given.
+    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
+    (2.0, 5.469, 222.4)
     """
-    window = w.window
-    if w.n == 1:
-        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None, packed=True)
-    rows = w.row_group * w.n
-    [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
-    accesses: tuple[Access, ...] = tuple(
-        in_bits(access, CACHE if step.kv_len > step.n else FRESH, step.kv_bits) if access.tensor in ("K", "V") else access
-        for access in kernel.accesses
-        if not (latent and access.tensor == "V")
-    )
-    if sinks:
-        accesses = (*accesses, stored(WEIGHTS, READ, sinks, step.weight_bits))
-    fp8 = w.n == 1 and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
-    form = DTYPES["fp8"] if fp8 else None
-    name = "attention" if window is None else f"attention, window {plain(window)}"
-    timed = _latent_timed(w, step) if latent else _timed(w, step, form)
-    return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), timed, form)
-
-
-def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
-    """``form``: what it multiplies in, if that is narrower than the activations."""
-    if form is None:
-        same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
-        return Timed("attention", w, None, "" if same else _no_cache_kernel(step))
-    sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
-    return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
-
-
-def _latent_timed(w: Attention, step: ModelPass) -> Timed:
-    """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
-    sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
-    obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
-    cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
-    return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
-
-
-def _no_cache_kernel(step: ModelPass) -> str:
-    return f"no kernel with a {step.kv_bits}-bit {'integer ' if step.integer_kv else ''}cache is calibrated"
-
-
-def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
-    """A norm of ``rows`` vectors with learned weights."""
-    layer = (kind or model.norm) == "layer"
-    like = ("norm", "torch-layer-norm" if layer else "torch-rms-norm", rows, cols)
-    return stream(name, step, "layer norm" if layer else "norm", (rows * cols,) * 2, like, weights=cols * (2 if layer else 1))
+    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
+    if is_traced(experts, per_token, tokens):
+        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
+    return value

@@ -99,7 +99,7 @@ def draft_bytes(model: ModelSpec, published: bool) -> Number:
 
     Each has a table and a head of its own, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
     """
-    step = ModelPass(DECODE, EVERY_EXPERT, 1, 1, published=published)
+    step = ModelPass(DECODE, EVERY_EXPERT, 1, 1, weights_from_file=published)
     ends = sum(2 * (2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden) for _ in model.draft)
     return ends + sum(total_bytes(layer_ops(layer, model, step), WEIGHTS) for layer in model.draft)
 

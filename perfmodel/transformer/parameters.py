@@ -18,10 +18,8 @@ from perfmodel.transformer.layer import (
     NORMS,
     ROUTER,
     Operation,
-    attention_operations,
     first_operations,
     last_operations,
-    mlp_operations,
     operations,
     summed,
     weights,
@@ -35,7 +33,7 @@ def attention_matrices(hidden: Number, attention: GroupedAttention | LatentAtten
     >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))
     41943040
     """
-    return weights(matrix for op in attention_operations(attention, hidden) for matrix in op.matrices)
+    return _weights(hidden, Layer(attention, DenseMlp(0)), ATTENTION)
 
 
 def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
@@ -44,7 +42,12 @@ def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
     >>> mlp_matrices(4096, 11008, gated=True)
     135266304
     """
-    return weights(matrix for op in mlp_operations(DenseMlp(width, gated), hidden) for matrix in op.matrices)
+    return _weights(hidden, Layer(GroupedAttention(1, 1, 1), DenseMlp(width, gated)), MLP)
+
+
+def _weights(hidden: Number, layer: Layer, group: str) -> Number:
+    found = operations(ModelSpec("", "", hidden, 0, (layer,)), layer)
+    return weights(matrix for op in found for matrix in op.matrices if matrix.group == group)
 
 
 def _learned(found: Sequence[Operation], part: str) -> Number:
@@ -81,7 +84,7 @@ def inactive_experts(spec: ModelSpec) -> Number:
     idle: Number = 0
     for layer, count in spec.layer_kinds:
         if isinstance(mlp := layer.mlp, MoeMlp):
-            one = _learned(mlp_operations(replace(mlp, experts=1), spec.hidden), EXPERTS)
+            one = _learned(operations(spec, replace(layer, mlp=replace(mlp, experts=1))), EXPERTS)
             idle += (count * (mlp.experts - mlp.experts_per_token)) * one
     return idle
 

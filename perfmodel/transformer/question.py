@@ -28,7 +28,7 @@ def _size_of(name: str, text: str | None) -> int:
 
 
 def _has_temporaries(asked: MemoryQuestion) -> bool:
-    from perfmodel.transformer.training.state import optimizer_named
+    from perfmodel.transformer.training.question import optimizer_named
 
     return bool(optimizer_named(asked.optimizer).temporary)
 
@@ -74,26 +74,19 @@ class MemoryQuestion(Question):
     def training(self, model: ModelSpec) -> TrainingConfig:
         """The step of ``model``; a length that is not given fits it."""
         from perfmodel.transformer.step import TRAIN, default_length
-        from perfmodel.transformer.training.checks import recompute_named
-        from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig
+        from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig, recompute_named
 
-        return TrainingConfig(
-            model=model,
-            batch=self.batch,
-            n=default_length(model, TRAIN) if self.n is None else self.n,
-            micro_batch=self.micro_batch,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            recompute=recompute_named(self.recompute),
-            flash=self.flash,
-            lora=self.lora,
-            dropout=self.dropout,
-            parallel=Parallel(self.tp, self.sp, self.pp, self.interleave, self.cp, self.ep, self.dp, self.zero),
-            gradients=self.gradients,
-            gradient_life=self.gradient_life,
-            lora_targets=ALL if self.lora_targets is None else self.lora_targets,
-            fused_optimizer=self.fused_optimizer,
-        )
+        made: dict[str, Any] = {
+            "model": model,
+            "n": default_length(model, TRAIN) if self.n is None else self.n,
+            "recompute": recompute_named(self.recompute),
+            "lora_targets": ALL if self.lora_targets is None else self.lora_targets,
+        }
+        return TrainingConfig(**self._same(TrainingConfig) | made, parallel=Parallel(**self._same(Parallel)))
+
+    def _same(self, record: Any) -> dict[str, Any]:
+        """Options by the fields of ``record`` that have their names."""
+        return {one.name: getattr(self, one.name) for one in fields(record) if hasattr(self, one.name)}
 
 
 def _of_training(name: str, help: str = "") -> Any:
@@ -134,32 +127,18 @@ class PhaseQuestion(Question):
     @property
     def trains(self) -> bool:
         """Whether a training step is asked for."""
-        from perfmodel.transformer.step import TRAIN
-
-        return self.phase == TRAIN
+        return self.phase == "train"
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
-        form = dtype_on(self.dtype, device)
-        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
-        return Request(
-            model=model,
-            device=device,
-            phase=self.phase,
-            batch=self.batch,
-            n=n,
-            kv_len=kv_len,
-            dtype=form,
-            fused=self.fused,
-            graph=self.graph,
-            cached=self.kv_cache,
-            split=Split(self.tp, self.ep, self.pp),
-            reserve=_size_of("reserve", self.reserve),
-            **formats(model, form, self.weights_dtype, self.kv_dtype),
-        ).check()
+        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
+        options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options |= {"reserve": _size_of("reserve", self.reserve), **formats(model, form, self.weights_dtype, self.kv_dtype)}
+        sizes = lengths(model, self.phase, self.n, self.kv_len)
+        return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
 
 @dataclass(frozen=True, slots=True)

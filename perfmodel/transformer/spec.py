@@ -67,16 +67,12 @@ class LatentAttention:
     bias: bool = False
 
     window: ClassVar[None] = None
+    kind: ClassVar[str] = "MLA"
 
     @property
     def kept(self) -> Number:
         """Elements that a layer's cache keeps of one token."""
         return self.kv_lora_rank + self.qk_rope_head_dim
-
-    @property
-    def kind(self) -> str:
-        """MLA."""
-        return "MLA"
 
     @property
     def qk_head_dim(self) -> Number:

@@ -12,7 +12,7 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
-from perfmodel.transformer.spec import GroupedAttention, Layer, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -50,21 +50,18 @@ class Split:
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
-        for layer in model.layers:
-            self._check_layer(layer)
+        for layer, _ in model.layer_kinds:
+            self._check_layer(layer.attention, layer.mlp)
         return self
 
-    def _check_layer(self, layer: Layer) -> None:
-        heads = layer.attention.heads
-        if heads % self.tp:
-            fits = [tp for tp in range(1, min(heads, 64) + 1) if heads % tp == 0]
-            raise UsageError(f"--tp {self.tp} does not divide {heads} heads", f"one of {', '.join(map(str, fits))} does")
-        if isinstance(layer.attention, GroupedAttention):
-            kv_heads = layer.attention.kv_heads
-            if kv_heads % self.tp and self.tp % kv_heads:
-                raise UsageError(f"--tp {self.tp} and {kv_heads} KV heads: neither divides the other", "give another --tp")
-        if isinstance(layer.mlp, MoeMlp) and layer.mlp.experts % self.ep:
-            raise UsageError(f"--ep {self.ep} does not divide {layer.mlp.experts} experts", "give one that does")
+    def _check_layer(self, a: GroupedAttention | LatentAttention, mlp: DenseMlp | MoeMlp) -> None:
+        if a.heads % self.tp:
+            fits = [tp for tp in range(1, min(a.heads, 64) + 1) if a.heads % tp == 0]
+            raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", f"one of {', '.join(map(str, fits))} does")
+        if isinstance(a, GroupedAttention) and a.kv_heads % self.tp and self.tp % a.kv_heads:
+            raise UsageError(f"--tp {self.tp} and {a.kv_heads} KV heads: neither divides the other", "give another --tp")
+        if isinstance(mlp, MoeMlp) and mlp.experts % self.ep:
+            raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", "give one that does")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,8 @@ class ModelPass:
     ``integer_weights``, ``integer_kv``: those are integers, dequantised before they are multiplied; otherwise floats.
     ``tile_columns``: of the tiles with which the roof reckons.
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
-    ``published``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of the
-    weights has ``weight_bits``.
+    ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
+    the weights has ``weight_bits``.
     """
 
     phase: str
@@ -92,7 +89,7 @@ class ModelPass:
     tile_columns: int = TENSOR_TILE
     integer_weights: bool = False
     integer_kv: bool = False
-    published: bool = False
+    weights_from_file: bool = False
     formats: LayerFormats = ()
 
     def check(self) -> ModelPass:
@@ -155,30 +152,16 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
     return n, n + (DEFAULT_GENERATED if phase == GENERATE else 0) if kv_len is None else kv_len
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(ModelPass):
+    """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
-    ``integer_weights``, ``integer_kv``: as of a Step. ``weights_from_file``: nobody gave their format, and the model's file names one:
-    matrices are stored so, and ``weight_bits`` are those of the rest. ``reserve``: bytes of each GPU held back, as of a Layout.
+    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back, as of a Layout.
     """
 
     model: ModelSpec
     device: Device
-    phase: str
-    batch: int
-    n: int
-    kv_len: int
-    dtype: Dtype = DTYPES["fp16"]
-    weight_bits: int = 16
-    kv_bits: int = 16
-    fused: bool = False
     graph: bool | None = None
-    cached: bool = True
-    split: Split = field(default_factory=Split)
-    integer_weights: bool = False
-    integer_kv: bool = False
-    weights_from_file: bool = False
     reserve: int = 0
 
     def check(self) -> Request:
@@ -193,14 +176,13 @@ class Request:
 
     def step(self, phase: str, kv_len: int | None = None) -> ModelPass:
         """A prefill, over ``kv_len`` tokens if given, or a decode step that ends at ``kv_len``."""
-        n = self.n if phase == PREFILL else 1
-        length = self.kv_len if kv_len is None else kv_len
+        n, length = (self.n if phase == PREFILL else 1), (self.kv_len if kv_len is None else kv_len)
         if phase == PREFILL and self.phase == GENERATE:
             n = length = self.n if kv_len is None else kv_len
         if phase == DECODE and not self.cached:
             n = length
-        same = {name: getattr(self, name) for name in (one.name for one in fields(ModelPass)) if hasattr(self, name)}
-        return ModelPass(**{**same, "phase": phase, "n": n, "kv_len": length, "published": self.weights_from_file})
+        same = {one.name: getattr(self, one.name) for one in fields(ModelPass)}
+        return ModelPass(**{**same, "phase": phase, "n": n, "kv_len": length})
 
     def in_graph(self, phase: str) -> bool:
         """Whether a step of ``phase`` is launched as a CUDA graph."""
@@ -208,7 +190,7 @@ class Request:
 
 
 def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype: str | None) -> dict[str, Any]:
-    """Fields of a Request that say how weights and cache are stored: as given, else as the model's file says, else as ``dtype``."""
+    """Fields of a pass that say how weights and cache are stored: as given, else as the model's file says, else as ``dtype``."""
     published = stored_as_published(model, weights_dtype)
     weights = native_dtype(model) if published else weights_dtype
     return {

@@ -16,7 +16,7 @@ from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.remat.chain import TorchChain, peak_bytes
+from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
@@ -27,13 +27,14 @@ from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.transformer.training.tape import attention_peak
+from perfmodel.validation.cases import SDPA_BACKENDS
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
 TRAIN = "train"
 ATTENTION_OF_TRAINING = ("eager", "sdpa")
-BACKENDS = {"CUDNN_ATTENTION": "torch-sdpa-cudnn", "FLASH_ATTENTION": "torch-sdpa-flash", "EFFICIENT_ATTENTION": "torch-sdpa-efficient"}
-"""What PyTorch's scaled_dot_product_attention ran, by the names of its backends; the fastest calibrated one if a record does not say."""
+BACKENDS = {backend: implementation for implementation, backend in SDPA_BACKENDS.items()}
+"""What a training step ran, by PyTorch's name of it; the fastest calibrated one if a record does not say."""
 ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 """Fused attention of the steps that an implementation runs."""
 
@@ -198,7 +199,7 @@ def _attention_peak(record: Record, device: Device) -> float:
 def _chain_peak(record: Record, device: Device) -> float:
     s = record.shape
     layers, d, rows, segments = (int(s[name]) for name in ("layers", "d", "batch", "segments"))
-    return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
+    return float(peak_bytes(layers, d, rows, DTYPES[record.dtype], device, relu=bool(s["relu"]), segments=segments))
 
 
 def training_of(record: Record) -> TrainingConfig:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
-from typing import Any, Literal
+from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
@@ -24,7 +24,7 @@ from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, group_key, held_out, profiled
-from perfmodel.validation.statistics import quantile
+from perfmodel.validation.statistics import Residual, interval, quantile
 
 FOLDS = 5
 FEWEST = 10
@@ -33,10 +33,6 @@ LEAST_SHARED = 1000
 """Points times parameters from which other processes are worth their start."""
 FEWEST_OWN = 4
 """Points of an architecture below which the residuals of the others' own fits count, too."""
-LOW, HIGH = 0.08, 0.92
-NORMAL_90 = 1.2816
-STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
-"""One-sided 90 % quantiles by degrees of freedom. Source: Student's t distribution, any table of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +176,17 @@ def calibrate(
     result: dict[str, list[Calibration]] = {}
     elsewhere: dict[Family, list[Residual]] = {}
     grouped = points(records, devices)
-    tasks = {key: effort.thinned(_to_fit(own)) for key, own in grouped.items() if not _too_few(key, own)}
+    lacking = {key: too_few((point.record for point in own), find_model(key[3])) for key, own in grouped.items()}
+    tasks = {key: _to_fit(own, effort) for key, own in grouped.items() if not lacking[key]}
     finished = _FitProgress(tasks, progress, done)
     ahead = _solved_ahead(tasks, effort, jobs, finished)
     for key, listed in grouped.items():
-        if missing := _too_few(key, listed):
-            progress(f"{'/'.join(key[:3])} on {key[4]}: {missing}")
+        if lacking[key]:
+            progress(f"{'/'.join(key[:3])} on {key[4]}: {lacking[key]}")
             continue
         own = [replace(point, device=current[point.device.id]) for point in listed]
         own = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
-        known = effort.thinned(_to_fit(own))
+        known = _to_fit(own, effort)
         if key not in ahead:
             ahead[key] = solved(known, effort)
             finished(key)
@@ -207,12 +204,8 @@ def calibrate(
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
 
 
-def _to_fit(own: Sequence[FitPoint]) -> list[FitPoint]:
-    return [point for point in own if not held_out(point.record)]
-
-
-def _too_few(key: Key, own: Sequence[FitPoint]) -> str:
-    return too_few((point.record for point in own), find_model(key[3]))
+def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
+    return effort.thinned([point for point in own if not held_out(point.record)])
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
@@ -239,33 +232,27 @@ class _FitProgress:
 
 
 def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, finished: _FitProgress) -> dict[Key, Solved]:
-    """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
+    """The fits that call for no other, in up to ``jobs`` processes: all but those of composites, largest first so that none ends late."""
     plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: finished.work[key], reverse=True)
     if jobs < 2 or sum(finished.work[key] for key in plain) < LEAST_SHARED:
         return {}
     found: dict[Key, Solved] = {}
-    for key, result in _in_parallel({key: (tasks[key], effort) for key in plain}, jobs):
-        found[key] = result
-        finished(key)
+    with ProcessPoolExecutor(min(jobs, len(plain)), get_context("spawn"), _dies_at_once) as pool:
+        before = set(active_children())
+        try:
+            futures = {pool.submit(solved, tasks[key], effort): key for key in plain}
+            for future in as_completed(futures):
+                found[futures[future]] = future.result()
+                finished(futures[future])
+        except BaseException:  # the first error, or Ctrl-C, ends all processes
+            for child in set(active_children()) - before:
+                child.terminate()
+            raise
     return found
 
 
 def _dies_at_once() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: only the first has something to say
-
-
-def _in_parallel(tasks: Mapping[Key, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Key, Solved]]:
-    """``solved`` of each task's arguments in up to ``jobs`` processes; the first error, or leaving the loop, ends all of them."""
-    with ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), _dies_at_once) as pool:
-        before = set(active_children())
-        try:
-            futures = {pool.submit(solved, *task): key for key, task in tasks.items()}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            for child in set(active_children()) - before:
-                child.terminate()
-            raise
 
 
 def with_lent(own: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
@@ -308,36 +295,3 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
     """``block`` with the interval of its family on all architectures where its own points are too few for one."""
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
-
-
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """log(measured / predicted) of a point, and which points err alike."""
-
-    value: float
-    group: str
-
-
-def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
-    """Measured / predicted at both ends.
-
-    >>> interval([Residual(0.1, "a"), Residual(0.1, "b"), Residual(0.1, "c")])
-    (1.1052, 1.1052)
-    """
-    groups: dict[str, list[float]] = {}
-    for residual in residuals:
-        groups.setdefault(residual.group, []).append(residual.value)
-    low, high = (quantile([quantile(values, share) for values in groups.values()], share) for share in (LOW, HIGH))
-    beyond = (high - low) / 2 * (stretch(len(groups)) - 1)
-    low, high = low - beyond, high + beyond
-    return round(math.exp(low), 4), round(math.exp(high), 4)
-
-
-def stretch(groups: int) -> float:
-    """By which the prediction interval of ``groups`` observations is wider than the normal quantiles of their deviation.
-
-    >>> [round(stretch(groups), 2) for groups in (2, 5, 9, 10)]
-    [2.94, 1.31, 1.15, 1.0]
-    """
-    student = STUDENT_90.get(groups - 1)
-    return 1.0 if student is None else student / NORMAL_90 * math.sqrt(1 + 1 / groups)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
-from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
+from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark
+from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 
 if TYPE_CHECKING:
-    from perfmodel.validation.cuda.cases import KernelCase
+    from perfmodel.validation.cases import KernelCase
     from perfmodel.validation.cuda.microbench import ProbeResult
-    from perfmodel.validation.libraries import LibraryCase
 
 Progress = Callable[[str], None]
 RECORDS = "perfmodel's measurement records, perfmodel/validation/measured"
@@ -167,23 +168,13 @@ def this_machine(
     check_names(implementations)
     from perfmodel.validation.run import best_backend
 
-    if best_backend() == "cuda":
-        return _gpu(find_device, hardware, implementations, progress, options)
-    if implementations:
-        raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
-    from perfmodel.validation.cpu.cases import measure
+    if best_backend() != "cuda":
+        if implementations:
+            raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
+        from perfmodel.validation.cpu.cases import measure
 
-    device, raws = measure(progress, options.on_record, options.earlier)
-    return Calibrated(device, [], device.calibration, [], raws)
-
-
-def _gpu(
-    find_device: Callable[[str], Device],
-    hardware: str | None,
-    implementations: Sequence[str],
-    progress: Progress,
-    options: CalibrationOptions,
-) -> Calibrated:
+        device, raws = measure(progress, options.on_record, options.earlier)
+        return Calibrated(device, [], device.calibration, [], raws)
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
 
@@ -270,7 +261,7 @@ def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Pro
     return step
 
 
-def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
+def _library_cases(names: Sequence[str], quick: bool) -> list[KernelCase]:
     from perfmodel.validation.libraries.measure import FAMILIES, cases
 
     found = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
@@ -300,43 +291,3 @@ def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
             if known is None or known.kind == "measured":
                 device = replace(device, launch_overhead=replace(device.launch_overhead, **{level: quantity}))
     return device
-
-
-# The profile's text
-
-
-def profile_text(device: Device) -> str:
-    """``device`` as a profile that reads back to the same device: a key per line, its value in flow style."""
-    lines = []
-    for part in fields(device):
-        value = getattr(device, part.name)
-        if value is None or value in ([], {}):
-            continue
-        if isinstance(value, list) and part.name != "notes":
-            lines += [f"{part.name}:", *(f"  - {_flow(item)}" for item in value)]
-        elif isinstance(value, dict):
-            lines += [f"{part.name}:", *(f"  {name}: {_flow(item)}" for name, item in value.items())]
-        else:
-            lines.append(f"{part.name}: {_flow(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _flow(value: object) -> str:
-    """``value`` as YAML on one line. ``number`` of a quantity is left out: reading computes it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        known = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "number"}
-        return _flow({name: item for name, item in known.items() if item is not None and item not in ([], {})})
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_flow(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return _number(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-
-
-def _number(value: float) -> str:
-    """A float that YAML 1.1 reads as one: with a point and, in an exponent, a sign."""
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    if not exponent:
-        return text
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent if exponent[0] in '+-' else '+' + exponent}"

@@ -12,7 +12,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
-from perfmodel.timing.predict import FallbackDevices, Prediction, added, lower_bound_s, predict, roof_s
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
 from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
@@ -167,9 +167,10 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     if profiled(record):
         raise UnavailableError("one run under a profiler: counters, no time to predict")
     if record.workload != "attention" or record.direction != "both":
-        return predict(case, record.workload, record.dtype, device, lower_s, fallbacks)
+        return predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
-    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallbacks) for one in passes])
+    asked = [TimeRequest(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallbacks) for one in passes]
+    return added([predict(one) for one in asked])
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

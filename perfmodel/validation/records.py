@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from perfmodel.catalog import parse_json, read_json
 from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
+from perfmodel.core.files import parse_json, read_json
 from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
-from perfmodel.timing.predict import FallbackDevices, kernels_of, roof_s
+from perfmodel.timing.predict import FallbackDevices, kernels_of
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.records import as_record, held_out, profiled
 from perfmodel.validation.statistics import quantile
@@ -54,7 +53,17 @@ def run(backend: str, find_device: Callable[[str], Device], hardware: str | None
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
     if counters and backend != "cuda":
         raise UsageError(f"--counters with --backend {backend}", "hardware counters are read on a GPU, with --backend cuda")
-    return {"cuda": _cuda, "cpu": _cpu, "simulator": _simulator}[backend](find_device, hardware, counters, progress)
+    if backend == "cuda":
+        return _cuda(find_device, hardware, counters, progress)
+    if backend == "simulator":
+        from perfmodel.validation.simulator import counted
+
+        return ValidationRun("simulator", counts=counted(progress))
+    from perfmodel.validation.cpu.cases import measure
+
+    device, raws = measure(progress)
+    device = device if hardware is None else find_device(hardware)
+    return ValidationRun("cpu", device, _rows(raws, device))
 
 
 def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
@@ -76,20 +85,6 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
         failures.append(error.message)
     rows = _rows(raws, device)
     return ValidationRun("cuda", device, rows, counts_of(rows), failures)
-
-
-def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    from perfmodel.validation.cpu.cases import measure
-
-    device, raws = measure(progress)
-    device = device if hardware is None else find_device(hardware)
-    return ValidationRun("cpu", device, _rows(raws, device))
-
-
-def _simulator(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    from perfmodel.validation.simulator import counted
-
-    return ValidationRun("simulator", counts=counted(progress))
 
 
 def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[RecordRow]:
@@ -186,6 +181,7 @@ def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if held_out(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
+    roofs = [row.share_of_roof for row in known]
     return GroupScore(
         hardware,
         name,
@@ -195,22 +191,9 @@ def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
         scored([abs(row.error) for row in known if row.error is not None]),
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
-        _errors(known, lambda row: roof_s(*_case_and_device(row))),
+        Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
         _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
     )
-
-
-def _case_and_device(row: RecordRow) -> tuple[Case, Device]:
-    assert row.case is not None
-    assert row.device is not None
-    return row.case, row.device
-
-
-def _errors(rows: list[RecordRow], seconds: Callable[[RecordRow], float]) -> Score:
-    try:
-        return scored([abs(seconds(row) / row.record.time_s.median - 1) for row in rows])
-    except PerfmodelError:
-        return Score()
 
 
 def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
@@ -218,7 +201,7 @@ def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
     if len(known) < len(MODEL.parameters):
         return Score()
     try:
-        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_case_and_device(row)]}
+        seen = {id(row): terms(kernels_of(row.case), row.device) for row in (*known, *judged) if row.case and row.device}
     except PerfmodelError:  # a collective, a step of a model
         return Score()
 

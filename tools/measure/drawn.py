@@ -16,7 +16,8 @@ from random import Random
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries import HELD_OUT, LibraryCase, load_torch
+from perfmodel.validation.cases import HELD_OUT, KernelCase
+from perfmodel.validation.libraries import load_torch
 from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
 from tools.measure.hardware import current_profile
 
@@ -111,7 +112,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def drawn(seed: int) -> Iterator[LibraryCase]:
+def drawn(seed: int) -> Iterator[KernelCase]:
     """Cases without end; the same for the same seed."""
     random = Random(seed)
     while True:
@@ -119,7 +120,7 @@ def drawn(seed: int) -> Iterator[LibraryCase]:
             for workload, name, direction, draw in FAMILIES:
                 dtype = random.choice(("bf16", "fp16")) if workload != "copy" else "bf16"
                 role = f"drawn with seed {seed}, {kind}; {HELD_OUT}"
-                yield LibraryCase(workload, name, draw(random, kind), dtype, direction, role)
+                yield KernelCase(workload, name, draw(random, kind), dtype, direction, role)
 
 
 def main(arguments: list[str]) -> None:
@@ -128,7 +129,7 @@ def main(arguments: list[str]) -> None:
     hardware = arguments[3] if len(arguments) > 3 else current_profile(load_torch())
     end = time.monotonic() + seconds
 
-    def until() -> Iterator[LibraryCase]:
+    def until() -> Iterator[KernelCase]:
         for case in drawn(seed):
             if time.monotonic() > end:
                 return
@@ -140,7 +141,7 @@ def main(arguments: list[str]) -> None:
             records.write(as_line(record))
             records.flush()
 
-        def skip(case: LibraryCase, reason: str) -> None:
+        def skip(case: KernelCase, reason: str) -> None:
             row = {"implementation": case.implementation, "pass": case.direction, "shape": case.shape, "reason": reason}
             skipped.write(json.dumps(row) + "\n")
             skipped.flush()

@@ -13,7 +13,8 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import FORWARD
-from perfmodel.validation.libraries import LibraryCase, load_torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import load_torch
 from perfmodel.validation.libraries.kernels import find
 
 
@@ -29,15 +30,15 @@ class Launch:
     duration_s: float
 
 
-def launches(cases: Iterable[LibraryCase]) -> list[tuple[LibraryCase, list[Launch]]]:
+def launches(cases: Iterable[KernelCase]) -> list[tuple[KernelCase, list[Launch]]]:
     """The kernels of each case that runs, in order; a case that does not run is left out."""
     torch = load_torch()
     module = import_module("torch.profiler")
-    ran: dict[str, LibraryCase] = {}
+    ran: dict[str, KernelCase] = {}
     with module.profile(activities=[module.ProfilerActivity.CPU, module.ProfilerActivity.CUDA]) as found:
         for number, case in enumerate(cases):
             try:
-                prepared = find(case).prepare(case, torch)
+                prepared = find(case)(case, torch)
                 with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
                     prepared.run()
                     torch.cuda.synchronize()

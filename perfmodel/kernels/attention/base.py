@@ -14,14 +14,6 @@ from perfmodel.kernels.attention.loops import Move
 from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visible_rows, visible_scores, visited_scores
 
 
-def _never(w: Attention) -> bool:
-    return False
-
-
-def _as_it_is(w: Attention, device: Device, tile: Tile) -> Tile:
-    return tile
-
-
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How an algorithm cuts its loops.
@@ -36,13 +28,9 @@ class Tiling:
     default: Callable[[Attention, Device, int, str], Tile | None]
     sram_elements: Callable[[Attention, Tile, str], Number]
     resident: dict[str, str]
-    complete: Callable[[Attention, Device, Tile], Tile] = _as_it_is
+    complete: Callable[[Attention, Device, Tile], Tile] = lambda w, device, tile: tile
     in_sram: bool = True
-    settles_work: Callable[[Attention], bool] = _never
-
-
-def _no_obstacle(w: Attention, direction: str) -> str | None:
-    return None
+    settles_work: Callable[[Attention], bool] = lambda w: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +55,7 @@ class Algorithm:
     walk: Callable[[Attention, Tile, str], Iterator[Move]]
     tiling: Tiling | None = None
     aliases: tuple[str, ...] = ()
-    obstacle: Callable[[Attention, str], str | None] = _no_obstacle
+    obstacle: Callable[[Attention, str], str | None] = lambda w, direction: None
     pays_while: tuple[str, Callable[[int, Tile], float]] | None = None
 
 
@@ -77,6 +65,8 @@ MASK_VECTOR = 1
 SCALE_VECTOR = 1
 DROPOUT_VECTOR = 2
 """Compare and scale; drawing the random number is not counted."""
+FUSED_VECTOR = f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
+"""What vector operations count in a fused kernel, in words."""
 
 
 def fused_vector_work(w: Attention) -> int:

@@ -94,10 +94,6 @@ class Tally:
         return Tally(self.rows - other.rows, self.seeing - other.seeing, self.scores - other.scores, self.visible - other.visible)
 
 
-def _triangle(x: int) -> int:
-    return x * (x + 1) // 2 if x > 0 else 0
-
-
 @dataclass(frozen=True, slots=True)
 class BlockGrid:
     """Blocks of one walk and what a mask leaves of them."""
@@ -122,7 +118,7 @@ class BlockGrid:
     def _beyond(self, row: int, key: int) -> int:
         """Visible scores above ``row`` and from ``key`` on, were there keys without end."""
         queries, rest = divmod(row, self.group)
-        whole = _triangle(queries + self.reach - key) - _triangle(self.reach - key)
+        whole = every(max(queries + self.reach - key, 0) + 1)[1] - every(max(self.reach - key, 0) + 1)[1]
         return self.group * whole + rest * max(queries + self.reach + 1 - key, 0)
 
     def block(self, i: int, j: int) -> Tally:

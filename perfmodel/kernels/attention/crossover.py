@@ -46,23 +46,23 @@ class Crossover:
     first_sram_bytes: int | None
 
 
-def crossover(algorithm: Algorithm, standard: Algorithm, w: Attention, device: Device, sram_bytes: int, measure: str) -> Crossover:
+def crossover(algorithm: Algorithm, w: Attention, device: Device, sram_bytes: int, measure: str) -> Crossover:
     """Borders of ``algorithm`` around the workload ``w``, forward pass; accesses in bytes or time at the roof."""
-    amount = MEASURES[measure]
+    amount, standard = MEASURES[measure], find("standard")
 
     def wins(n: int, d: int, m: int) -> bool:
         keys = n if w.kv_len == w.n else w.kv_len
         shape = replace(w, n=n, kv_len=keys, d=d, dv=d if w.dv == w.d else w.dv)
         try:
-            tiled = evaluate(algorithm, shape, device, FORWARD, m, None, None)
+            tiled = evaluate(algorithm, shape, device, FORWARD, m)
         except UsageError:  # not even one row fits
             return False
-        return amount(tiled) < amount(evaluate(standard, shape, device, FORWARD, m, None, None))
+        return amount(tiled) < amount(evaluate(standard, shape, device, FORWARD, m))
 
     law, last_d_by_law = None, None
     if algorithm.pays_while is not None and measure == "accesses":
         law, limit = algorithm.pays_while
-        tile = evaluate(algorithm, w, device, FORWARD, sram_bytes, None, None).tile
+        tile = evaluate(algorithm, w, device, FORWARD, sram_bytes).tile
         last_d_by_law = limit(sram_bytes // w.dtype.size, tile) if tile and row_tiles(w, tile.br) > 1 else None
     return Crossover(
         algorithm,
@@ -84,7 +84,7 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
     if not tiled or comparison.sram_bytes is None:
         raise UsageError("--crossover compares tiled algorithms with standard attention, forward", "add --algorithm flash")
     w, device, m = comparison.workload, comparison.device, comparison.sram_bytes
-    return [crossover(algorithm, find("standard"), w, device, m, measure) for algorithm in tiled for measure in MEASURES]
+    return [crossover(algorithm, w, device, m, measure) for algorithm in tiled for measure in MEASURES]
 
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:

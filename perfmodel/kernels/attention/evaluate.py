@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfmodel.core.arith import Number, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, tensor_bytes
@@ -18,7 +17,7 @@ from perfmodel.core.trace import FormulaStep, Trace, plain
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import paper_tile_edges
 from perfmodel.kernels.attention.base import Algorithm, key_rows_stored, seeing_rows, seen_keys
-from perfmodel.kernels.attention.tiles import choose_tile
+from perfmodel.kernels.attention.tiles import fitting_tile
 from perfmodel.kernels.attention.walk import visible_scores
 
 BOTH = "both"
@@ -57,10 +56,17 @@ def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | Non
 
 
 def evaluate(
-    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int | None, br: int | None, bc: int | None
+    algorithm: Algorithm,
+    w: Attention,
+    device: Device,
+    direction: str,
+    sram_bytes: int | None = None,
+    br: int | None = None,
+    bc: int | None = None,
 ) -> AttentionResult:
     """One pass of ``algorithm``. UsageError if a given tile does not fit, UnavailableError if the device lacks the dtype."""
-    return evaluate_tile(algorithm, w, device, direction, choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc))
+    tile = fitting_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
+    return evaluate_tile(algorithm, w, device, direction, algorithm.tiling.complete(w, device, tile) if algorithm.tiling else tile)
 
 
 def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> AttentionResult:
@@ -209,10 +215,6 @@ def _traced_tile(trace: Trace, tile: Tile | None, w: Attention, m: Number | None
         if (plain(br), plain(bc)) == (tile.br, tile.bc) and tile.origin.startswith("B_c"):
             columns = trace.define("B_c", "tile columns", bc, f"Dao et al. 2022, Algorithm 1, line 1: {tile.origin}")
             rows = trace.define("B_r", "tile rows", minimum(columns, w.d), "Dao et al. 2022, Algorithm 1, line 1")
-            named_edges: dict[str, Any] = {"br": rows, "bc": columns}
-            return replace(tile, **named_edges)
-    edges: dict[str, Any] = {
-        "br": trace.symbol("B_r", tile.br, "tile rows", tile.origin),
-        "bc": trace.symbol("B_c", tile.bc, "tile columns", tile.origin),
-    }
-    return replace(tile, **edges)
+            return replace(tile, br=rows, bc=columns)
+    rows = trace.symbol("B_r", tile.br, "tile rows", tile.origin)
+    return replace(tile, br=rows, bc=trace.symbol("B_c", tile.bc, "tile columns", tile.origin))

@@ -6,12 +6,12 @@ closed forms of the algorithm against it, so it may use none of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL
+from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Tile
 from perfmodel.core.workload import Attention
 
 SCORES = ("S", "P", "dropped P", "dropout mask", "dP", "dS")
@@ -97,6 +97,19 @@ def moves(at: Tensors, step: str) -> Iterator[Move]:
 def zeros(at: Tensors, *names: str) -> Iterator[Move]:
     """Accumulators filled with zeros."""
     return (Move(ZERO_FILL, name, *at[name]) for name in names)
+
+
+def keys_outermost(
+    w: Attention, tile: Tile, step: str, stored: str, computes: Callable[[Head, range, range], bool] = Head.sees
+) -> Iterator[Move]:
+    """K_j, V_j stay, the query tiles that see them stream past, each with ``step``; then ``stored``. ``computes``: whether a pair runs."""
+    for head in heads(w):
+        for keys in cut(w.kv_len, tile.bc):
+            yield from moves(tensors(w, [head], (), keys), "K & V ->")
+            for rows in cut(len(head.rows), tile.br):
+                if computes(head, rows, keys):
+                    yield from moves(tensors(w, [head], rows, keys), step)
+            yield from moves(tensors(w, [head], (), keys), f"-> {stored}")
 
 
 def group_sum(w: Attention) -> Iterator[Move]:

@@ -8,9 +8,10 @@ a group is g row tiles of the walk, with the same keys: packing changes the tile
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, fields
 from functools import cache, partial
+from math import isqrt
 from pathlib import Path
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, maximum, minimum
@@ -63,11 +64,6 @@ class Density:
         return BlockCounts(rows, distinct, seeing, maximum(share(visited_scores(w, br, bc)), visible), visible)
 
 
-def _plain_text(name: str) -> str:
-    """``name`` as it may stand in a format string."""
-    return name.replace("{", "{{").replace("}", "}}")
-
-
 def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
     """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced.
 
@@ -76,17 +72,6 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
     group, heads = (w.row_group, 1) if w.causal else (1, w.row_group)
     reach = w.kv_len - w.n if w.causal else w.kv_len  # without a mask every row sees every key
     sizes = (group * w.n, w.kv_len, br, bc, reach, group)
-    return BlockCounts(*(heads * found for found in _of_grid(name, count, sizes, (w.n, w.kv_len, br, bc))))
-
-
-def _of_grid(
-    name: str, count: Callable[[BlockGrid], BlockCounts], sizes: tuple[Number, ...], shown: tuple[Number, ...]
-) -> tuple[Number, ...]:
-    """Fields of the counts of ``BlockGrid(*sizes)``, which depends on ``shown``."""
-    if is_traced(*sizes):
-        values = astuple(count(BlockGrid(*(int(plain(size)) for size in sizes))))
-        nodes = (f"[{field.name.replace('_', ' ')} of {_plain_text(name)}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
-        return tuple(template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
 
     @cache
     def checked(*sizes: int) -> tuple[int, ...]:
@@ -95,9 +80,17 @@ def _of_grid(
             raise UsageError(f"--pattern {name}: the causal mask hides every nonzero block", "include one on or below the diagonal")
         return astuple(counts)
 
-    if all(isinstance(size, int) for size in sizes):
-        return checked(*sizes)
-    return tuple(deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
+    found: Iterable[Number]
+    if is_traced(*sizes):
+        values = astuple(count(BlockGrid(*(int(plain(size)) for size in sizes))))
+        shown, plain_name = (w.n, w.kv_len, br, bc), name.replace("{", "{{").replace("}", "}}")
+        nodes = (f"[{field.name.replace('_', ' ')} of {plain_name}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
+        found = (template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
+    elif all(isinstance(size, int) for size in sizes):
+        found = checked(*sizes)
+    else:
+        found = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
+    return BlockCounts(*(heads * each for each in found))
 
 
 def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
@@ -142,7 +135,7 @@ def local_global(grid: BlockGrid) -> BlockCounts:
 
 def strided(grid: BlockGrid) -> BlockCounts:
     """|i - j| <= 1, and block columns 0, k, 2k, ... with k = ceil(sqrt(T_c)) (Child et al. 2019, arXiv 1904.10509)."""
-    step = _ceil_sqrt(grid.tc)
+    step = isqrt(grid.tc - 1) + 1
     others = without(multiples(step))
     band = grid.diagonal(-1, others) + grid.diagonal(0, others) + grid.diagonal(1, others)
     return _counts(band + grid.columns(step, int(ceil_div(grid.tc, step))), grid.columns(1, 1))
@@ -164,12 +157,6 @@ def butterfly(grid: BlockGrid) -> BlockCounts:
 def _counts(total: Tally, leftmost: Tally) -> BlockCounts:
     """``leftmost``: the first block of every row of blocks; what a row sees at all it sees there or right of it."""
     return BlockCounts(total.rows, leftmost.rows, leftmost.seeing, total.scores, total.visible)
-
-
-def _ceil_sqrt(x: int) -> int:
-    from math import isqrt
-
-    return isqrt(x - 1) + 1
 
 
 NAMED: dict[str, Callable[[BlockGrid], BlockCounts]] = {"local-global": local_global, "strided": strided, "butterfly": butterfly}
@@ -227,21 +214,17 @@ def block_pattern(sparsity: float | None, pattern: str | None) -> BlockPattern |
     if sparsity is not None and pattern is not None:
         raise UsageError("--sparsity and --pattern exclude each other", "give the share of nonzero blocks or which they are, not both")
     if sparsity is not None:
-        return _density(sparsity)
+        if not 0 < sparsity <= 1:
+            raise UsageError(f"--sparsity is {sparsity}", "give the share of nonzero blocks, above 0 and up to 1")
+        from fractions import Fraction
+
+        return Density(*Fraction(str(sparsity)).as_integer_ratio())  # the decimal that was typed, not its binary neighbour
     if pattern is None or pattern in NAMED:
         return None if pattern is None else Named(pattern)
     path = Path(pattern)
     if not pattern or ("/" not in pattern and not path.suffix and not path.exists()):
         raise UsageError(f"--pattern: no pattern is called {pattern!r}", f"{suggest(pattern, list(NAMED))}; or give the path of a file")
     return read_pattern(path)
-
-
-def _density(share: float) -> Density:
-    if not 0 < share <= 1:
-        raise UsageError(f"--sparsity is {share}", "give the share of nonzero blocks, above 0 and up to 1")
-    from fractions import Fraction
-
-    return Density(*Fraction(str(share)).as_integer_ratio())  # the decimal that was typed, not its binary neighbour
 
 
 def read_pattern(path: Path) -> Blocks:

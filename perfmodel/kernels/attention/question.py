@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import DataError, UsageError, suggest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
 
 DEFAULT_ALGORITHMS = ("standard", "flash")
+PASSES = {"forward": ["forward"], "backward": ["backward"], "both": ["forward", "backward"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,7 @@ class AttentionQuestion(Question):
 
     def passes(self) -> list[str]:
         """The single passes that are asked for; none where there is no such pass."""
-        from perfmodel.core.workload import FORWARD
-        from perfmodel.kernels.attention.request import PASSES
-
-        return PASSES.get(FORWARD if self.direction is None else self.direction, [])
+        return PASSES.get("forward" if self.direction is None else self.direction, [])
 
     def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
         """This question of one of the ``compared`` algorithms: without options that only others of them read."""
@@ -79,36 +77,20 @@ class AttentionQuestion(Question):
         if self.packed is not None and self.kv_heads in (None, heads):
             written = "--packed" if self.packed else "--unpacked"
             raise UsageError(f"{written} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
-        return Attention(
-            n=n,
-            kv_len=n if self.kv_len is None else self.kv_len,
-            d=d,
-            dv=d if self.dv is None else self.dv,
-            batch=1 if self.batch is None else self.batch,
-            heads=heads,
-            kv_heads=heads if self.kv_heads is None else self.kv_heads,
-            dtype=dtype_named("fp16" if self.dtype is None else self.dtype),
-            causal=bool(self.causal) or self.window is not None,
-            window=self.window,
-            splits=self.splits,
-            sparsity=block_pattern(self.sparsity, self.pattern),
-            mask=bool(self.mask),
-            masked_fill=bool(self.masked_fill),
-            dropout=self.dropout or 0.0,
-            unfused_scale=bool(self.unfused_scale),
-            printed_backward=bool(self.printed_backward),
-            packed=n == 1 if self.packed is None else self.packed,
-        ).check()
+        given = {one.name: value for one in fields(Attention) if (value := getattr(self, one.name, None)) is not None}
+        shape = {"n": n, "kv_len": n, "d": d, "dv": d, "kv_heads": heads, "packed": n == 1, **given}
+        dtype, pattern = dtype_named("fp16" if self.dtype is None else self.dtype), block_pattern(self.sparsity, self.pattern)
+        causal = bool(self.causal) or self.window is not None
+        return Attention(**{**shape, "dtype": dtype, "causal": causal, "sparsity": pattern, "dropout": self.dropout or 0.0}).check()
 
     def compare(self, device: Device) -> Comparison:
         """Evaluate every algorithm that was asked for on ``device``."""
-        from perfmodel.core.workload import FORWARD
         from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
-        from perfmodel.kernels.attention.request import PASSES, Comparison
+        from perfmodel.kernels.attention.request import Comparison
 
         w = self.workload()
         w = replace(w, dtype=replace(w.dtype, matmul_unit=device.matmul_unit(w.dtype.name, w.dtype.matmul_unit)))
-        direction = FORWARD if self.direction is None else self.direction
+        direction = "forward" if self.direction is None else self.direction
         if direction not in PASSES:
             raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(PASSES)))
         for name, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):

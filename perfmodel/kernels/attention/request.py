@@ -12,8 +12,6 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import Algorithm
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 
-PASSES = {FORWARD: [FORWARD], BACKWARD: [BACKWARD], BOTH: [FORWARD, BACKWARD]}
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -40,7 +38,7 @@ class Comparison:
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
-        return PASSES[self.direction]
+        return [FORWARD, BACKWARD] if self.direction == BOTH else [self.direction]
 
     def shown(self) -> list[AttentionResult]:
         """Results of the pass that was asked for: the sum where it was both."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from perfmodel.core.cost import Tile
@@ -81,12 +80,6 @@ def fa2_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> T
     return None
 
 
-def _powers_of_two(largest: int) -> Iterator[int]:
-    while largest:
-        yield largest
-        largest //= 2
-
-
 def tallest(rows: int) -> int:
     """Rows of the tallest tile for ``rows`` query rows: the next power of two, up to LARGEST_EDGE.
 
@@ -96,31 +89,14 @@ def tallest(rows: int) -> int:
     return min(1 << max(rows - 1, 0).bit_length(), LARGEST_EDGE)
 
 
-def largest_square_tile(fits: Callable[[Tile], bool], rows: int) -> Tile | None:
-    """The largest power-of-two square tile, up to LARGEST_EDGE, that fits; None if not even one row does.
-
-    No taller than the next power of two of ``rows``, the query rows there are.
-    """
-    origin = "largest power-of-two square that fits"
-    tiles = (Tile(min(edge, tallest(rows)), edge, origin=origin) for edge in _powers_of_two(LARGEST_EDGE))
-    return next((tile for tile in tiles if fits(tile)), None)
-
-
-def choose_tile(
-    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
-) -> Tile:
-    """The tile of ``algorithm`` for one pass: ``br`` and ``bc`` where given, its default otherwise.
-
-    UsageError if it does not fit ``sram_bytes``, with how much is missing and a tile that would fit.
-    """
-    tile = fitting_tile(algorithm, w, device, direction, sram_bytes, br, bc)
-    return tile if algorithm.tiling is None else algorithm.tiling.complete(w, device, tile)
-
-
 def fitting_tile(
     algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
 ) -> Tile:
-    """The same before the algorithm's ``complete``. Of lengths it depends on query rows up to LARGEST_EDGE alone: see ``tallest``."""
+    """The tile of ``algorithm`` for one pass, before its ``complete``: ``br`` and ``bc`` where given, its default otherwise.
+
+    Of lengths it depends on query rows up to LARGEST_EDGE alone: see ``tallest``. UsageError if it does not fit ``sram_bytes``, with how
+    much is missing and a tile that would fit.
+    """
     tiling = algorithm.tiling
     if tiling is None:
         return Tile(1, 1)
@@ -128,8 +104,10 @@ def fitting_tile(
     def fits(tile: Tile) -> bool:
         return bool(tiling.sram_elements(w, tile, direction) * w.dtype.size <= sram_bytes)
 
-    tile = tiling.default(w, device, sram_bytes, direction)
-    square = largest_square_tile(fits, w.row_group * w.n)
+    tile, rows = tiling.default(w, device, sram_bytes, direction), tallest(w.row_group * w.n)
+    edges = (LARGEST_EDGE >> shift for shift in range(LARGEST_EDGE.bit_length()))
+    squares = (Tile(min(edge, rows), edge, origin="largest power-of-two square that fits") for edge in edges)
+    square = next(filter(fits, squares), None)
     if tile is None or not (fits(tile) or tiling.settles_work(w)):
         tile = square or Tile(1, 1)
     if br is not None or bc is not None:

@@ -118,21 +118,18 @@ def streamed_query_rows(w: Attention, br: Number, bc: Number) -> Number:
     >>> streamed_query_rows(Attention(n=1000, kv_len=1000, d=64, dv=64), 128, 128)
     8000
     """
-    return label("R", "query rows streamed per walk", _query_rows(w, br, bc))
-
-
-def _query_rows(w: Attention, br: Number, bc: Number) -> Number:
     rows, tc, tr, g = w.row_group * w.n, key_tiles(w, bc), row_tiles(w, br), w.row_group
-    if not w.causal:
-        return tc * rows
-    skipped = clipped_floor_sum(tc, g * bc, g * (w.n - w.kv_len), br, 0, tr)
-    if w.window is None:
-        return tc * rows - br * skipped
-    # the last query of a key tile is the one whose window begins at the tile's last key; the last key tile reaches the end
-    last_row = g * (bc + w.n - w.kv_len + w.window - 1) - 1
-    reached = clipped_floor_sum(tc - 1, g * bc, last_row + br, br, 0, tr)
-    reach_end = clipped_floor_sum(tc - 1, g * bc, last_row + br, br, tr - 1, tr) - (tc - 1) * (tr - 1)
-    return br * reached - (tr * br - rows) * reach_end + rows - br * skipped
+    streamed = tc * rows
+    if w.causal:
+        skipped = clipped_floor_sum(tc, g * bc, g * (w.n - w.kv_len), br, 0, tr)
+        if w.window is None:
+            streamed = streamed - br * skipped
+        else:  # the last query of a key tile is the one whose window begins at the tile's last key; the last key tile reaches the end
+            last_row = g * (bc + w.n - w.kv_len + w.window - 1) - 1
+            reached = clipped_floor_sum(tc - 1, g * bc, last_row + br, br, 0, tr)
+            reach_end = clipped_floor_sum(tc - 1, g * bc, last_row + br, br, tr - 1, tr) - (tc - 1) * (tr - 1)
+            streamed = br * reached - (tr * br - rows) * reach_end + rows - br * skipped
+    return label("R", "query rows streamed per walk", streamed)
 
 
 def rows_of_key_tile(w: Attention, br: Number, bc: Number, j: Number) -> Number:

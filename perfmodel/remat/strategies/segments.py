@@ -1,4 +1,4 @@
-"""Strategies whose checkpoints are given, evenly spaced, or chosen for a budget: what lies between them is rebuilt, if anything is.
+"""Strategies whose checkpoints are given, evenly spaced, halves, or chosen for a budget: what lies between is rebuilt, if anything is.
 
 A segment that is rebuilt as a whole runs once more, all but its last layer: that one's output is a checkpoint, or the last output.
 """
@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import isqrt
 
 from perfmodel.core.arith import Number, ceil_div, minimum
-from perfmodel.core.trace import plain
+from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program
 from perfmodel.remat.schedule import (
@@ -21,11 +21,13 @@ from perfmodel.remat.schedule import (
     backward,
     every_steps,
     every_values,
+    forward,
     keep,
     rebuilt,
     rebuilt_steps,
     segmented,
     starts,
+    turn,
 )
 
 CHEN = "Chen et al. 2016, Training deep nets with sublinear memory cost, arXiv 1604.06174"
@@ -37,15 +39,6 @@ def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
     yield from keep(chain, 0, end)
     yield Action(LOSS, end, end)
     yield from backward(0, end)
-
-
-def none_kept_steps(n: Number) -> Number:
-    """Backward of layer i runs the chain again up to x_i: 1 + 2 + ... + (n - 1) = n (n - 1) / 2 steps.
-
-    >>> none_kept_steps(10)
-    45
-    """
-    return n * (n - 1) // 2
 
 
 def interior_steps(ends: list[Number]) -> Number:
@@ -73,6 +66,43 @@ def sqrt_length(n: Number) -> int:
     return min(near, key=lambda k: (k + ceil_div(length, k), every_values(length, k), every_steps(length, k)))
 
 
+def halves(chain: Chain, plan: Plan) -> Iterator[Action]:
+    """Halves on a stack: the first layer and the end of what is yet to be reversed."""
+    todo = [(0, len(chain))]
+    while todo:
+        start, stop = todo.pop()
+        if stop - start == 1:
+            yield from turn(chain, start)
+            continue
+        middle = (start + stop) // 2
+        yield forward(start, middle)
+        todo += [(start, middle), (middle, stop)]
+
+
+def halves_steps(n: Number) -> Number:
+    """Forward steps outside of the backward steps, T(n) = floor(n / 2) + T(floor(n / 2)) + T(ceil(n / 2)); n log2(n) / 2 for n = 2^p.
+
+    The recursion is that of the 1 bits in all numbers below n (OEIS A000788), which bit b shares out in runs of 2^b.
+
+    >>> halves_steps(8), halves_steps(10)
+    (12, 15)
+    """
+    if is_traced(n):
+        return template("(1 bits in 0 ... {} - 1)", halves_steps(plain(n)), n)
+    runs = ((*divmod(n, 2 << bit), 1 << bit) for bit in range(n.bit_length()))
+    return sum(whole * run + max(0, rest - run) for whole, rest, run in runs)
+
+
+def halves_values(n: Number) -> Number:
+    """One per level, and the input and output of the layer at work: ceil(log2 n) + 2.
+
+    >>> halves_values(8), halves_values(10)
+    (5, 6)
+    """
+    levels = (int(plain(n)) - 1).bit_length()
+    return (template("ceil(log2({}))", levels, n) if is_traced(n) else levels) + 2
+
+
 def _checkpointed(chain: Chain, plan: Plan) -> bool:
     return bool(plan.checkpoints)
 
@@ -92,8 +122,8 @@ _LISTED = (
         "x_0; each input rebuilt",
         "1 + 2 + ... + (n - 1) forward steps more",
         lambda chain, plan: rebuilt(chain, [0]),
-        extra_steps=lambda n, plan: none_kept_steps(n),
-        taped_steps=lambda n, plan: none_kept_steps(n) + n,
+        extra_steps=lambda n, plan: rebuilt_steps(n, [0]),
+        taped_steps=lambda n, plan: rebuilt_steps(n, [0]) + n,
         values=lambda n, plan: minimum(n + 1, 3),
     ),
     # The last output rebuilt too, though the forward pass has just made it and no backward step needs it
@@ -157,6 +187,17 @@ _LISTED = (
         extra_steps=lambda n, plan: every_steps(n, sqrt_length(n)),
         taped_steps=lambda n, plan: (ceil_div(n, sqrt_length(n)) - 1) * sqrt_length(n),
         values=lambda n, plan: every_values(n, sqrt_length(n)),
+    ),
+    # Beyond one run of each layer, of which all but the last are among the steps
+    Strategy(
+        "chen-recursive",
+        "the middle, then those of the halves",
+        "O(log n) values, O(n log n) steps",
+        halves,
+        paper=CHEN,
+        extra_steps=lambda n, plan: halves_steps(n) - (n - 1),
+        taped_steps=lambda n, plan: halves_steps(n),
+        values=lambda n, plan: halves_values(n),
     ),
     # Within the budget, of all schedules whose stored values stay until used
     Strategy(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
-from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, shown_columns, text
+from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
 from perfmodel.report.charts.roofline_metrics import reached, share_of_roof
 from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
-from perfmodel.report.document import Column, DataTable, Table, Value
+from perfmodel.report.document import Column, DataTable, Meter, Report, Table, Value
 from perfmodel.report.formats.svg import scene, size_of
 from perfmodel.report.formats.txt import aligned
 
@@ -31,8 +31,23 @@ INDENT = "\u00a0\u00a0"
 # Pictures
 
 
-def figure(chart: Chart, place: int) -> str:
-    """One chart as a section, the ``place``-th of the page."""
+def meters(report: Report) -> str:
+    """A bar per resource, with its share and its rate."""
+    if not report.meters:
+        return ""
+    rows = "".join(map(_meter, report.meters))
+    return f'<div class="meters"><p>Share of the {clean(report.metered)}</p><ul>{rows}</ul></div>'
+
+
+def _meter(meter: Meter) -> str:
+    share = float(meter.share)
+    bar = f'<span class="meter"><u class="w{round(100 * min(share, 1))}"></u></span>'
+    words = f"<span>{clean(meter.name)}{' (limits)' * meter.limits}</span><i>{percent(share)}</i>{bar}"
+    return f"<li{' class=limits' * meter.limits}>{words}<small>{clean(meter.detail)}</small></li>"
+
+
+def figure(chart: Chart, place: int, beside: str = "") -> str:
+    """One chart as a section, the ``place``-th of the page; ``beside``: what stands first at its side."""
     name, title, size = f"chart-{place}", clean(chart.title), size_of(chart)
     device = tools = ""
     if isinstance(chart, Roofline):
@@ -46,8 +61,8 @@ def figure(chart: Chart, place: int) -> str:
         f'<button type="button" data-export="{kind.lower()}" data-name="{file}" aria-label="Save {kind} of {title}">Save {kind}</button>'
         for kind in ("PNG", "SVG")
     )
-    picture = f"<div>{tools}{inline(scene(chart, size), size.font, name)}</div>"
-    drawn = f'<div class="figure">{picture}<div class="side">{caption}{side}<div class="exports">{exports}</div></div></div>'
+    picture = f"<div>{inline(scene(chart, size), size.font, name)}{tools}</div>"
+    drawn = f'<div class="figure">{picture}<div class="side">{beside}{caption}{side}<div class="exports">{exports}</div></div></div>'
     return f'<section aria-labelledby="{name}"{device}><h2 id="{name}">{title}</h2>{drawn}</section>'
 
 

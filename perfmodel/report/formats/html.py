@@ -13,9 +13,9 @@ from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.document import FLOP_CONVENTION, Formula, Report
+from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, on_screen
 from perfmodel.report.formats import readable
-from perfmodel.report.formats._html_parts import data_table, figure, text_table
+from perfmodel.report.formats._html_parts import data_table, figure, meters, text_table
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
@@ -42,11 +42,8 @@ _PAGE = """<!DOCTYPE html>
 
 def render(report: Report) -> str:
     """The page of ``report``."""
-    sections = [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind == "roofline"]
-    sections += [_points(report)]
-    sections += [_tables(report)]
-    sections += [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind != "roofline"]
-    sections += [foundations(report)]
+    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(report.charts, 1)]
+    sections = [*drawn[:1], _brief(report), *drawn[1:], _points(report), _tables(report), foundations(report)]
     body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
     script = _lean((ASSETS / "page.js").read_text(encoding="utf-8"))
     styles = _styles()
@@ -98,19 +95,33 @@ def _header(report: Report) -> str:
     named = " · ".join(map(clean, devices.values())) or "perfmodel"
     controls = f'<div class="controls">{choice}<button type="button" id="theme">Dark</button></div>'
     bar = f'<div class="bar"><span>{named}</span>{controls}</div>'
-    return f'<header>\n{bar}\n<h1 id="main" tabindex="-1">{clean(report.title)}</h1>\n{_verdict(report.verdict)}\n</header>'
+    return f'<header>\n{bar}\n<h1 id="main" tabindex="-1">{clean(report.title)}</h1>\n{_verdict(report)}\n</header>'
 
 
-def _verdict(sentences: list[str]) -> str:
-    items = [
-        f"<li{' class=wrong' if 'ABOVE ITS ROOF' in sentence or 'VIOLATION' in sentence else ''}>{clean(sentence)}</li>"
-        for sentence in sentences
-    ]
-    if not items:
-        return ""
-    first = f'<ul class="verdict">{"".join(items[:FIRST_SENTENCES])}</ul>'
-    rest = items[FIRST_SENTENCES:]
-    return first + (f'<details><summary>and {len(rest)} more</summary><ul class="notes">{"".join(rest)}</ul></details>' if rest else "")
+def _verdict(report: Report) -> str:
+    """The verdict, the numbers that decide, the meters where no chart stands beside them, and the reasons, folded."""
+    parts = [_sentences(report.verdict[:FIRST_SENTENCES], "verdict")] if report.verdict else []
+    parts += [_figures(report.figures)] if report.figures else []
+    parts += [meters(report)] if not report.charts else []
+    more = [*report.verdict[FIRST_SENTENCES:], *report.reasons]
+    parts += [f"<details><summary>Why</summary>{_sentences(more, 'notes')}</details>"] if more else []
+    return "".join(parts)
+
+
+def _sentences(sentences: list[str], look: str) -> str:
+    wrong = ("ABOVE ITS ROOF", "VIOLATION")
+    items = (f"<li{' class=wrong' if any(word in one for word in wrong) else ''}>{clean(one)}</li>" for one in sentences)
+    return f'<ul class="{look}">{"".join(items)}</ul>'
+
+
+def _figures(figures: list[Figure]) -> str:
+    tiles = "".join(f"<div><dt>{clean(one.label)}</dt><dd>{clean(one.value)}</dd></div>" for one in figures)
+    return f'<dl class="figures">{tiles}</dl>'
+
+
+def _brief(report: Report) -> str:
+    """The rows that a terminal shows first, where all of them are folded below."""
+    return f'<section aria-label="The rows that decide">{"".join(map(text_table, on_screen(report)))}</section>' if report.brief else ""
 
 
 def _points(report: Report) -> str:
@@ -121,9 +132,14 @@ def _points(report: Report) -> str:
 
 
 def _tables(report: Report) -> str:
+    """Every table; those of a report that has its deciding rows above are folded."""
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
     tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
-    return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{"".join(tables)}</section>' if tables else ""
+    if not tables:
+        return ""
+    every = "".join(tables)
+    folded = f"<details><summary>All numbers</summary>{every}</details>" if report.brief else every
+    return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{folded}</section>'
 
 
 # What the numbers rest on

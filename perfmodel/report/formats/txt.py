@@ -30,12 +30,14 @@ def printed_notes(report: Report) -> list[str]:
     return [*report.reasons, *point_notes(report.rooflines), *report.notes]
 
 
-def meter_lines(meters: list[Meter], bar: int = BAR) -> list[str]:
+def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> list[str]:
     """A bar per resource, of at most ``bar`` characters, with its share and its rate; the one that limits is marked."""
     widest = max(len(meter.name) for meter in meters)
+    rates = [meter.detail if details else "" for meter in meters]
+    room = max(map(len, rates))
     return [
-        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {meter.detail}{'  < limits' * meter.limits}".rstrip()
-        for meter in meters
+        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {rate:<{room}}{'  limits' * meter.limits}".rstrip()
+        for meter, rate in zip(meters, rates, strict=True)
     ]
 
 

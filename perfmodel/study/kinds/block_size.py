@@ -8,7 +8,6 @@ from functools import partial
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import FormulaStep
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
@@ -16,6 +15,7 @@ from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.metrics import BOUND_WORDS
+from perfmodel.study.points import attention_steps
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import AttentionOptions, shape_words
 
@@ -58,7 +58,7 @@ class BlockSizeSection(Options):
             [self._accesses(found, standard, title), self._times(found, standard, title)],
             [_table([*found.values(), standard], standard, title)],
             notes,
-            scope.explain(self.algorithm, group, partial(self._steps, device, largest)),
+            scope.explain(self.algorithm, group, partial(attention_steps, largest, self.attention.workload(), device)),
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
@@ -66,12 +66,6 @@ class BlockSizeSection(Options):
         rows = None if columns is None else self.rows or min(columns, width)
         asked = self.attention.updated({"algorithm": algorithm, "block_q": rows, "block_kv": columns})
         return asked.compare(device).shown()[0]
-
-    def _steps(self, device: Device, result: AttentionResult) -> list[FormulaStep]:
-        from perfmodel.kernels.attention.evaluate import explain
-
-        w = self.attention.workload()
-        return [step for part in result.parts for step in explain(part, w, device)]
 
     def _accesses(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in found.items()])]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, summary, tables
-from perfmodel.study.operands import operands
+from perfmodel.catalog import device_ids, find_device
+from perfmodel.core.errors import UnavailableError, UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_point, summary, tables
+from perfmodel.report.metrics import Metric
+from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
+from perfmodel.study.points import asked, too_large
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
+from perfmodel.timing.base import algorithm_of, models_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,174 @@ class ComparisonSection(Options):
         first, *others = summary(found, *names, self.threshold, (made.before.metrics, made.after.metrics))
         sentences = [f"{self.title}: {first}" if self.title else first, *others, *made.warnings]
         return SectionResult(sentences, [made.chart] if made.chart else [], tables(title, found, *names), made.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One of the two."""
+
+    name: str
+    metrics: list[Metric]
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run."""
+
+    before: Operand
+    after: Operand
+    chart: Roofline | None = None
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Points:
+    """A point per answer on one device; why some have no time, which cannot run, and the kernels of those that are predicted."""
+
+    points: list[RooflinePoint] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    cannot: list[str] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope) -> _Points:
+        """Those of ``workloads``."""
+        made = cls()
+        for w in workloads:
+            try:
+                found = asked(w, device, scope)
+            except UnavailableError as error:
+                made.missing.append(f"{error.message}.")
+                continue
+            for one in found:
+                made.points.append(one.point)
+                made.missing += one.missing
+                made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
+                words = too_large(one, device)
+                made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
+        return made
+
+
+def operands(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Operands:
+    """What ``between`` names, over ``workloads``. UsageError if the two are not of one kind."""
+    if len(between) != 2:
+        raise UsageError(f"between: a comparison is between two, not {len(between)}", "name two devices, algorithms or implementations")
+    first, other = map(_kind_of, between)
+    if first is not other:
+        raise UsageError(f"{between[0]!r} and {between[1]!r} are of different kinds", "name two devices, algorithms or implementations")
+    if first is None:
+        return _devices(between, workloads, device, scope)
+    if first is _as_run_by and any(w.model is not None for w in workloads):
+        raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
+    return _on_one(between, workloads, device, scope, first)
+
+
+_Changed = Callable[[Workload, str, Sequence[str]], Workload]
+
+
+def _kind_of(name: str) -> _Changed | None:
+    """How a workload becomes that of the algorithm or implementation ``name``; None for a device.
+
+    UsageError with the nearest names if nothing is called so.
+    """
+    if name in models_of():
+        return _as_run_by
+    with suppress(UsageError):
+        find(name)
+        return _with_algorithm
+    try:
+        find_device(name)
+    except UsageError as error:
+        if "could be any" in error.message:
+            raise
+        fix = suggest(name, [*device_ids(), *names(), *models_of()], "name a device, an attention algorithm or an implementation")
+        raise UsageError(f"nothing is called {name!r}", f"{fix}; or give saved reports, ending in .json") from None
+    return None
+
+
+# Devices
+
+
+def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Operands:
+    if device is not None:
+        raise UsageError("--hardware, when two devices are compared", "leave it out")
+    made = [(found, _Points.of(workloads, found, scope)) for found in map(scope.device, between)]
+    before, after = (
+        Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in made
+    )
+    notes = [f"{found.name}: {missing}" for found, own in made for missing in own.missing]
+    cannot = [words for _, own in made for words in own.cannot]
+    return Operands(before, after, None, notes, [*cannot, *_other_kernels({found.name: own.kernels for found, own in made})])
+
+
+def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
+    return [one for point in points for one in of_point(point, chart)]
+
+
+def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
+    """Of what different kernels are predicted on two devices, in words: part of the difference is theirs."""
+    found = []
+    for what in dict.fromkeys(what for kernels in by_device.values() for what in kernels):
+        kernels = {device: kernels.get(what, "") for device, kernels in by_device.items()}
+        if all(kernels.values()) and len(set(kernels.values())) > 1:
+            words = " and ".join(f"{kernel} on {device}" for device, kernel in kernels.items())
+            found.append(f"{what}: the times are those of {words}, so part of the difference is the kernels'.")
+    return found
+
+
+def _rates(device: Device) -> list[Metric]:
+    """Peaks, bandwidths and ridge points of the profile."""
+    found, dram = [], device.dram.bandwidth_bytes_per_s
+    for roof in ceilings(device):
+        compute, measured = roof.kind == COMPUTE, ", measured" * roof.measured
+        quantity, unit = ("peak", "FLOP/s") if compute else ("bandwidth", "B/s")
+        found.append(Metric(roof.name, roof.value, f"{quantity}{measured}", unit))
+        if compute and dram and not measured:
+            found.append(Metric(roof.name, roof.value / dram, "ridge point, DRAM", "FLOP/B"))
+    capacity = device.dram.capacity
+    return [*found, Metric("DRAM", capacity.number, "capacity", "B")] if capacity else found
+
+
+# Algorithms and implementations
+
+
+def _with_algorithm(w: Workload, name: str, between: Sequence[str]) -> Workload:
+    if w.attention is None:
+        raise UsageError("algorithms are of attention", "give the workload with --attention")
+    return replace(w, attention=w.attention.of(find(name), map(find, between)))
+
+
+def _as_run_by(w: Workload, name: str, between: Sequence[str]) -> Workload:
+    attention = w.attention and replace(w.attention, algorithm=algorithm_of(name))
+    return replace(w, attention=attention, implementation=name)
+
+
+def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope, changed: _Changed) -> Operands:
+    """Both on one device. Kernels differ in their time: what is not predicted of both has a warning in place of a verdict."""
+    if not workloads:
+        raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
+    if device is None:
+        raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
+    found, predicted = scope.device(device), changed is _as_run_by
+    made = [(name, _Points.of([changed(w, name, between) for w in workloads], found, scope)) for name in between]
+    before, after = ([_plainly(point) for point in own.points] for _, own in made)
+    notes, warnings = list[str](), list[str]()
+    for name, own in made:
+        notes += [] if predicted else own.missing
+        warnings += [*(f"{name}: {missing}" for missing in own.missing if predicted), *own.cannot]
+    if predicted:
+        known = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
+        before, after = ([point for point in points if point.name in known] for points in (before, after))
+    chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
+    first, other = (Operand(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
+    return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
+
+
+def _plainly(point: RooflinePoint) -> RooflinePoint:
+    """Without the algorithm in its name: the two operands' points have one name."""
+    series, comma, rest = point.name.partition(", ")
+    return replace(point, name=rest if comma and series == point.group else point.name)
 
 
 SECTION = ComparisonSection

@@ -13,7 +13,7 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
-from perfmodel.study.workloads import ModelOptions
+from perfmodel.study.workloads import model_with
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
 from perfmodel.transformer.explain import explain_cache
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds
@@ -69,9 +69,8 @@ class KvCacheSection(Options):
         )
 
     def _result(self, cache: CacheOptions, n: int, device: Device) -> CacheResult:
-        spec = ModelOptions(cache.model, kv_heads=cache.kv_heads).spec()
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
-        return evaluate(workload(spec, n, self.batch, form, None), device)
+        return evaluate(workload(model_with(cache.model, cache.kv_heads), n, self.batch, form, None), device)
 
     def _on(self, device: Device, caches: _Caches, several: bool) -> SectionResult:
         """Bars against the capacity of ``device``, and a sentence per cache, against the first one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
@@ -87,48 +88,49 @@ class Pairwise:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
-    def side(self, swept: SweptSeries, value: int) -> Side:
-        """``swept`` at ``value``, as a verdict takes it."""
-        one = swept.found[value]
-        return Side(swept.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
-
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
-        found, basis = [], self.basis
-        leads = {value: seconds(self.other.found[value], basis) < seconds(self.first.found[value], basis) for value in self.values}
+        found = []
+        leads = {value: self._leads({one.name: one.found[value] for one in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
             if leads[low] != leads[high]:
                 at = self._first(low, high, leads[high])
-                found.append(SpeedCrossover(at, min(self._times(at)), leads[high]))
+                found.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
         return found
 
-    def _times(self, value: int) -> tuple[float, float]:
-        both = self.again(value)
+    def _times(self, both: dict[str, WorkloadAnswer]) -> tuple[float, float]:
         return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
 
+    def _leads(self, both: dict[str, WorkloadAnswer]) -> bool:
+        first, other = self._times(both)
+        return other < first
+
     def _first(self, low: int, high: int, rises: bool) -> int:
-        """The first value above ``low`` at which the order is that of ``high``; sizes that mean nothing end the search."""
+        """The first value above ``low`` at which the order is that of ``high``; a size that has no answer ends the search."""
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                first, other = self._times(middle)
+                turned = self._leads(self.again(middle)) == rises
             except PerfmodelError:
                 return high
-            low, high = (low, middle) if (other < first) == rises else (middle, high)
+            low, high = (low, middle) if turned else (middle, high)
         return high
+
+    def _against(self, value: int, where: str) -> str:
+        sides = ((swept.name, swept.found[value]) for swept in (self.first, self.other))
+        first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
+        return against(first, other, f" at {self.over} {where}")
 
     def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
         """Who is faster where, on which basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
-        where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
-        end = against(self.side(self.first, last), self.side(self.other, last), f" at {self.over} {where}")
+        end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
         if turns:
             words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
             basis = "predicted to be " if self.basis == PREDICTED else ""
             then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
             return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
-        start = against(self.side(self.first, first), self.side(self.other, first), f" at {self.over} {first:,}")
-        return f"{end}." if first == last else f"{end}. {start}."
+        return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
 
 
 def alone(swept: SweptSeries, over: str) -> str:
@@ -150,26 +152,21 @@ def too_large(swept: SweptSeries, over: str) -> str:
     beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
     if beyond is None:
         return ""
-    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(_plain(swept.found[beyond].memory), 'B')}."
-
-
-def _plain(value: object) -> int | float | None:
-    """A number of a single answer as such."""
-    return value if isinstance(value, (int, float)) else None
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.found[beyond].memory, 'B')}."
 
 
 # The section
 
-Shown = Callable[[WorkloadAnswer], float | None]
+Shown = Callable[[WorkloadAnswer, str], float | None]
 SHOWN: dict[str, tuple[str, str, Shown]] = {
-    "time": ("time", "s", lambda one: seconds(one) or None),
-    "rate": ("FLOP per second", "FLOP/s", lambda one: one.point.flops / spent if (spent := seconds(one)) and one.point.flops else None),
-    "dram": ("bytes over DRAM", "B", lambda one: one.point.bytes.get("dram")),
-    "l2": ("bytes through the L2", "B", lambda one: one.point.bytes.get("l2")),
-    "accesses": ("HBM accesses, two-level model", "B", lambda one: one.accesses),
-    "memory": ("memory", "B", lambda one: one.memory),
+    "time": ("time", "s", lambda one, basis: seconds(one, basis) or None),
+    "rate": ("FLOP per second", "FLOP/s", lambda one, basis: one.point.flops / (seconds(one, basis) or inf) or None),
+    "dram": ("bytes over DRAM", "B", lambda one, _: one.point.bytes.get("dram")),
+    "l2": ("bytes through the L2", "B", lambda one, _: one.point.bytes.get("l2")),
+    "accesses": ("HBM accesses, two-level model", "B", lambda one, _: one.accesses),
+    "memory": ("memory", "B", lambda one, _: one.memory),
 }
-"""Label, unit and value of what a picture shows."""
+"""Label, unit and value of what a picture shows, times on a basis: predicted, or at the roof."""
 COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (Column("predicted_s", "predicted", "s", "low_s", "high_s"), lambda one: one.point.predicted.value if one.point.predicted else None),
     (Column("low_s", "low", "s"), lambda one: one.point.predicted.low if one.point.predicted else None),
@@ -180,8 +177,8 @@ COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (Column("flops", "FLOP", "FLOP"), lambda one: one.point.flops),
     (Column("dram", "DRAM bytes", "B"), lambda one: one.point.bytes.get("dram")),
     (Column("l2", "L2 bytes", "B"), lambda one: one.point.bytes.get("l2")),
-    (Column("accesses", "HBM accesses", "B"), lambda one: _plain(one.accesses)),
-    (Column("memory", "memory", "B"), lambda one: _plain(one.memory)),
+    (Column("accesses", "HBM accesses", "B"), lambda one: one.accesses),
+    (Column("memory", "memory", "B"), lambda one: one.memory),
     (Column("fits", "fits the memory"), lambda one: None if one.fits is None else "yes" if one.fits else "NO"),
 ]
 
@@ -208,9 +205,8 @@ class SweepSection(Options):
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        predicted_first = sorted(by_device, key=lambda own: not all(swept.predicted for swept in own))
         verdict, marks = list[str](), list[Mark]()
-        for own in predicted_first:
+        for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
             verdict += self._compared(own, scope, several, marks)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
@@ -221,8 +217,7 @@ class SweepSection(Options):
         return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
 
     def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
-        found: dict[str, SweptSeries] = {}
-        failed = []
+        found, failed = dict[str, SweptSeries](), list[str]()
         for value in sorted(set(self.values)):
             try:
                 for name, one in self.at(value, device, scope).items():
@@ -232,7 +227,7 @@ class SweepSection(Options):
         if not found:
             raise UsageError(failed[0], "give other values")
         for swept in found.values():
-            swept.notes += failed + list(dict.fromkeys(missing for one in swept.found.values() for missing in one.missing))[:1]
+            swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
     def _compared(self, own: Sequence[SweptSeries], scope: Scope, several: bool, marks: list[Mark]) -> list[str]:
@@ -259,7 +254,9 @@ class SweepSection(Options):
         mixed = 0 < len(unknown) < len(every)
         series = [line for swept in every for line in _lines(show, swept, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
-        caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))
+        names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
+        only = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
+        caption = " ".join(filter(None, [self.caption, f"{only}, not with their predictions (solid)." if mixed else ""]))
         return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
 
     def _table(self, every: Sequence[SweptSeries], several: bool) -> DataTable:
@@ -275,12 +272,12 @@ class SweepSection(Options):
 def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:
     """The line of a series; of a time that is predicted with its band, and with ``roofs`` its roof."""
     name, device = f"{swept.name}, {swept.device.name}" if several else swept.name, swept.device.id
-    points: XY = [(at, float(y)) for at, one in swept.found.items() if (y := SHOWN[show][2](one)) is not None]
+    points = _points(show, swept, PREDICTED)
     if not points:
         return []
     if show in TIMED and not swept.predicted:
         return [Series(f"{name}, roof", points, "dashed", group=name, device=device)]
-    roof = Series(f"{name}, roof", _roof(show, swept), "dashed", group=name, device=device)
+    roof = Series(f"{name}, roof", _points(show, swept, ROOF), "dashed", group=name, device=device)
     if show != "time":
         return [Series(name, points, group=name, device=device), *[roof] * (show in TIMED and several and roofs)]
     known = [one.point.predicted for one in swept.found.values() if one.point.predicted]
@@ -288,22 +285,15 @@ def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Se
     return [Series(name, points, "line", band, name, device), *[roof] * roofs]
 
 
-def _roof(show: str, swept: SweptSeries) -> XY:
-    """Its time, or rate, at the roof."""
-    found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in swept.found.items()]
-    return [(at, spent if show == "time" else flops / spent) for at, spent, flops in found if show == "time" or spent]
+def _points(show: str, swept: SweptSeries, basis: str) -> XY:
+    return [(at, float(value)) for at, one in swept.found.items() if (value := SHOWN[show][2](one, basis)) is not None]
 
 
 def _alike(every: Sequence[SweptSeries], value: Shown) -> bool:
     """Whether every device has the same values, such as bytes that do not depend on it."""
     known: dict[str, list[float | None]] = {}
-    rows = [(swept.name, [value(one) for one in swept.found.values()]) for swept in every]
+    rows = [(swept.name, [value(one, PREDICTED) for one in swept.found.values()]) for swept in every]
     return all(known.setdefault(name, values) == values for name, values in rows)
-
-
-def _only_roofs(unknown: Sequence[SweptSeries]) -> str:
-    names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
-    return f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others, not with their predictions (solid)."
 
 
 SECTION = SweepSection

@@ -8,54 +8,30 @@ from functools import partial
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.schema import Options, Scope, SectionResult
-from perfmodel.transformer.training.checks import recompute_named
+from perfmodel.study.workloads import check_no_device
+from perfmodel.transformer.question import MemoryQuestion
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
-from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRun(Options):
-    """A training step; names and meanings are those of ``training.question``."""
+class TrainingRun(Options, MemoryQuestion):
+    """A training step of ``model``; ``name``: how it is called in the report."""
 
-    model: str
-    batch: int
-    n: int
     name: str = ""
-    micro_batch: int | None = None
-    precision: str = "mixed"
-    optimizer: str = "adam"
-    recompute: str = "none"
-    flash: bool = True
-    lora: int | None = None
-    tp: int = 1
-    sp: bool = False
-    pp: int = 1
-    dp: int = 1
-    zero: int = 0
+    model: str = field(kw_only=True)
 
-    def training(self) -> TrainingConfig:
-        """The question that it asks."""
-        return TrainingConfig(
-            find_model(self.model),
-            self.batch,
-            self.n,
-            micro_batch=self.micro_batch,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            recompute=recompute_named(self.recompute),
-            flash=self.flash,
-            lora=self.lora,
-            parallel=Parallel(tp=self.tp, sp=self.sp, pp=self.pp, dp=self.dp, zero=self.zero),
-        )
-
-    @property
-    def title(self) -> str:
-        """How it is called in the report."""
-        return self.name or f"{self.model} b {self.batch} n {self.n}"
+    def evaluate(self, device: Device) -> tuple[str, MemoryResult]:
+        """Its title, and what it holds on ``device``."""
+        check_no_device("runs", self)
+        asked = MemoryQuestion(self.model).updated(self.given())
+        asked.check_read()
+        training = asked.training(find_model(self.model))
+        return self.name or f"{self.model} b {training.batch} n {training.n}", evaluate(training, device, self.implementation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +48,7 @@ class TrainingMemorySection(Options):
         devices = scope.devices(self.devices)
         if not self.runs or not devices:
             raise UsageError("runs and devices: name at least one of each")
-        found = [(run.title, evaluate(run.training(), devices[0])) for run in self.runs]
+        found = [run.evaluate(devices[0]) for run in self.runs]
         limits = [Limit(device.name, device.dram.capacity.number) for device in devices if device.dram.capacity]
         title = self.title or "memory of a training step"
         bars = [Bar(name, list(_parts(one).items())) for name, one in found]

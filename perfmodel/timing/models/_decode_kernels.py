@@ -20,32 +20,24 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
 
-PACKED_ROWS = 64
+PACKED_ROWS = 64  # known
 """Query rows of a FlashAttention tile in decode."""
-APPENDED = 1
+APPENDED = 1  # known
 """Keys of the new token, which vLLM appends to a cache of ``kv_len`` keys before the kernel reads it."""
-PARTIAL_CYCLES = 100
+PARTIAL_CYCLES = 100  # tuned
 """Clocks per split in vLLM's combine kernels: an L2 access (about 270 clocks), a few in flight. Cross-validated."""
 
 # FlashAttention-3
-GRAPH_SPLITS = 32  # vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
-SPLIT_BATCHES = 992  # a larger batch is not split
-SPREAD = 1.1  # tiles per multiprocessor are rounded up with this margin
-BATCHES_PER_LOOK = 31  # sequences that the scheduler's warp passes at once in its search for the next block
-LOOK_STEPS = 0.3
+GRAPH_SPLITS = 32  # known: vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
+SPLIT_BATCHES = 992  # known: a larger batch is not split
+SPREAD = 1.1  # known: tiles per multiprocessor are rounded up with this margin
+BATCHES_PER_LOOK = 31  # known: sequences that the scheduler's warp passes at once in its search for the next block
+LOOK_STEPS = 0.3  # tuned
 """Waits per look of FlashAttention-3's scheduler for its next block."""
-FA2_STEPS, FA3_STEPS, TRTLLM_STEPS = (1, 1.5, 2), (1, 0.5, 1), (1, 0.1, 1)
+FA2_STEPS, FA3_STEPS, TRTLLM_STEPS = (1, 1.5, 2), (1, 0.5, 1), (1, 0.1, 1)  # tuned
 """Waits of a block besides its tiles, per tile, and of the combine kernel. Cross-validated."""
 # TensorRT-LLM
-STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16
-TUNED = (
-    *("PARTIAL_CYCLES", "LOOK_STEPS", "FA2_STEPS", "FA3_STEPS", "TRTLLM_STEPS"),
-    *("FLASH_PARTIAL_CYCLES", "CUDNN_PARTIAL_CYCLES", "FLASH_STEPS", "CUDNN_STEPS"),
-)
-KNOWN = (
-    *("PACKED_ROWS", "APPENDED", "GRAPH_SPLITS", "SPLIT_BATCHES", "SPREAD", "BATCHES_PER_LOOK", "STEP_KEYS", "STEPS_PER_SPLIT"),
-    *("GROUP_ROWS", "REGISTERS", "REGISTERS_PER_THREAD", "ROWS", "KEYS", "UNSPLIT_KEYS", "LEAST_SPLITS", "COLUMNS_PER_SM"),
-)
+STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +84,8 @@ def fa2(w: Attention, device: Device, multiprocessors: int) -> Decode:
         splits,
         int(ceil_div(tiles, splits)),
         resident((PACKED_ROWS + 2 * bc) * max(w.d, w.dv) * w.dtype.size, device),
-        block_steps=FA2_STEPS[0],
-        tile_steps=FA2_STEPS[1],
-        combine_steps=FA2_STEPS[2] * extra + 2 * transposed,
+        *FA2_STEPS[:2],
+        FA2_STEPS[2] * extra + 2 * transposed,
         gaps=extra + (2 if transposed else packed),
         copies=4 if transposed else 2 * packed,
         rereads=1 if packed else int(w.group * ceil_div(w.n, PACKED_ROWS)),
@@ -136,19 +127,19 @@ def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
     return Decode(blocks * splits, splits, int(ceil_div(steps, splits)), 1, block, tile, float(combine * (splits > 1)))
 
 
-REGISTERS, REGISTERS_PER_THREAD = 65536, 256
+REGISTERS, REGISTERS_PER_THREAD = 65536, 256  # known
 """Of a multiprocessor; of FlashAttention-2's kernels, which use 255."""
-FLASH_PARTIAL_CYCLES = 350
+FLASH_PARTIAL_CYCLES = 350  # tuned
 """Clocks per split in FlashAttention-2's combine kernel: one L2 access after the other. From its durations at 8 to 64 splits."""
 
 # cuDNN
-ROWS, KEYS = 16, 128
-UNSPLIT_KEYS, LEAST_SPLITS = 512, 4
-COLUMNS_PER_SM = 256
+ROWS, KEYS = 16, 128  # known
+UNSPLIT_KEYS, LEAST_SPLITS = 512, 4  # known
+COLUMNS_PER_SM = 256  # known
 """Head dims of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (183)."""
-CUDNN_PARTIAL_CYCLES = 60
+CUDNN_PARTIAL_CYCLES = 60  # tuned
 """From the durations of its reduction at 8 to 64 splits."""
-FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)
+FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)  # tuned
 """Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
 
 
@@ -172,9 +163,8 @@ def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
         splits,
         int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
         resident(sram, device, REGISTERS // (REGISTERS_PER_THREAD * tile.threads)),
-        block_steps=FLASH_STEPS[0],
-        tile_steps=FLASH_STEPS[1],
-        combine_steps=FLASH_STEPS[2] * (splits > 1),
+        *FLASH_STEPS[:2],
+        FLASH_STEPS[2] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles * (1 if packed else int(w.group)),
         partial_cycles=FLASH_PARTIAL_CYCLES,

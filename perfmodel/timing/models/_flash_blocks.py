@@ -1,4 +1,4 @@
-"""Which blocks a fused attention kernel starts and how many tiles each visits, in the order in which they start.
+"""The launch of a fused attention kernel: which blocks it starts and how many tiles each visits, in the order in which they start.
 
 Only the blocks that start last decide how evenly the slots end; for the blocks before them sums are enough.
 """
@@ -11,14 +11,92 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 from math import sqrt
 
+from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.models._flash_plans import FlashPlan
 from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
-ROUNDS = 3
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
+WGMMA, TCGEN05 = 64, 128  # known
+"""Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
+MMA_SYNC_FLOP = 0.629 * 4096  # known
+"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
+
+On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
+OVERLAP = 3.0  # tuned
+"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
+ROUNDS = 3  # known
 """The last so many rounds over all slots are followed block by block."""
-KNOWN = ("ROUNDS",)
+
+
+@dataclass(frozen=True, slots=True)
+class FlashPlan:
+    """Launch of the main kernel. ``resident``: blocks per multiprocessor.
+
+    A walk is one head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section``; within a section all
+    walks advance together. ``longest_first``: a walk begins with its last row tile. ``splits``: parts of a block's key tiles that
+    run as blocks of their own. ``packed``: the query heads of a KV head share a walk. ``writes_cache``: the call first copies
+    K and V into a paged cache. ``fragment``: rows that one read of the other operand from shared memory serves: 16 for each
+    mma.sync of a warp, 64 for wgmma, 128 for tcgen05.mma. ``feeding``: part of those reads that matmuls do not hide.
+    ``overlap``: how a tile's matmuls and exponentials add up: 1 is one after the other, infinity the longer of the two.
+    ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
+    ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
+    are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
+    each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
+    ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
+    """
+
+    br: int
+    bc: int
+    fragment: float = 16
+    resident: int = 1
+    packed: bool = False
+    longest_first: bool = False
+    group: int = 1
+    section: int = 1
+    splits: int = 1
+    writes_cache: bool = False
+    feeding: float = 1.0
+    overlap: float = OVERLAP
+    interleaved: bool = False
+    side_kernels: int = 0
+    width: int = 0
+    fixed_splits: bool = False
+    mask_tile: float = 0.0
+    mask_block: float = 0.0
+    crowded_block: float = 0.0
+    threads: int = 128
+    softmax_share: float = 0.0
+
+
+def slowdown(plan: FlashPlan, peak: float, element_size: int) -> float:
+    """Peak FLOP per cycle over what the plan's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    if plan.fragment in (WGMMA, TCGEN05):
+        return 1.0
+    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP)
+
+
+def padded(d: int) -> int:
+    """The head dim for which a kernel is compiled."""
+    return next((dim for dim in _HEAD_DIMS if dim >= d), d)
+
+
+def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention, shared_bytes: int | None = None) -> int:
+    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles, or the ``shared_bytes`` of the launch."""
+    sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
+    needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv))) if shared_bytes is None else shared_bytes
+    by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
+    by_registers = int(registers.number) // (256 * threads) if registers else 1
+    return max(1, min(by_sram, by_registers))
+
+
+def major(device: Device) -> int:
+    """Major compute capability."""
+    return int(device.capability)
+
+
+def multiprocessors_of(device: Device) -> int:
+    return int(device.multiprocessors.number) if device.multiprocessors else 1
 
 
 @dataclass(frozen=True)
@@ -87,14 +165,9 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
                 visits = tiles(walk, plan, i)
+                each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
                 for part in range(plan.splits):
-                    yield from repeat(_share(visits, part, plan.splits, key_tiles(walk, plan.bc) if plan.fixed_splits else visits), width)
-
-
-def _share(visits: int, part: int, parts: int, divided: int) -> int:
-    """Tiles visited by part number ``part``, of ``visits`` in all, if ``divided`` tiles are cut into ``parts`` equal parts."""
-    each = -(-divided // parts)
-    return int(min(each, max(0, visits - part * each)))
+                    yield from repeat(int(min(each, max(0, visits - part * each))), width)
 
 
 def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
@@ -121,11 +194,10 @@ def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))
 
 
-TAIL = 0.2
+TAIL = 0.2  # tuned
 """Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
-TUNED = ("TAIL",)
 
 
 def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:

@@ -12,7 +12,7 @@ Tuned constants were chosen on the measured shapes that fits may see, on one H20
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from perfmodel.core.arith import ceil_div
@@ -22,117 +22,33 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case
+from perfmodel.timing.models._flash_blocks import TCGEN05, WGMMA, FlashPlan, major, multiprocessors_of, padded, resident_blocks
 
-_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
-_MIB = 1 << 20
-_HOPPER, _BLACKWELL = 9, 10
-WGMMA, TCGEN05 = 64, 128
-"""Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
-MMA_SYNC_FLOP = 0.629 * 4096
-"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
-
-On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
-_FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}
+_MIB = 1 << 20  # known
+_HOPPER, _BLACKWELL = 9, 10  # known
+_FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
-KNOWN = ("_HEAD_DIMS", "_MIB", "_HOPPER", "_BLACKWELL", "WGMMA", "TCGEN05", "MMA_SYNC_FLOP", "_FA2_WARP_ROWS")
 
-OVERLAP = 3.0
-"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
-FEEDING, FEEDING_BACKWARD = 0.4, 0.5
+FEEDING, FEEDING_BACKWARD = 0.4, 0.5  # tuned
 """mma.sync kernels: share of the operand reads that is not hidden."""
-SOFTMAX_SHARE = 0.62
+SOFTMAX_SHARE = 0.62  # tuned
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
-CAUSAL, CROWDED = 0.5, 3.0
+CAUSAL, CROWDED = 0.5, 3.0  # tuned
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
-IN_TURN = 1.0
+IN_TURN = 1.0  # tuned
 """Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
-WGMMA_BACKWARD = 2.6
+WGMMA_BACKWARD = 2.6  # tuned
 """cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
-DROPOUT = 1.1
+DROPOUT = 1.1  # tuned
 """FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
-CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
+CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
-CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
+CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
-EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5
+EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5  # tuned
 """Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
-BACKWARD_FEEDING = 0.0
+BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
-TUNED = (
-    *("OVERLAP", "FEEDING", "FEEDING_BACKWARD", "SOFTMAX_SHARE", "CAUSAL", "CROWDED", "IN_TURN", "WGMMA_BACKWARD", "DROPOUT"),
-    *("CUDNN_PADDED", "CUDNN_CAUSAL", "CUDNN_OVERLAP", "CUDNN_OVERLAP_BACKWARD", "EFFICIENT_OVERLAP", "EFFICIENT_WIDE"),
-    *("BACKWARD_FEEDING",),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class FlashPlan:
-    """Launch of the main kernel. ``resident``: blocks per multiprocessor.
-
-    A walk is one head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section``; within a section all
-    walks advance together. ``longest_first``: a walk begins with its last row tile. ``splits``: parts of a block's key tiles that
-    run as blocks of their own. ``packed``: the query heads of a KV head share a walk. ``writes_cache``: the call first copies
-    K and V into a paged cache. ``fragment``: rows that one read of the other operand from shared memory serves: 16 for each
-    mma.sync of a warp, 64 for wgmma, 128 for tcgen05.mma. ``feeding``: part of those reads that matmuls do not hide.
-    ``overlap``: how a tile's matmuls and exponentials add up: 1 is one after the other, infinity the longer of the two.
-    ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
-    ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
-    are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
-    each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
-    ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
-    """
-
-    br: int
-    bc: int
-    fragment: float = 16
-    resident: int = 1
-    packed: bool = False
-    longest_first: bool = False
-    group: int = 1
-    section: int = 1
-    splits: int = 1
-    writes_cache: bool = False
-    feeding: float = 1.0
-    overlap: float = OVERLAP
-    interleaved: bool = False
-    side_kernels: int = 0
-    width: int = 0
-    fixed_splits: bool = False
-    mask_tile: float = 0.0
-    mask_block: float = 0.0
-    crowded_block: float = 0.0
-    threads: int = 128
-    softmax_share: float = 0.0
-
-
-def slowdown(plan: FlashPlan, peak: float, element_size: int) -> float:
-    """Peak FLOP per cycle over what the plan's matrix instruction reaches, of a tensor unit with that ``peak``."""
-    if plan.fragment in (WGMMA, TCGEN05):
-        return 1.0
-    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP)
-
-
-def padded(d: int) -> int:
-    """The head dim for which a kernel is compiled."""
-    return next((dim for dim in _HEAD_DIMS if dim >= d), d)
-
-
-def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention, shared_bytes: int | None = None) -> int:
-    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles, or the ``shared_bytes`` of the launch."""
-    sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
-    needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv))) if shared_bytes is None else shared_bytes
-    by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
-    by_registers = int(registers.number) // (256 * threads) if registers else 1
-    return max(1, min(by_sram, by_registers))
-
-
-def major(device: Device) -> int:
-    """Major compute capability."""
-    return int(device.capability)
-
-
-def _multiprocessors(device: Device) -> int:
-    return int(device.multiprocessors.number) if device.multiprocessors else 1
 
 
 def _keys_by_width(w: Attention) -> int:
@@ -196,7 +112,7 @@ def torch_flash(case: Case, device: Device) -> FlashPlan:
 def _fa2_split(w: Attention, device: Device) -> FlashPlan:
     """csrc/flash_attn flash_api.cpp, set_params_splitkv; a second kernel combines the splits."""
     bc = _keys_by_width(w)
-    slots, tiles = BLOCKS_PER_MULTIPROCESSOR * _multiprocessors(device), ceil_div(w.kv_len, bc)
+    slots, tiles = BLOCKS_PER_MULTIPROCESSOR * multiprocessors_of(device), ceil_div(w.kv_len, bc)
     splits = effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, 64)), slots, int(tiles)))
     return FlashPlan(64, bc, 16, resident_blocks(device, 64, bc, 128, w), splits=int(splits), fixed_splits=True, side_kernels=1)
 
@@ -245,14 +161,6 @@ def _fa3(case: Case, device: Device) -> FlashPlan:
     return FlashPlan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
-def _fa3_in_turn(case: Case, device: Device) -> FlashPlan:
-    """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
-
-    Without specialized warps nothing overlaps either, as far as this model goes.
-    """
-    return replace(_fa3(case, device), overlap=1.0)
-
-
 def _fa3_backward(w: Attention) -> FlashPlan:
     """hopper/flash_bwd_launch_template.h."""
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
@@ -274,7 +182,7 @@ def _fa3_paged(case: Case, device: Device) -> FlashPlan:
 
 def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
     """hopper/heuristics.h gives the most splits, as if the batch were one; flash_prepare_scheduler.cu how many are worth it."""
-    sms, row_tiles, key_tiles = _multiprocessors(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
+    sms, row_tiles, key_tiles = multiprocessors_of(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
     blocks = w.kv_heads * row_tiles
     if blocks >= 0.8 * sms or key_tiles <= 4:
         return 1
@@ -355,8 +263,8 @@ _PLANS: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "fa1-triton": _fa1,
     "fa2": torch_flash,
     "fa3": _fa3,
-    "fa3-no-pipelining": _fa3_in_turn,
-    "fa3-no-specialization": _fa3_in_turn,
+    # a tile's matmuls and its softmax one after the other (arXiv:2407.08608, Sec. 3.2); without specialized warps nothing overlaps either
+    **dict.fromkeys(("fa3-no-pipelining", "fa3-no-specialization"), lambda case, device: replace(_fa3(case, device), overlap=IN_TURN)),
     "xformers": _efficient,
     "torch-sdpa-flash": torch_flash,
     "torch-sdpa-cudnn": cudnn,

@@ -8,15 +8,18 @@ are a copy's, which moves 3 bytes for every 2 it counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter, lost_share
+from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention
 from perfmodel.timing.schedule import makespan
 
 FITTED = {
@@ -26,14 +29,12 @@ FITTED = {
     "cpu-copy": (),
 }
 """Parameters that an implementation's time depends on."""
-TILE_ROWS, TILE_KEYS = 128, 64
-MATMUL_ROWS, MATMUL_COLUMNS = 64, 128
-CACHED, STREAMED = 0.75, 1.5
+TILE_ROWS, TILE_KEYS = 128, 64  # known
+MATMUL_ROWS, MATMUL_COLUMNS = 64, 128  # known
+CACHED, STREAMED = 0.75, 1.5  # tuned
 """Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
-MOVED_PER_COUNTED = 1.5
+MOVED_PER_COUNTED = 1.5  # known
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
-TUNED = ("CACHED", "STREAMED")
-KNOWN = ("TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,7 @@ def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -
 
 def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Tiles of C over the threads."""
-    classes: dict[tuple[int, int], int] = {}
-    for rows in _parts(w.m, MATMUL_ROWS):
-        for columns in _parts(w.n, MATMUL_COLUMNS):
-            classes[rows, columns] = classes.get((rows, columns), 0) + 1
+    classes = Counter(product(_parts(w.m, MATMUL_ROWS), _parts(w.n, MATMUL_COLUMNS)))
     costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
     return rates.dispatch_s + makespan(costs, rates.threads)
 
@@ -171,8 +169,7 @@ def covers(case: Case) -> bool:
         return isinstance(w, Stream) and w.op == "copy"
     if case.implementation == "cpu-matmul":
         return isinstance(w, Matmul) and w.dtype.name == "fp32" and w.batch == w.split_k == 1
-    plain = isinstance(w, Attention) and not (w.mask or w.masked_fill or w.dropout or w.window or w.sparsity or w.unfused_scale)
-    return plain and w.dtype.name == "fp32"
+    return plain_attention(case, "mask", "masked_fill", "dropout", "window", "sparsity", "unfused_scale") and w.dtype.name == "fp32"
 
 
 MODEL = Model(

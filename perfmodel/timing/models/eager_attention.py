@@ -22,21 +22,19 @@ from math import hypot
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
+from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case, plain_attention
 from perfmodel.timing.models.stream import STREAM_SHARE
 
-SHORT_ROW = 1024
+SHORT_ROW = 1024  # known
 """Longest row whose gradient a warp keeps in registers."""
 
-HOST_S = 0.25e-3
+HOST_S = 0.25e-3  # tuned
 """The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
-WARP_COLUMNS = 1024
+WARP_COLUMNS = 1024  # known
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
 MEGATRON = "megatron"
-TUNED = ("HOST_S",)
-KNOWN = ("SHORT_ROW", "WARP_COLUMNS")
 
 
 Part = tuple[str, Case]
@@ -107,9 +105,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers_plain(case: Case) -> bool:
     """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill."""
-    w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.masked_fill
-    return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
+    return plain_attention(case, "window", "sparsity", "masked_fill") and case.workload.heads == case.workload.kv_heads
 
 
 def covers(case: Case) -> bool:
@@ -123,23 +119,17 @@ def covers(case: Case) -> bool:
 def published_parts(case: Case) -> list[Part]:
     """The kernels, but for softmax or its gradient where they are fitted."""
     w: Attention = case.workload
+    copied = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
+    # filled, cut to a triangle, converted: 8 B read and 10 B written an element
+    made_mask = ("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))
     dropped = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
     listed = [*products(w, case.direction), *dropped]
     if case.implementation == MEGATRON:
         return listed
     if case.direction != FORWARD:
-        return [*listed, *_copies(w, 6)]
+        return [*listed, *6 * [copied]]
     short = [over_scores(w, "torch-softmax", op="softmax")] if w.kv_len <= WARP_COLUMNS else []
-    return [*listed, *_copies(w, 3), *(_made_mask(w) if w.causal else []), *added_mask(w), *short]
-
-
-def _copies(w: Attention, times: int) -> list[Part]:
-    return times * [("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))]
-
-
-def _made_mask(w: Attention) -> list[Part]:
-    """Filled, cut to a triangle, converted: 8 B read and 10 B written an element."""
-    return [("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))]
+    return [*listed, *3 * [copied], *w.causal * [made_mask], *added_mask(w), *short]
 
 
 def softmax_bytes(case: Case) -> float:

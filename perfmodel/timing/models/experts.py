@@ -28,12 +28,10 @@ PARAMETERS = (
     Parameter("activation_share", "of the DRAM bandwidth, activations between kernels", 0.7),
     Parameter("quantize_us", "8-bit products: kernels that quantize activations, per part", 1.0),
 )
-LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128
+LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""
-OVERLAP = 2.0
+OVERLAP = 2.0  # tuned
 """How multiplication and weights join: 1 would add them, infinity take the longer one. Cross-validated."""
-TUNED = ("OVERLAP",)
-KNOWN = ("LEAST_ROWS", "MOST_ROWS", "COLUMNS")
 
 
 def tile_rows(rows: float) -> int:

@@ -24,7 +24,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
 Plan = Callable[[Attention, Device, int], Decode]
@@ -35,13 +35,13 @@ KERNELS: dict[str, dict[str, Plan]] = {
     "torch-sdpa-cudnn": {"9": cudnn},
 }
 """By implementation and major compute capability."""
-MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}
+MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}  # known
 """cuDNN takes its prefill kernel from two queries on."""
-RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0
+RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
-OVERLAP = 6.0
+OVERLAP = 6.0  # tuned
 """How streaming and work of pipelined tiles add up: 1 would be one after the other, infinity the longer of the two. Cross-validated."""
-GRAPH_GAP_S = 1.4e-6
+GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
 PARAMETERS = (
@@ -50,36 +50,31 @@ PARAMETERS = (
     Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
     Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
 )
-TUNED = ("RUN_SURVIVES", "RUN_IS_LOST", "OVERLAP")
-KNOWN = ("MOST_QUERIES", "GRAPH_GAP_S")
+NOT_MODELLED = ("mask", "dropout", "sparsity", "window")
 
 
 def covers(case: Case) -> bool:
     """Forward, few queries per sequence, a 16-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
-    return (
-        isinstance(w, Attention)
-        and case.implementation in KERNELS
-        and case.direction == FORWARD
-        and w.n <= min(MOST_QUERIES[case.implementation], w.kv_len)
-        and w.dtype.size == 2
-        and max(w.d, w.dv) <= 256
-        and not (w.mask or w.dropout or w.sparsity or w.window)
-    )
+    if not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD or case.implementation not in KERNELS:
+        return False
+    return bool(w.n <= min(MOST_QUERIES[case.implementation], w.kv_len) and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
     w = case.workload
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
-    plan, latency_s = _plan(case, device), parameters["latency_us"] * 1e-6
+    plan, latency_s = planned(case, device), parameters["latency_us"] * 1e-6
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = bandwidth * parameters["dram_share"]
     l2 = parameters["l2_bytes_per_clock"] * sms * clock
     from_dram = (1.0 if case.cold else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
-    after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
+    graph = device.launch_overhead.graph if device.launch_overhead else None
+    gaps_s = plan.gaps * (GRAPH_GAP_S if graph is None else float(graph.number))
+    after_s += gaps_s + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
     if plan.pipelined:
         blocks_s = pipelined_s(plan, int(sms), latency_s, block_s, plan.tile_cycles / clock)
     else:
@@ -88,13 +83,9 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 @once_per_case
-def _plan(case: Case, device: Device) -> Decode:
-    return planned(case.workload, case.implementation, device)
-
-
-def planned(w: Attention, implementation: str, device: Device) -> Decode:
-    """The launch of ``implementation`` on all multiprocessors of ``device``."""
-    return kernel_of(implementation, device)(w, device, int(numbers_of(device, "multiprocessors")[0]))
+def planned(case: Case, device: Device) -> Decode:
+    """The launch of its implementation on all multiprocessors of ``device``."""
+    return kernel_of(case.implementation, device)(case.workload, device, int(numbers_of(device, "multiprocessors")[0]))
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
@@ -138,11 +129,6 @@ def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: f
     return full * wave_s(slots) + (wave_s(rest) if rest else 0.0)
 
 
-def _graph_gap_s(device: Device) -> float:
-    overhead = device.launch_overhead
-    return GRAPH_GAP_S if overhead is None or overhead.graph is None else float(overhead.graph.number)
-
-
 # A cache of 8 bits
 
 LIKE = "vllm-flash-attn"
@@ -154,9 +140,10 @@ def _narrow_work(case: Case, device: Device) -> tuple[Case, float]:
     """The call over a cache in the kernel's own format, and the elements of it that one multiprocessor streams block by block."""
     w = case.workload
     plain = Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
-    plan, [sms] = planned(plain, LIKE, device), numbers_of(device, "multiprocessors")
+    like = replace(case, workload=plain, implementation=LIKE)
+    plan, [sms] = planned(like, device), numbers_of(device, "multiprocessors")
     elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (int(sms) * plan.resident))
-    return replace(case, workload=plain, implementation=LIKE), elements
+    return like, elements
 
 
 def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -169,11 +156,9 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers_narrow(case: Case) -> bool:
     """Forward, n = 1, 16-bit Q over an 8-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
-    if not isinstance(w, NarrowCacheAttention) or case.direction != FORWARD:
+    if not isinstance(w, NarrowCacheAttention) or not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD:
         return False
-    return (
-        w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256 and not (w.mask or w.dropout or w.sparsity or w.window)
-    )
+    return bool(w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
 
 
 _SIXTEEN_BITS = Model(

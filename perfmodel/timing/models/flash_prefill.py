@@ -17,9 +17,18 @@ from math import hypot, inf
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
-from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, padded, plan_of, slowdown
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
+from perfmodel.timing.models._flash_blocks import (
+    FlashPlan,
+    TileBlocks,
+    blocks_of,
+    equal_cycles,
+    interleaved_cycles,
+    listed_cycles,
+    padded,
+    slowdown,
+)
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
@@ -31,15 +40,13 @@ PARAMETERS = (
     Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
 )
 
-COLD = 2.0
+COLD = 2.0  # tuned
 """Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap."""
 
 FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
-_THREADS = 512
+_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
-TUNED = ("COLD",)
-KNOWN = ("_THREADS", "WIDEST")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +173,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
 
 
-WIDEST = {"numba-flash-mma": 128}
+WIDEST = {"numba-flash-mma": 128}  # known
 """Largest head dim of an implementation; 256 for those not listed."""
 
 
@@ -182,11 +189,9 @@ def covers(case: Case) -> bool:
     Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
     """
     w = case.workload
-    if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
+    if not plain_attention(case, "sparsity", "dropout", "mask") or case.implementation not in IMPLEMENTATIONS or rarely_timed(case):
         return False
-    if rarely_timed(case):
-        return False
-    if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256) or case.direction not in (FORWARD, BACKWARD):
+    if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256):
         return False
     if case.direction == BACKWARD:
         wide = kernel_name(case.implementation) == "torch-sdpa-efficient" and max(w.d, w.dv) > 128

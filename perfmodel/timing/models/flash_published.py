@@ -16,28 +16,23 @@ from dataclasses import replace
 from math import hypot
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case
+from perfmodel.core.workload import BACKWARD, Attention
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_plans import PUBLISHED
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
-UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}
+UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}  # tuned
 """What those shapes do not tell stays where the fits of ``flash_prefill`` start."""
-WIDEST = 256
+WIDEST = 256  # known
 """Largest head dim that any of the kernels has."""
-TUNED = ("UNFITTED",)
-KNOWN = ("WIDEST",)
-
-
-def _exceeds_caches(w: Attention, device: Device) -> bool:
-    moved = (w.query_heads * w.n + w.stored_kv_heads * w.kv_len) * (w.d + w.dv) * w.dtype.size
-    return bool(moved > (device.cache_bytes or 0))
 
 
 @once_per_case
 def _as_run(case: Case, device: Device) -> Case:
-    return replace(case, cold=case.cold or _exceeds_caches(case.workload, device))
+    w: Attention = case.workload
+    moved = (w.query_heads * w.n + w.stored_kv_heads * w.kv_len) * (w.d + w.dv) * w.dtype.size
+    return replace(case, cold=case.cold or bool(moved > (device.cache_bytes or 0)))
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -51,9 +46,9 @@ def covers(case: Case) -> bool:
     Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
     """
     w = case.workload
-    if not isinstance(w, Attention) or case.implementation not in PUBLISHED or case.direction not in (FORWARD, BACKWARD):
+    if not plain_attention(case, "sparsity", "dropout", "mask") or case.implementation not in PUBLISHED:
         return False
-    if w.sparsity is not None or w.dropout or w.mask or w.n == 1 or max(w.d, w.dv) > WIDEST:
+    if w.n == 1 or max(w.d, w.dv) > WIDEST:
         return False
     if w.d != w.dv and not case.implementation.startswith("cudnn"):
         return False
@@ -70,8 +65,7 @@ def few_seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> 
 def covers_few(case: Case) -> bool:
     """Dense attention with or without dropout by FlashAttention 1; FlashAttention-3 backward and in fp8."""
     w = case.workload
-    plain = isinstance(w, Attention) and flash_prefill.rarely_timed(case) and case.direction in (FORWARD, BACKWARD)
-    return plain and not (w.mask or w.window or w.sparsity) and w.d == w.dv and w.n > 1
+    return plain_attention(case, "mask", "window", "sparsity") and flash_prefill.rarely_timed(case) and w.d == w.dv and w.n > 1
 
 
 _PREFILL = flash_prefill.MODEL

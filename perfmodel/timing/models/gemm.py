@@ -17,9 +17,10 @@ Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from perfmodel.core.arith import ceil_div
@@ -27,56 +28,47 @@ from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of
 from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.experts import ACTIVATION_SIZE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 
-SLICE_BYTES = 128
+SLICE_BYTES = 128  # known
 """Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
-MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # known
 """Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0, and copies below 16 bytes)."""
-ROWS = (256, 128, 64)
+ROWS = (256, 128, 64)  # known
 """Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
-WIDTHS = (256, 192, 128, 64)
+WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
-WIDTH_STEP = 16
-LARGEST_TILE = 256 * 128
+WIDTH_STEP = 16  # known
+LARGEST_TILE = 256 * 128  # known
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
-WIDE_COPY, NARROW_COPY = 16, 4
+WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
-WARP_THREADS = 32
-LARGEST = 1e9
+WARP_THREADS = 32  # known
+LARGEST = 1e9  # known
 """Of any parameter: keeps one that a fit has driven out of sight finite."""
-ACTIVATION_SIZE = 2
-"""Bytes of an element of x and of the result."""
-KNOWN = (
-    *("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY"),
-    *("WARP_THREADS", "LARGEST", "ACTIVATION_SIZE"),
-)
-EVEN_PARTS = (1, 2, 3, 4)
+EVEN_PARTS = (1, 2, 3, 4)  # tuned
 """A free side may also cut a short length into this many even parts."""
-LARGEST_SPLIT = 16
+LARGEST_SPLIT = 16  # tuned
 """Most parts of k that are tried."""
-SPLIT_WAVES = 2
+SPLIT_WAVES = 2  # tuned
 """Splitting k stops once the grid fills the device this often."""
-STORE_COST = 3.0
+STORE_COST = 3.0  # tuned
 """A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
-OVERLAP = 3.0
+OVERLAP = 3.0  # tuned
 """Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one."""
-THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0
+THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0  # tuned
 """Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
-COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
+COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0  # tuned
 """Cycles of a multiprocessor for one copy of a warp below 16 bytes a thread, whatever its width; copies that a store is worth.
 
 A store passes through SRAM on its way. Set on the 20 unaligned products that fits may see of an H200; cross-validation among
 them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
-SPLIT_US = 2.5
+SPLIT_US = 2.5  # tuned
 """``split_us`` in fp8: the value from which fits of ``gemm`` start, as the eighth fitted parameter prices the rounding."""
-TUNED = (
-    *("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES"),
-    *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST", "SPLIT_US"),
-)
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work", 2.5),
@@ -91,10 +83,7 @@ PARAMETERS = (
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
 
-# Tiles of C and parts of k
-
-Choice: TypeAlias = tuple[int, int, int]
-"""Rows and columns of a tile of C, and parts of k."""
+Choice: TypeAlias = tuple[int, int, int]  # rows and columns of a tile of C, and parts of k
 
 
 def copy_bytes(n: int, k: int, element_size: int) -> int:
@@ -141,10 +130,9 @@ def plans(
     found = []
     for br, bc, parts in choices:
         blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
-        waves, steps = ceil_div(blocks, slots), ceil_div(slices, parts)
+        waves, steps, busy = ceil_div(blocks, slots), ceil_div(slices, parts), min(blocks / slots, 1.0)
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
         loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
-        busy = min(blocks / slots, 1.0)
         found.append(TilePlan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
@@ -153,13 +141,10 @@ def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
     """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
     kept: list[TilePlan] = []
     for plan in listed:
-        if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
+        as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)
+        if not any(all(a <= b for a, b in zip(before[:5], plan[:5], strict=True)) for before in as_good):
             kept.append(plan)
     return tuple(kept)
-
-
-def _no_more(before: TilePlan, plan: TilePlan) -> bool:
-    return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
 
 
 def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:
@@ -168,7 +153,14 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
     >>> candidates(64, 64, 1, 1, 108, False)[-1]
     (64, 64, 1)
     """
-    tiles = sorted(set(_free_tiles(m, n))) if free_side else MMA_TILES
+    tiles: Sequence[tuple[int, int]] = MMA_TILES
+    if free_side:
+        rows, columns = ({width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} for length in (m, n))
+        for length, free in ((m, rows), (n, columns)):
+            even = (ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS)
+            free |= {width for width in even if width <= max(WIDTHS)}
+        listed = {*product(rows, ROWS), *product(ROWS, columns)}
+        tiles = sorted((br, bc) for br, bc in listed if br * bc <= LARGEST_TILE)
     return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
@@ -182,20 +174,6 @@ def splits(blocks: int, slices: int, slots: int) -> list[int]:
     filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
     small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
     return sorted({1} | {s for s in filling | small if s > 1})
-
-
-def _free_tiles(m: int, n: int) -> Iterator[tuple[int, int]]:
-    for side in ROWS:
-        yield from ((width, side) for width in _widths(m) if width * side <= LARGEST_TILE)
-        yield from ((side, width) for width in _widths(n) if width * side <= LARGEST_TILE)
-
-
-def _widths(length: int) -> set[int]:
-    even = {ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS}
-    return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {w for w in even if w <= max(WIDTHS)}
-
-
-# Their seconds
 
 
 def covers(case: Case) -> bool:
@@ -243,8 +221,8 @@ def dram_bytes(case: Case, device: Device) -> float:
     a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
     if case.cold or device.cache_bytes is None:
         return float(a + b + c)
-    copies = case.launch.get(WEIGHT_COPIES, 1)
-    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in (a + b + c, a + copies * b + c))
+    scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
+    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)
     return float((a + c) * lost + b * lost_weights)
 
 
@@ -286,26 +264,17 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
     return time
 
 
-# In fp8
-
-
-@once_per_case
-def _rounding(case: Case, device: Device) -> tuple[float, float]:
-    """Bytes of rounding x and of the 16-bit result beyond those of the fp8 matmul, and the DRAM bandwidth in B/s."""
-    w: Matmul = case.workload
-    moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
-    return moved, float(rates_of(device, w.dtype).dram)
-
-
 def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
-    moved, bandwidth = _rounding(case, device)
+    w, bandwidth = case.workload, float(_work(case, device).rates.dram)
+    # bytes of rounding x, and of the 16-bit result beyond those of the fp8 matmul
+    moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
     return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
 def covers_fp8(case: Case) -> bool:
     """A single forward product with both operands in fp8; no batch, no split of k."""
-    return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
+    return covers(case) and case.workload.dtype.name == "fp8"
 
 
 _GEMM = Model(

@@ -31,18 +31,16 @@ PARAMETERS = (
     Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after", 0.5),
     Parameter("join_cycles", "per part of a sequence, in the kernel that joins them", 200.0),
 )
-KEYS = 64
+KEYS = 64  # known
 """Keys of a tile."""
-HEADS, WIDE_HEADS, WIDE_FROM = 64, 128, 10.0
+HEADS, WIDE_HEADS, WIDE_FROM = 64, 128, 10.0  # known
 """Heads of a tile, and from which compute capability it has more: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
-OVERLAP = 4.0
+OVERLAP = 4.0  # tuned
 """How arithmetic and streaming join: 1 would add them, infinity take the longer one."""
-SPLITS_FROM = 9.0
+SPLITS_FROM = 9.0  # known
 """Compute capability from which the keys of a sequence are split among blocks."""
-SURVIVES, IS_LOST = 2 / 3, 1.0
+SURVIVES, IS_LOST = 2 / 3, 1.0  # tuned
 """Cache over L2 up to which a warm run finds all of it, and from which nothing: as in ``flash_decode``."""
-TUNED = ("OVERLAP", "SURVIVES", "IS_LOST")
-KNOWN = ("KEYS", "HEADS", "WIDE_HEADS", "WIDE_FROM", "SPLITS_FROM")
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -26,11 +26,10 @@ PARAMETERS = (
     Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part", 0.3),
     Parameter("switch_factor", "by which an all-reduce among many is faster than a ring", 1.2),
 )
-FEWEST_FOR_SWITCH = 8
+FEWEST_FOR_SWITCH = 8  # tuned
 """GPUs from which an all-reduce is added up in the switch."""
-PAIR_FACTOR = 1.5
+PAIR_FACTOR = 1.5  # tuned
 """Of the small messages' rate, where all channels send to different GPUs: two in place of three copies of a byte per hop."""
-TUNED = ("FEWEST_FOR_SWITCH", "PAIR_FACTOR")
 
 
 def sent_bytes(w: Collective) -> float:

@@ -21,32 +21,18 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
-from perfmodel.timing.models import register_tiles
+from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
-from perfmodel.timing.models.register_tiles import (
-    FLOAT_BYTES,
-    UNKNOWN_REGISTERS,
-    WARP,
-    Instructions,
-    TileLayout,
-    grid_seconds,
-    instruction_costs,
-    instructions,
-    launched_shape,
-    launches_seconds,
-    tile_cycles,
-)
 
-DEFAULT_TILE = (128, 64)
-REGISTERS = {64: (128, 225), 128: (72, 205)}
+DEFAULT_TILE = (128, 64)  # known
+REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
 """Per thread of the kernels of S and of O, by head dim: what numba 0.68 compiles to for compute capability 9.0.
 
 A launch tells one of them, and not which."""
-SOFTMAX_REGISTERS = 32
+SOFTMAX_REGISTERS = 32  # known
 """Few enough for as many warps as a multiprocessor holds."""
-SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024
+SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 """Most rows of a block, and shared memory that they share."""
-KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFTMAX_BYTES")
 
 # Standard
 
@@ -54,14 +40,16 @@ KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFT
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
     """Seconds of S = Q K^T; ``tile``: rows and columns of S per block."""
     br, bc = tile
-    layout = TileLayout(br, w.d // 8)
+    layout = tiles.TileLayout(br, w.d // 8)
     columns = bc // layout.lanes
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
-    work = Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
-    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * FLOAT_BYTES)
+    work = tiles.Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * tiles.FLOAT_BYTES)
     blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
-    return grid_seconds(lambda _, warps: tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device)
+    return tiles.grid_seconds(
+        lambda _, warps: tiles.tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device
+    )
 
 
 def visible_keys(w: Attention) -> float:
@@ -76,37 +64,37 @@ def visible_keys(w: Attention) -> float:
 
 def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
-    row_bytes = int(w.kv_len) * FLOAT_BYTES
+    row_bytes = int(w.kv_len) * tiles.FLOAT_BYTES
     rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
-    block = ThreadBlock(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
-    cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / WARP
-    latency = grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
+    block = ThreadBlock(rows * tiles.WARP, SOFTMAX_REGISTERS, rows * row_bytes)
+    cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / tiles.WARP
+    latency = tiles.grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
     return float(max(latency, 2 * w.query_heads * w.n * row_bytes / dram_bandwidth(device)))
 
 
 def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
     """Seconds of O = P V; ``br``: rows of O per block."""
-    layout = TileLayout(br, w.d // 8)
+    layout = tiles.TileLayout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
-    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * tiles.FLOAT_BYTES)
 
-    return grid_seconds(
-        lambda _, warps: float(stages) * tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device
+    return tiles.grid_seconds(
+        lambda _, warps: float(stages) * tiles.tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device
     )
 
 
 def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
     w: Attention = case.workload
-    costs = instruction_costs(device)
+    costs = tiles.instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1])
     products = scores_seconds(w, tile, device, costs, p) + outputs_seconds(w, tile[0], device, costs)
-    return launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
+    return tiles.launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
 
 
 def covers_standard(case: Case) -> bool:
     """What numba-flash covers, in the head dims that the kernels are built for."""
-    return register_tiles.covers(case) and case.workload.d in REGISTERS
+    return tiles.covers(case) and case.workload.d in REGISTERS
 
 
 # flash1
@@ -128,19 +116,21 @@ def visits(w: Attention, br: int, bc: int) -> int:
 def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
     w: Attention = case.workload
-    costs = instruction_costs(device)
-    shape = launched_shape(case)
-    block = ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
-    visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
-    key_tile = Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
-    waits = costs["block_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / p["l2_bytes_per_clock"]
+    costs = tiles.instruction_costs(device)
+    shape = tiles.launched_shape(case)
+    block = ThreadBlock(
+        shape.threads, case.launch.get("registers", tiles.UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * tiles.FLOAT_BYTES
+    )
+    visit = replace(tiles.instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
+    key_tile = tiles.Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
+    waits = costs["block_cycles"] + 2 * shape.br * shape.d * tiles.FLOAT_BYTES / p["l2_bytes_per_clock"]
     pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
 
     def cycles(_: int, warps: float) -> float:
-        return float(pairs * (tile_cycles(visit, warps, costs) + waits) + key_tiles * tile_cycles(key_tile, warps, costs))
+        return float(pairs * (tiles.tile_cycles(visit, warps, costs) + waits) + key_tiles * tiles.tile_cycles(key_tile, warps, costs))
 
-    filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
-    return float(launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device))
+    filled = w.query_heads * w.n * (w.d + 2) * tiles.FLOAT_BYTES / dram_bandwidth(device)
+    return float(tiles.launches_seconds(4, device, costs) + filled + tiles.grid_seconds(cycles, int(w.query_heads), block, device))
 
 
 _LISTED = (
@@ -160,7 +150,7 @@ _LISTED = (
     Model(
         "numba-flash1",
         (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),),
-        register_tiles.covers,
+        tiles.covers,
         flash1_seconds,
         "instructions of the kernel's loops",
         implementations=("numba-flash1",),

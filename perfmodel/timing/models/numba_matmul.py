@@ -19,38 +19,29 @@ from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter, numbers_of
-from perfmodel.timing.models.register_tiles import (
-    FLOAT_BYTES,
-    Instructions,
-    TileLayout,
-    grid_seconds,
-    instruction_costs,
-    launches_seconds,
-    tile_cycles,
-)
+from perfmodel.timing.models import register_tiles as tiles
 
-DEPTH = 32
+DEPTH = 32  # known
 """Steps of k per stage."""
-STAGES = 2
-DEFAULT_TILE = 64
-REGISTERS = {32: 72, 64: 237, 128: 201}
+STAGES = 2  # known
+DEFAULT_TILE = 64  # known
+REGISTERS = {32: 72, 64: 237, 128: 201}  # known
 """Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
 
-THREADS = 256
+THREADS = 256  # known
 """Per block of the naive kernel, along a row of C."""
-KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS", "THREADS")
 
 
-def layout_of(tile: int) -> TileLayout:
+def layout_of(tile: int) -> tiles.TileLayout:
     """8 x 8 results per thread, 4 x 4 in the smallest tile.
 
     >>> layout_of(64).threads, layout_of(32).threads
     (64, 64)
     """
-    return TileLayout(tile, tile // 8, 8) if tile > DEPTH else TileLayout(tile, 8, 4)
+    return tiles.TileLayout(tile, tile // 8, 8) if tile > DEPTH else tiles.TileLayout(tile, 8, 4)
 
 
-def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
+def stage(layout: tiles.TileLayout, columns: int, depth: int = DEPTH) -> tiles.Instructions:
     """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
 
     >>> stage(layout_of(128), 128)
@@ -58,25 +49,25 @@ def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
     """
     width = columns // layout.lanes
     loads = depth // 4 * layout.rows + depth * (width // 4)
-    return Instructions(layout.rows * width * depth, loads, 0, 0, (layout.br + columns) * depth / 4 / layout.threads)
+    return tiles.Instructions(layout.rows * width * depth, loads, 0, 0, (layout.br + columns) * depth / 4 / layout.threads)
 
 
 def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call, UsageError for an unknown tile; UnavailableError without a calibration of numba-flash or a number."""
     w: Matmul = case.workload
-    costs = instruction_costs(device)
+    costs = tiles.instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE)
     if tile not in REGISTERS:
         raise UsageError(f"numba-matmul with tile {tile}: no such kernel", f"give one of {', '.join(map(str, REGISTERS))}")
     layout, registers = layout_of(tile), case.launch.get("registers", REGISTERS[tile])
-    block = ThreadBlock(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, registers, STAGES * 2 * tile * DEPTH * tiles.FLOAT_BYTES)
     work, stages = stage(layout, tile), ceil_div(w.k, DEPTH)
 
     def cycles(held: int, warps: float) -> float:
-        return float(stages * (tile_cycles(work, warps, costs) + p["stage_cycles"] / held))
+        return float(stages * (tiles.tile_cycles(work, warps, costs) + p["stage_cycles"] / held))
 
     blocks = int(ceil_div(w.m, tile) * ceil_div(w.n, tile))
-    return launches_seconds(1, device, costs) + grid_seconds(cycles, blocks, block, device)
+    return tiles.launches_seconds(1, device, costs) + tiles.grid_seconds(cycles, blocks, block, device)
 
 
 def naive_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -84,9 +75,9 @@ def naive_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     w = case.workload
     threads = case.launch.get("threads", THREADS)
     blocks = ceil_div(w.n, threads) * w.m
-    launch = launches_seconds(1, device, instruction_costs(device))
+    launch = tiles.launches_seconds(1, device, tiles.instruction_costs(device))
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
-    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
+    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * tiles.FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
 
 
 def covers(case: Case) -> bool:

@@ -21,27 +21,22 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.schedule import ByRatio, Lanes, SharedPlaces, drained, lanes, shared_makespan, spread_evenly
 
-WARP = 32
-BANK_GROUPS = 8  # 16-byte columns of shared memory
-FLOAT_BYTES = 4
-HEAD_DIMS = (64, 128)
-EDGES = (32, 64, 128)
-SHARED_LIMIT = 227 * 1024  # bytes a block can ask for on compute capability 9.0
-SCHEDULERS = 4
-DEFAULT_TILE = (64, 64)
-UNKNOWN_REGISTERS = 255
+WARP = 32  # known
+BANK_GROUPS = 8  # known: 16-byte columns of shared memory
+FLOAT_BYTES = 4  # known
+HEAD_DIMS = (64, 128)  # known
+EDGES = (32, 64, 128)  # known
+SHARED_LIMIT = 227 * 1024  # known: bytes a block can ask for on compute capability 9.0
+SCHEDULERS = 4  # known
+DEFAULT_TILE = (64, 64)  # known
+UNKNOWN_REGISTERS = 255  # known
 """Registers per thread where a launch does not say: the most that the compiler uses."""
-_ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)
-KNOWN = (
-    *("WARP", "BANK_GROUPS", "FLOAT_BYTES", "HEAD_DIMS", "EDGES", "SHARED_LIMIT"),
-    *("SCHEDULERS", "DEFAULT_TILE", "UNKNOWN_REGISTERS", "_ANY_SHAPE"),
-)
-SHARPNESS = 4
+_ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)  # known
+SHARPNESS = 4  # tuned
 """p of the norm between latency-bound and issue-bound."""
-TUNED = ("SHARPNESS",)
 
 PARAMETERS = (
     Parameter("launch_us", "before the first block and after the last one", 3.5),
@@ -277,9 +272,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers(case: Case) -> bool:
     """Forward attention with d = d_v, causal or not; no window, blocks, additive mask or dropout."""
-    w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.mask or w.masked_fill or w.dropout)
-    return plain and case.direction == FORWARD and w.d == w.dv
+    plain = plain_attention(case, "window", "sparsity", "mask", "masked_fill", "dropout") and case.direction == FORWARD
+    return plain and case.workload.d == case.workload.dv
 
 
 MODEL = Model(

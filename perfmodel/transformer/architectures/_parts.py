@@ -6,6 +6,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.weight_formats._base import Fields
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 LARGEST = 10**9
@@ -13,31 +14,31 @@ LARGEST = 10**9
 MOST_LAYERS = 10**4
 MOST_SHOWN = 40
 """Characters of a value from a file."""
+WANTED: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "4096, without quotes, fraction or exponent"),
+    bool: ("true or false", "true"),
+    str: ("text", '"silu"'),
+    list: ("a list", "[0, 1]"),
+}
 
 
-class HfFields:
-    """``values`` by field name. A field that is absent and one that is null differ: null turns a feature off.
+class HfFields(Fields):
+    """A config.json. A field that is absent and one that is null differ: null turns a feature off."""
 
-    ``asked``: the fields that a rule has asked for, whether or not they are there. ``place``: what stands before their names.
-    """
-
-    def __init__(self, values: dict[str, Any], place: str = "") -> None:
-        self.values, self.place = values, place
-        self.asked: set[str] = set()
-        self.architecture = str(values.get("model_type"))
-
-    def _value(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
-        return self.values.get(name, default)
+    @property
+    def architecture(self) -> str:
+        """The rule that reads the fields."""
+        return str(self.values.get("model_type"))
 
     def settled(self, *names: str) -> None:
         """The rule knows these fields, and here they change nothing."""
         self.asked.update(names)
 
-    def _wrong(self, name: str, value: Any, wanted: str, example: str) -> DataError:
+    def _wrong(self, name: str, value: Any, kind: type | tuple[type, ...]) -> DataError:
         """A value of the wrong type, shown as the file has it, with how to write it instead."""
         shown = json.dumps(value, default=str)
         shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+        wanted, example = WANTED[kind]
         return DataError(f"{self.place}{name} is {shown}: it should be {wanted}", f"write it like {example}")
 
     def _rule(self) -> str:
@@ -54,43 +55,29 @@ class HfFields:
         return default
 
     def _checked(self, name: str, value: Any, least: int = 1) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(name, value, "a whole number", "4096, without quotes, fraction or exponent")
-        if not least <= value <= LARGEST:
-            raise DataError(f"{name} is {value!r}: {self._rule()} needs a whole number from {least} to {LARGEST:.0e}")
-        return value
+        number: int = self.of_kind(name, value, int)
+        if not least <= number <= LARGEST:
+            raise DataError(f"{name} is {number!r}: {self._rule()} needs a whole number from {least} to {LARGEST:.0e}")
+        return number
 
     def optional(self, name: str, default: int | None = None) -> int | None:
         """The number, None where the file says null, ``default`` where it says nothing."""
-        value = self._value(name, default)
+        self.settled(name)
+        value = self.values.get(name, default)
         return None if value is None else self._checked(name, value)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false; ``default`` where the file says nothing or null."""
-        value = self._value(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self._wrong(name, value, "true or false", "true")
-        return value
+        return bool(self.get(name, bool, default))
 
     def text(self, *names: str, default: str) -> str:
         """The first of ``names`` that has a value, else ``default``."""
         self.settled(*names)
-        name = next((name for name in names if self.values.get(name) is not None), None)
-        if name is not None and not isinstance(self.values[name], str):
-            raise self._wrong(name, self.values[name], "text", '"silu"')
-        return default if name is None else str(self.values[name])
-
-    def _list(self, name: str) -> list[Any] | None:
-        value = self._value(name)
-        if value is not None and not isinstance(value, list):
-            raise self._wrong(name, value, "a list", "[0, 1]")
-        return value
+        return next((str(self.get(name, str)) for name in names if self.values.get(name) is not None), default)
 
     def numbers(self, name: str, length: int = 0) -> list[int] | None:
         """A list of whole numbers from 0, at least ``length`` of them; None where there is none."""
-        value = self._list(name)
+        value = self.get(name, list)
         if value is None:
             return None
         if value and len(value) < length:
@@ -110,7 +97,7 @@ class HfFields:
 
         ``window``: of the layers that the file calls sliding or chunked.
         """
-        kinds = self._list("layer_types")
+        kinds = self.get("layer_types", list)
         if kinds is None:
             return otherwise
         if len(kinds) != self.layers:
@@ -123,13 +110,14 @@ class HfFields:
 
     def check_windows(self, full: list[bool]) -> None:
         """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
-        for index, (kind, sees_all) in enumerate(zip(self._list("layer_types") or [], full, strict=False)):
+        for index, (kind, sees_all) in enumerate(zip(self.get("layer_types", list) or [], full, strict=False)):
             if (kind == "full_attention") != sees_all:
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:
         """Fail if ``name`` asks for ``what``, for which there is no rule."""
-        if self._value(name, default):
+        self.settled(name)
+        if self.values.get(name, default):
             raise DataError(f"{name}: {what} has no rule yet for model_type {self.architecture!r}", f"models with {name} 0 or false work")
 
 

@@ -16,8 +16,7 @@ def deepseek_v2(fields: HfFields, *, dense_layers: int = 0, router_bias: bool = 
     sparse = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=extra)
     first, every = fields.whole("first_k_dense_replace", default=dense_layers, least=0), fields.whole("moe_layer_freq", default=1)
     heads, dense = _latent(fields), gated(fields)
-    moe = [index >= first and index % every == 0 for index in range(fields.layers)]
-    layers = [Layer(heads, sparse if routed else dense) for routed in moe]
+    layers = [Layer(heads, sparse if index >= first and index % every == 0 else dense) for index in range(fields.layers)]
     further = fields.whole("num_nextn_predict_layers", default=0, least=0)
     return model(fields, layers, tied=False, draft=(layers[-1],) * further)
 
@@ -36,16 +35,11 @@ def _latent(fields: HfFields) -> LatentAttention:
 
 
 def deepseek_v3(fields: HfFields) -> ModelSpec:
-    """DeepSeek-V3 and R1 (arXiv 2412.19437). Defaults: 3 dense layers, embeddings not tied.
+    """DeepSeek-V3 and R1 (arXiv 2412.19437), and Kimi K2, with other sizes. Defaults: 3 dense layers, embeddings not tied.
 
     DeepSeek-V2 with a learned correction per expert in the router.
     """
     return deepseek_v2(fields, dense_layers=3, router_bias=True)
 
 
-def kimi_k2(fields: HfFields) -> ModelSpec:
-    """Kimi K2: DeepSeek-V3 with other sizes."""
-    return deepseek_v3(fields)
-
-
-BUILDS = {"deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3, "kimi_k2": kimi_k2}
+BUILDS = {"deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3, "kimi_k2": deepseek_v3}

@@ -14,15 +14,11 @@ def _windows(fields: HfFields) -> list[int | None]:
     return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
 
 
-def _sparse_layers(fields: HfFields) -> list[bool]:
-    """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
-    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
-    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]
-
-
 def _mlps(fields: HfFields, **options: Any) -> list[DenseMlp | MoeMlp]:
-    """The MLP of each layer: experts, or a dense one in the layers without."""
-    routed, sparse = experts(fields, "moe_intermediate_size", **options), _sparse_layers(fields)
+    """The MLP of each layer: every decoder_sparse_step-th (1) has experts, but for mlp_only_layers (none); the others a dense one."""
+    routed = experts(fields, "moe_intermediate_size", **options)
+    step, without = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
+    sparse = [index not in without and (index + 1) % step == 0 for index in range(fields.layers)]
     dense = routed if all(sparse) else gated(fields)
     return [routed if moe else dense for moe in sparse]
 

@@ -8,7 +8,6 @@ Source: the sequence of kernels that the profiler shows, and the events of measu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from perfmodel.core.hardware import Device
@@ -16,51 +15,38 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, TrainingCorrection, host_phases, waiting
+from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, host_phases, waiting
 from perfmodel.transformer.training.step.step_time import step_time, tensors
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """Seconds of a micro-batch before its head and after, and of the optimizer; layers and parameter tensors."""
-
-    before_s: float
-    after_s: float
-    optimizer_s: float
-    layers: int
-    tensors: int
 
 
 @lru_cache(maxsize=16)
 def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -> Machine:
     parameters = {parameter.name: parameter.start for parameter in PARAMETERS} | {"strided_factor": strided_factor}
-    return Machine(known.device, tuple, TrainingCorrection(parameters), attention)
+    return Machine(known.device, tuple, attention, parameters)
 
 
 @lru_cache(maxsize=1024)
-def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> _Kernels:
+def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> tuple[tuple[float, float, float], int, int]:
+    """Seconds of a micro-batch before its head and after, and of the optimizer; layers and parameter tensors."""
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
-    one = time.one
-    return _Kernels(one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"], one.layers, tensors(job))
+    one = time.micro_batch
+    return (one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"]), one.layers, tensors(job)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
     w: TrainingStep = case.workload
     assert w.training is not None
-    plain, twice = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
+    (plain, layers, learned), (twice, _, _) = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
     more = p["strided_factor"] - 1.0  # times are linear in it
-    before, after, update = (
-        getattr(plain, name) + more * (getattr(twice, name) - getattr(plain, name)) for name in ("before_s", "after_s", "optimizer_s")
-    )
+    before, after, update = (one + more * (other - one) for one, other in zip(plain, twice, strict=True))
     often = int(w.training.micro_batches)
-    host = host_phases(p, plain.layers, plain.tensors, again=w.training.recompute.kind in (FULL, EVERY))
+    host = host_phases(p, layers, learned, again=w.training.recompute.of_layers)
     return float(often * (before + after) + update + waiting(host, before, after, often, update))
 
 

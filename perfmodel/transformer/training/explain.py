@@ -13,12 +13,12 @@ from perfmodel.transformer.parameters import active
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kind_titles
-from perfmodel.transformer.training.matrices import chunks_of
+from perfmodel.transformer.training.matrices import Shape, shape_of, stage_layers
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Shape, shape_of
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE
 
 if TYPE_CHECKING:
-    from perfmodel.transformer.training.step.estimate import TrainingAnswer
+    from perfmodel.transformer.training.step.estimate import TrainingEstimate
 
 STATE_SOURCE = "perfmodel/transformer/training/state.py: Micikevicius et al. 2018; ZeRO, Rajbhandari et al. 2020"
 TAPE_SOURCE = "perfmodel/transformer/training/tape.py: what torch.autograd keeps"
@@ -30,21 +30,15 @@ def explain(result: MemoryResult) -> list[FormulaStep]:
     """How the numbers of ``result`` come about; each step rests on earlier ones. No function that remembers its results is called."""
     trace = Trace()
     _state(trace, result)
-    layers = _own_layers(result)
+    layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
     spec, titles = traced(replace(result.training.model, layers=layers), trace), kind_titles(layers)
     shape = _shape(trace, result, spec)
     for layer, own in zip(spec.layers, layers, strict=True):
         place = f" in {titles[own].removeprefix('layer: ')}" if len(layers) > 1 else ""
-        _tensors(trace, result, spec, layer, shape, place)
+        _tensors(trace, result, layer, shape, place)
     _literature(trace, result, spec, shape)
     _peak(trace, result)
     return list(trace.steps.values())
-
-
-def _own_layers(result: MemoryResult) -> tuple[Layer, ...]:
-    """One layer of each kind on the fullest GPU."""
-    chunks = chunks_of(result.training.model, result.training.parallel, result.peak.stage)
-    return tuple(dict.fromkeys(layer for _, runs in chunks for layer, _ in runs))
 
 
 def _shape(trace: Trace, result: MemoryResult, spec: ModelSpec) -> Shape:
@@ -53,7 +47,7 @@ def _shape(trace: Trace, result: MemoryResult, spec: ModelSpec) -> Shape:
     length: Any = trace.symbol("s", shape.length, "tokens of a sequence on one GPU", "given")
     keys: Any = length if shape.keys == shape.length else trace.symbol("N", shape.keys, "tokens of a sequence", "given")
     tokens: Any = trace.define("T", "tokens of a micro-batch on one GPU", batch * length, TAPE_SOURCE)
-    return replace(shape, hidden=spec.hidden, tokens=tokens, length=length, keys=keys)
+    return replace(shape, model=spec, tokens=tokens, length=length, keys=keys)
 
 
 def _batch(trace: Trace, result: MemoryResult) -> Any:
@@ -64,11 +58,10 @@ def _state(trace: Trace, result: MemoryResult) -> None:
     state = result.peak.state
     counts: dict[int, Any] = {}
     for part in state.parts:
+        name = "P" if not counts else f"P_{len(counts) + 1}"
         if part.elements not in counts:
-            name = "P" if not counts else f"P_{len(counts) + 1}"
-            counts[part.elements] = trace.symbol(
-                name, part.elements, "parameters on the fullest GPU", "perfmodel/transformer/parameters.py"
-            )
+            words, source = "parameters on the fullest GPU", "perfmodel/transformer/parameters.py"
+            counts[part.elements] = trace.symbol(name, part.elements, words, source)
         each = counts[part.elements] if part.shards == 1 else ceil_div(counts[part.elements], part.shards)
         size, rest = divmod(part.bytes, ceil_div(part.elements, part.shards))
         if rest:  # scales of blocks, rows and columns of matrices: no fixed number of bytes per parameter
@@ -77,12 +70,10 @@ def _state(trace: Trace, result: MemoryResult) -> None:
             trace.define(part.name, "B", each * size, STATE_SOURCE)
 
 
-def _tensors(trace: Trace, result: MemoryResult, spec: ModelSpec, layer: Layer, shape: Shape, place: str) -> None:
+def _tensors(trace: Trace, result: MemoryResult, layer: Layer, shape: Shape, place: str) -> None:
     """Each tensor that a layer keeps, and their sum."""
     made, kind = result.implementation, result.training.recompute.kind
-    tape = made.layer(spec, layer, shape)
-    if kind == SELECTIVE:
-        tape = replace(tape, again=made.core & {node.name for node in tape.nodes})
+    tape = made.tape_of(layer, shape, selective=kind == SELECTIVE)
     names = list(tape.saved()) if kind in (NONE, SELECTIVE) else [tape.stream]
     sizes = [trace.define(f"{name}{place}, kept", "B", tape.sizes[name], TAPE_SOURCE) for name in names if tape.sizes[name]]
     trace.define(f"one layer{place}, kept", "B", sum(sizes), TAPE_SOURCE)
@@ -114,7 +105,7 @@ PIPELINE_SOURCE = "1F1B: Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
 PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 
 
-def explain_step(found: TrainingAnswer) -> list[FormulaStep]:
+def explain_step(found: TrainingEstimate) -> list[FormulaStep]:
     """The steps; the last ones are the numbers of the report."""
     trace = Trace()
     step = trace.define("step", "seconds of a step", _step(trace, found), PIPELINE_SOURCE)
@@ -124,17 +115,17 @@ def explain_step(found: TrainingAnswer) -> list[FormulaStep]:
     return list(trace.steps.values())
 
 
-def _tokens(trace: Trace, found: TrainingAnswer) -> Any:
+def _tokens(trace: Trace, found: TrainingEstimate) -> Any:
     batch = trace.symbol("B", found.training.batch, "sequences of a step", "given")
     return trace.define("tokens", "of a step", batch * trace.symbol("T", found.training.n, "tokens of a sequence", "given"), "given")
 
 
-def _step(trace: Trace, found: TrainingAnswer) -> Any:
+def _step(trace: Trace, found: TrainingEstimate) -> Any:
     """m micro-batches on the slowest stage, the bubble, and what is done once."""
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
-    time, p = found.found.time, found.training.parallel
-    one = time.one
+    time, p = found.time, found.training.parallel
+    one = time.micro_batch
     known = {
         "t_f": ("forward pass of a micro-batch", one.forward_s),
         "t_r": ("what of it runs again", one.again_s),
@@ -159,11 +150,11 @@ def _step(trace: Trace, found: TrainingAnswer) -> Any:
     return total
 
 
-def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None:
+def _shares(trace: Trace, found: TrainingEstimate, tokens: Any, step: Any) -> None:
     """MFU and HFU, and beside them PaLM's convention, step by step; the other one is a row of its table."""
     from perfmodel.transformer.training.step.flops import attention_flops, passes
 
-    t, job = found.training, found.found.job
+    t, job = found.training, found.job
     weights = trace.symbol("N", active(t.model), "parameters that a token uses", t.model.source)
     pairs = trace.symbol("4LHQT", attention_flops(t.model, t.n), "FLOP of attention per token, forward", PALM_SOURCE)
     model = trace.define(
@@ -177,8 +168,8 @@ def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None
     hardware = model if again is None else model + tokens * again
     hardware = trace.define("hardware FLOP by PaLM", "of a step, with what runs again", hardware, PALM_SOURCE)
     gpus = trace.symbol("GPUs", t.parallel.gpus, "in all", "given")
-    rate = rates_of(found.device, job.frame.forward.dtype).matmul
-    peak = trace.symbol("P", rate, f"FLOP/s, {job.frame.forward.dtype.name}, datasheet", f"profile of {found.device.id}")
+    rate = rates_of(found.device, job.micro_batch.forward.dtype).matmul
+    peak = trace.symbol("P", rate, f"FLOP/s, {job.micro_batch.forward.dtype.name}, datasheet", f"profile of {found.device.id}")
     available = trace.define("available", "FLOP of all GPUs in that time", step * gpus * peak, PALM_SOURCE)
     trace.define("of the peak by PaLM", "share of them", model / available, PALM_SOURCE)
     trace.define("of the peak by PaLM, with what runs again", "share of them", hardware / available, PALM_SOURCE)

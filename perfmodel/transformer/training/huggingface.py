@@ -12,10 +12,10 @@ from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.question import EVERY, FULL, Recomputation, Shape
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer
+from perfmodel.transformer.training.matrices import Shape
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
-from perfmodel.transformer.training.tape import TapeNode
 
 WORKSPACES = 2 * (32 + 1) * 2**20
 """On Hopper each of the two threads that multiply matrices, forward and backward, has 32 MiB of cuBLAS and 1 MiB of cuBLASLt.
@@ -24,11 +24,13 @@ Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; what is allocated bes
 """
 
 
-def check(model: ModelSpec, layer: Layer, shape: Shape) -> None:
+def check(layer: Layer, shape: Shape) -> None:
     """UnavailableError for layers whose modules were not looked at, and for layouts."""
     a, p = layer.attention, shape.parallel
     if not isinstance(layer.mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
-        raise UnavailableError(f"{model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused")
+        raise UnavailableError(
+            f"{shape.model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused"
+        )
     if p.tp > 1 or p.pp > 1 or p.ep > 1 or shape.length != shape.keys or shape.rank is not None:
         fix = "leave out --tp, --pp, --cp, --ep and --lora, or take fused"
         raise UnavailableError("huggingface's modules are known for one GPU's whole model without adapters", fix)
@@ -42,21 +44,21 @@ class HuggingFace(Recorder):
     core = Recorder.core | {"scale", "mask", "softmax, rounding"}
     table_sums = 2  # a tied table's gradients, of the head and of the lookup, are added into a third tensor
 
-    def __init__(self, model: ModelSpec, shape: Shape, layer: Layer | None = None) -> None:
-        super().__init__(model, shape, layer)
-        self.joint = model.learned_positions
+    def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
+        super().__init__(shape, layer)
+        self.joint = shape.model.learned_positions
         if layer is not None:
-            check(model, layer, shape)
+            check(layer, shape)
 
     @staticmethod
-    def constant(model: ModelSpec, shape: Shape) -> Number:
+    def constant() -> Number:
         """Workspaces of the library that multiplies matrices."""
         return WORKSPACES
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
+    def waiting(shape: Shape, recompute: Recomputation) -> Number:
         """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
-        waits = not shape.flash and recompute.kind in (FULL, EVERY)
+        waits = not shape.flash and recompute.of_layers
         return shape.sequences * shape.length * shape.length * shape.size if waits else 0
 
     def linear(self, op: Operation) -> None:
@@ -78,7 +80,7 @@ class HuggingFace(Recorder):
 
     def norm(self, op: Operation) -> None:
         """Layer norm is one kernel; RMS norm is written out."""
-        if self.shape.norm == "layer":
+        if self.shape.model.norm == "layer":
             super().norm(op)
         else:
             self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
@@ -88,16 +90,14 @@ class HuggingFace(Recorder):
         s, wide = self.shape, inputs
         size, exact = s.tokens * features * s.size, 4 * s.tokens * features
         if s.size != 4:
-            wide = self.node(f"{name}, to fp32", (inputs,), f"{name}: input in fp32", exact)
-        square = self.node(f"{name}, square", (wide,), f"{name}: squares", exact, (wide,), 2 * exact)  # x and 2 x
+            wide = self.node(f"{name}, to fp32", [inputs], {f"{name}: input in fp32": exact})
+        square = self.node(f"{name}, square", [wide], {f"{name}: squares": exact}, [wide], backward=2 * exact)  # x and 2 x
         kept = f"{name}: inverse root"
-        root = self.node(f"{name}, mean and root", (square,), kept, 4 * s.tokens * heads, (kept,))
-        narrow = self.node(f"{name}, scale", (wide, root), f"{name}: scaled, fp32", exact, (wide, root), exact)
+        root = self.node(f"{name}, mean and root", [square], {kept: 4 * s.tokens * heads}, [kept])
+        narrow = self.node(f"{name}, scale", (wide, root), {f"{name}: scaled, fp32": exact}, (wide, root), backward=exact)
         if s.size != 4:
-            narrow = self.node(f"{name}, from fp32", (narrow,), f"{name}: scaled", size)
-        stays, passing = self.gradients(features // heads)
-        self.add_node(f"{name}, weights", [narrow], [self.tensor(outputs, size)], [narrow], stays, 0, size + passing)
-        return outputs
+            narrow = self.node(f"{name}, from fp32", [narrow], {f"{name}: scaled": size})
+        return self.node(f"{name}, weights", [narrow], {outputs: size}, [narrow], weights=features // heads, backward=size)
 
     # Attention
 
@@ -110,20 +110,17 @@ class HuggingFace(Recorder):
         if not self.joint:
             self.heads = tuple(self._turned(a, name, heads) for name, heads in rows.items())
             return
-        for name, heads in rows.items():
-            self.tensor(name, 0)
-            self.tape.views[name] = s.tokens * heads * a.head_dim * s.size
-        self.add_node("split", ["Q, K, V"], self.heads)
+        self.tape.views.update((name, self.size(s.tokens, heads * a.head_dim)) for name, heads in rows.items())
+        self.node("split", ["Q, K, V"], dict.fromkeys(self.heads, 0))
 
     def _turned(self, a: GroupedAttention, name: str, heads: Number) -> str:
-        made, s = self._apart(name, f"{name}, projected"), self.shape
+        made = self._apart(name, f"{name}, projected")
         if name == "V":
             return made
         if a.qk_norm:
             made = self._rms_norm(f"norm of {name}", made, f"{name}, normed", heads * a.head_dim, heads)
-        size = s.tokens * heads * a.head_dim * s.size
-        self.add_node(f"RoPE of {name}", [made], [self.tensor(name, size)], (), 0, 2 * size, 2 * size)
-        return name
+        size = self.size(self.shape.tokens, heads * a.head_dim)
+        return self.node(f"RoPE of {name}", [made], {name: size}, scratch=2 * size, backward=2 * size)
 
     def qk_norm(self, op: Operation) -> None:
         """Recorded with the projections."""
@@ -135,71 +132,69 @@ class HuggingFace(Recorder):
         if not s.flash:
             self._eager(op, a)
             return
-        out = self.made(op.writes, s.tokens, op.features)
-        lse = self.tensor("logsumexp", STATISTIC_SIZE * s.tokens * a.heads)
+        made = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
         scratch = STATISTIC_SIZE * s.tokens * a.heads * (a.head_dim + 1)  # dQ in fp32, row sums of dO O
-        saved = ("Q, K, V",) if self.joint else self.heads
-        self.add_node("attention", self.heads, [out, lse], [*saved, out, lse], 0, 0, scratch)
+        self.node("attention", self.heads, made, [*(["Q, K, V"] if self.joint else self.heads), *made], backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
         """Matmul, scale, mask, softmax, dropout, matmul; Llama's softmax in fp32, then rounded. Each matmul copies its operands."""
         s = self.shape
-        rows, elements = s.tokens * op.features * s.size, s.tokens * s.keys * a.heads
+        rows, elements = self.size(s.tokens, op.features), s.tokens * s.keys * a.heads
         scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
-        q, k, v = (self.tensor(f"{name}, copied", rows) for name in ("Q", "K", "V"))
-        self.add_node("Q K^T", self.heads[:2], [self.tensor("scores", scores), q, k], [q, k])
-        scaled = self.node("scale", ("scores",), "scores, scaled", scores)
-        self.sum("mask", (scaled,), "scores, masked", scores)
-        made = self.node("softmax", ("scores, masked",), "softmax", wide, ("softmax",), wide)  # its product with the gradient
+        q, k, v = (f"{name}, copied" for name in ("Q", "K", "V"))
+        made = self.node("Q K^T", self.heads[:2], {"scores": scores, q: rows, k: rows}, [q, k])
+        made = self.node("scale", [made], {"scores, scaled": scores})
+        self.sum("mask", (made,), "scores, masked", scores)
+        made = self.node("softmax", ["scores, masked"], {"softmax": wide}, ["softmax"], backward=wide)  # its product with the gradient
         if wide != scores:
-            made = self.node("softmax, rounding", (made,), "softmax, rounded", scores)
+            made = self.node("softmax, rounding", [made], {"softmax, rounded": scores})
         made = self.dropped("attention's dropout", made, "softmax after dropout", elements)
-        mixed = self.tensor("attention output by heads", rows)
-        self.add_node("P V", [made, self.heads[2]], [mixed, v], [made, v])
-        self.node("heads side by side", (mixed,), op.writes, rows)
+        mixed = self.node("P V", [made, self.heads[2]], {"attention output by heads": rows, v: rows}, [made, v])
+        self.node("heads side by side", [mixed], {op.writes: rows})
 
     # MLP
 
     def activation(self, op: Operation) -> None:
         """SiLU and its gate, or GPT-2's GELU."""
         assert isinstance(self.mlp, DenseMlp)
-        size = self.shape.tokens * op.features * self.shape.size
+        size = self.size(self.shape.tokens, op.features)
         if not self.mlp.gated:
             self._new_gelu(op.reads[0], op.writes, size)
             return
         up, gate = self._apart("up", "up"), self._apart("gate", "gate")
-        active = self.node("activation function", (gate,), "gate after its activation function", size, (gate,))
-        self.node("product with the gate", (active, up), op.writes, size, (active, up))
+        active = self.node("activation function", [gate], {"gate after its activation function": size}, [gate])
+        self.node("product with the gate", (active, up), {op.writes: size}, (active, up))
 
     def _new_gelu(self, x: str, writes: str, size: Number) -> None:
         """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time: five tensors are kept."""
-        half = self.node("GELU, half of x", (x,), "x / 2", size)
-        cube = self.node("GELU, cube", (x,), "x^3", size, (x,), 2 * size)  # backward makes x^2 and 3 x^2
-        cube = self.node("GELU, factor of the cube", (cube,), "0.0447 x^3", size)
-        inner = self.node("GELU, sum", (x, cube), "x + 0.0447 x^3", size)
-        inner = self.node("GELU, factor of the sum", (inner,), "argument of tanh", size)
-        tanh = self.node("GELU, tanh", (inner,), "tanh", size, ("tanh",))
-        one_more = self.node("GELU, 1 + tanh", (tanh,), "1 + tanh", size)
-        self.node("GELU, product", (half, one_more), writes, size, (half, one_more))
+        half = self.node("GELU, half of x", [x], {"x / 2": size})
+        cube = self.node("GELU, cube", [x], {"x^3": size}, [x], backward=2 * size)  # backward makes x^2 and 3 x^2
+        cube = self.node("GELU, factor of the cube", [cube], {"0.0447 x^3": size})
+        inner = self.node("GELU, sum", (x, cube), {"x + 0.0447 x^3": size})
+        inner = self.node("GELU, factor of the sum", [inner], {"argument of tanh": size})
+        tanh = self.node("GELU, tanh", [inner], {"tanh": size}, ["tanh"])
+        one_more = self.node("GELU, 1 + tanh", [tanh], {"1 + tanh": size})
+        self.node("GELU, product", (half, one_more), {writes: size}, (half, one_more))
 
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
         """With the cosine and sine that turn Q and K of every layer."""
         super().embedding(op)
-        s, a = self.shape, self.model.layers[0].attention
+        s, a = self.shape, self.shape.model.layers[0].attention
         if not self.joint and isinstance(a, GroupedAttention):
-            tables = self.tensor("cosine and sine", 2 * s.length * a.head_dim * s.size)
-            self.tape.nodes.insert(0, TapeNode("RoPE's tables", (), (tables,), (tables,)))
+            tables = "cosine and sine"
+            self.node("RoPE's tables", (), {tables: 2 * s.length * a.head_dim * s.size}, [tables])
+            self.tape.nodes.reverse()  # they come before the lookup
 
     def loss(self, op: Operation) -> None:
         """Logits in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""
         s, [logits] = self.shape, op.reads
-        first, size = self.tape.sizes[logits], 4 * s.tokens * self.model.vocab
+        first, size = self.tape.sizes[logits], 4 * s.tokens * s.model.vocab
         if s.size != 4:
-            logits = self.node("logits to fp32", (logits,), "logits in fp32", size)
-        probabilities = self.tensor("log-softmax", size)
+            logits = self.node("logits to fp32", [logits], {"logits in fp32": size})
         # the two copies of the logits are named by functions that have not returned yet
-        self.add_node("log-softmax", [logits], [probabilities], [probabilities], 0, first if s.size != 4 else 0)
-        labels = self.tensor("labels, shifted", TOKEN_SIZE * s.tokens)
-        self.add_node("loss", [probabilities], [self.tensor("loss", 4), labels], [probabilities, labels])
+        scratch, probabilities = first if s.size != 4 else 0, "log-softmax"
+        self.node("log-softmax", [logits], {probabilities: size}, [probabilities], scratch=scratch)
+        labels = "labels, shifted"
+        self.node("loss", [probabilities], {"loss": 4, labels: TOKEN_SIZE * s.tokens}, [probabilities, labels])

@@ -5,21 +5,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, groupby
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.layer import EMBEDDING, HEAD
-from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
-from perfmodel.transformer.training.matrices import Holding, Run, bare, chunks_of, in_flight, layer_holding, table_holding
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Holding, Run, Shape, chunks_of, in_flight, layer_holding, shape_of, table_holding
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import Tape, TapePass, backward, forward
 
 FUSED, HUGGINGFACE = "fused", "huggingface"
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+LAYER = "layer"
 
 
 Implementation = type[Recorder]
@@ -34,15 +38,9 @@ def implementation_named(name: str) -> Implementation:
 
 
 @lru_cache(maxsize=2048)
-def layer_tape(frame: ModelSpec, layer: Layer, shape: Shape, implementation: str = FUSED, selective: bool = False) -> Tape:
-    """The tape of ``layer`` of the model ``frame``; ``selective``: the attention core runs again."""
-    return implementation_named(implementation).layer(frame, layer, shape, selective=selective)
-
-
-@lru_cache(maxsize=512)
-def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) -> Tape:
-    """The tape of the embedding or the head."""
-    return implementation_named(implementation).end(frame, shape, where)
+def tape_of(where: Layer | str, shape: Shape, implementation: str = FUSED, selective: bool = False) -> Tape:
+    """The tape of a layer, of the embedding or of the head; ``selective``: the attention core runs again."""
+    return implementation_named(implementation).tape_of(where, shape, selective=selective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +71,11 @@ def kind_title(layer: Layer) -> str:
 
 def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     """A title for each kind of layer; those of equal words are numbered."""
-    found: dict[Layer, str] = {}
-    for layer in layers:
-        if layer not in found:
-            title, number = kind_title(layer), 1
-            while title in found.values():
-                number += 1
-                title = f"{kind_title(layer)} ({number})"
-            found[layer] = title
+    found, alike = dict[Layer, str](), Counter[str]()
+    for layer in dict.fromkeys(layers):
+        title = kind_title(layer)
+        alike[title] += 1
+        found[layer] = title if alike[title] == 1 else f"{title} ({alike[title]})"
     return found
 
 
@@ -89,7 +84,7 @@ def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) 
 
     Counts are over all micro-batches that are on their way through it.
     """
-    shape, frame, parallel = shape_of(training), bare(training.model), training.parallel
+    shape, parallel = shape_of(training), training.parallel
     flight = in_flight(parallel, stage, training.micro_batches)
     found: list[Kept] = []
 
@@ -98,18 +93,18 @@ def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) 
         found.extend(Kept(where, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items())
 
     if stage == 0:
-        tape = end_tape(frame, shape, implementation, EMBEDDING)
+        tape = tape_of(EMBEDDING, shape, implementation)
         add(tape, EMBEDDING, flight[0], tape.saved())
-    counts, chunks = dict[Layer, int](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
+    counts, chunks = Counter[Layer](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
     for chunk, times in zip(chunks, flight, strict=True):
         for layer in _whose(chunk, training.recompute):
-            counts[layer] = counts.get(layer, 0) + times
+            counts[layer] += times
     titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
     for layer, count in counts.items():
-        tape = layer_tape(frame, layer, shape, implementation, training.recompute.kind == SELECTIVE)
-        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.kind in (FULL, EVERY) else tape.saved())
+        tape = tape_of(layer, shape, implementation, training.recompute.kind == SELECTIVE)
+        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.of_layers else tape.saved())
     if stage == parallel.pp - 1:
-        tape = end_tape(frame, shape, implementation, HEAD)
+        tape = tape_of(HEAD, shape, implementation)
         names = tape.saved()
         names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
         add(tape, HEAD, flight[-1], names)
@@ -123,44 +118,107 @@ def _whose(chunk: Sequence[Run], recompute: Recomputation) -> list[Layer]:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerBlock:
-    """Both passes over ``layers`` layers, ``count`` times in a row. ``gradients``: bytes that stay of those of its weights."""
+class StepMoment:
+    """A part of the step: ``start`` and ``bytes`` at its two ends, ``high`` at the most in it, reached in operation ``at``.
 
+    ``gradients``: of weights, bytes that are there when the block with the most begins. ``count``: equal blocks of layers in it.
+    """
+
+    phase: str
+    where: str
+    start: Number
+    bytes: Number
+    high: Number
+    at: str
+    gradients: Number = 0
+    count: int = 1
+
+    def highs(self) -> list[Number]:
+        """The most of each block; bytes change by as much from one to the next."""
+        step = (self.bytes - self.start) / self.count
+        worst = self.count - 1 if step > 0 else 0
+        return [self.high - step * (worst - index) for index in range(self.count)]
+
+    @property
+    def title(self) -> str:
+        """Phase, place and operation in words."""
+        return ", ".join(filter(None, (self.phase, self.at or self.where)))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBlock:
+    """Both passes over ``layers`` layers, ``count`` times in a row from layer number ``first`` on, or over the embedding or the head.
+
+    ``gradients``: bytes that stay of those of its weights.
+    """
+
+    name: str
     forward: TapePass
     backward: TapePass
     gradients: Number
     layers: int = 1
     count: int = 1
+    first: int = 0
+
+    def number(self, index: int) -> str:
+        """Which block is meant by the ``index``-th of them."""
+        if self.name != LAYER:
+            return self.name
+        begin = self.first + index * self.layers
+        return f"layer {begin + 1}" if self.layers == 1 else f"layers {begin + 1} to {begin + self.layers}"
+
+    @property
+    def title(self) -> str:
+        """All of them."""
+        end = self.first + self.count * self.layers
+        return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
+
+    def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
+        """One pass over them, from ``level`` on. Bytes change by as much in each, so that the worst is the first or the last.
+
+        ``gradients``: bytes of those of weights that are there before it.
+        """
+        once = self.forward if phase == FORWARD else self.backward
+        last = self.count - 1
+        end = last if once.net > 0 else 0
+        worst = self.number(end if phase == FORWARD else last - end)
+        return StepMoment(
+            phase=phase,
+            where=self.title,
+            start=level,
+            bytes=level + once.net * (last + 1),
+            high=level + once.net * end + once.high,
+            at=f"{worst}, {once.at}" if once.at else worst,
+            gradients=gradients + (end * self.gradients if phase == BACKWARD else 0),
+            count=last + 1,
+        )
 
 
-def chunk_blocks(frame: ModelSpec, runs: Sequence[Run], shape: Shape, recompute: Recomputation, implementation: str) -> list[LayerBlock]:
-    """The layers of ``runs`` in order, as blocks."""
+def chunk_blocks(first: int, runs: Sequence[Run], shape: Shape, recompute: Recomputation, implementation: str) -> list[LayerBlock]:
+    """The layers of ``runs`` in order, from layer number ``first`` on, as blocks."""
     if recompute.kind != EVERY or recompute.every == 1:
         kind = FULL if recompute.kind == EVERY else recompute.kind
-        return [replace(_segment(frame, (layer,), shape, kind, implementation), count=count) for layer, count in runs]
-    layers = [layer for layer, count in runs for _ in range(count)]
-    segments = [tuple(layers[start : start + recompute.every]) for start in range(0, len(layers), recompute.every)]
-    found: list[LayerBlock] = []
-    for segment in segments:
-        block = _segment(frame, segment, shape, FULL, implementation)
-        if found and found[-1].forward is block.forward:
-            found[-1] = replace(block, count=found[-1].count + 1)
-        else:
-            found.append(block)
-    return found
+        blocks = [replace(_segment((layer,), shape, kind, implementation), count=count) for layer, count in runs]
+    else:
+        layers = [layer for layer, count in runs for _ in range(count)]
+        segments = [tuple(layers[start : start + recompute.every]) for start in range(0, len(layers), recompute.every)]
+        kinds = groupby((_segment(segment, shape, FULL, implementation) for segment in segments), key=id)
+        blocks = [replace(same[0], count=len(same)) for same in (list(group) for _, group in kinds)]
+    starts = accumulate((block.count * block.layers for block in blocks), initial=first)
+    return [replace(block, first=start) for block, start in zip(blocks, starts, strict=False)]
 
 
 @lru_cache(maxsize=2048)
-def _segment(frame: ModelSpec, layers: tuple[Layer, ...], shape: Shape, kind: str, implementation: str) -> LayerBlock:
-    tapes = [layer_tape(frame, layer, shape, implementation, kind == SELECTIVE) for layer in layers]
-    holdings = [layer_holding(frame, layer, shape.parallel) for layer in layers]
+def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation: str) -> LayerBlock:
+    tapes = [tape_of(layer, shape, implementation, kind == SELECTIVE) for layer in layers]
+    holdings = [layer_holding(shape.model, layer, shape.parallel) for layer in layers]
     forwards, backwards = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]
     if kind == FULL:  # forward keeps no more than what enters the first; all of it runs once more before the backward pass
         forwards = _chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
         again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
         needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
         backwards = [*again, needless, *backwards]
-    return _block(tapes, holdings, forwards, _chained(backwards), shape)
+    return _block(LAYER, tapes, holdings, forwards, _chained(backwards), shape)
 
 
 def _chained(passes: Iterable[TapePass]) -> TapePass:
@@ -174,18 +232,20 @@ def _chained(passes: Iterable[TapePass]) -> TapePass:
     return TapePass(high, level, at)
 
 
-def _block(tapes: Sequence[Tape], holdings: Sequence[Holding], forwards: TapePass, backwards: TapePass, shape: Shape) -> LayerBlock:
+def _block(
+    name: str, tapes: Sequence[Tape], holdings: Sequence[Holding], forwards: TapePass, backwards: TapePass, shape: Shape
+) -> LayerBlock:
     """Both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
     copies = shape.parallel.dp * shape.parallel.cp
     elements = [holding.parameters - ceil_div(holding.parameters, copies) for holding in holdings if shape.parallel.zero == 3]
     gathered = shape.size * max(elements, default=0)
     forwards, backwards = (replace(once, high=once.high + gathered) for once in (forwards, backwards))
-    return LayerBlock(forwards, backwards, sum(node.gradients for tape in tapes for node in tape.nodes), len(holdings))
+    return LayerBlock(name, forwards, backwards, sum(node.gradients for tape in tapes for node in tape.nodes), len(holdings))
 
 
 @lru_cache(maxsize=512)
-def end_block(frame: ModelSpec, shape: Shape, implementation: str, where: str) -> LayerBlock:
+def end_block(where: str, shape: Shape, implementation: str) -> LayerBlock:
     """The embedding or the head. A head starts its own backward pass, with a gradient of 1."""
-    tape = end_tape(frame, shape, implementation, where)
-    holding = table_holding(frame, shape.parallel, first=where != HEAD, last=where == HEAD)
-    return _block([tape], [holding], forward(tape), backward(tape), shape)
+    tape = tape_of(where, shape, implementation)
+    holding = table_holding(shape.model, shape.parallel, first=where != HEAD, last=where == HEAD)
+    return _block(where, [tape], [holding], forward(tape), backward(tape), shape)

@@ -76,25 +76,22 @@ def interleaving(p: Number, m: Number) -> Number:
     return 1 + (p - 1) / (p * m)
 
 
+def _layer(training: TrainingConfig) -> Number:
+    """Bytes of one layer of ``training``, the first one's heads and its recomputation."""
+    model, parallel, kind = training.model, training.parallel, training.recompute.kind
+    sizes = (training.length, training.sequences, model.hidden, model.layers[0].attention.heads, parallel.tp)
+    return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if kind == EVERY else kind)
+
+
 def stage_bytes(training: TrainingConfig) -> Number:
     """Bytes of the layers on a GPU of the first stage: p micro-batches of L / p layers each, more with interleaving (section 4.2.3).
 
     With ``every:K`` only the inputs of every K-th layer are kept.
     """
-    model, parallel = training.model, training.parallel
-    first = model.layers[0].attention
-    kind, every = training.recompute.kind, training.recompute.every if training.recompute.kind == EVERY else 1
-    one = layer_bytes(
-        training.length,
-        training.sequences,
-        model.hidden,
-        first.heads,
-        parallel.tp,
-        sp=parallel.sp,
-        recompute=FULL if kind == EVERY else kind,
-    )
+    parallel, recompute = training.parallel, training.recompute
+    every = recompute.every if recompute.kind == EVERY else 1
     more = interleaving(parallel.pp, parallel.interleave) if parallel.interleave > 1 else 1
-    return one * len(model.layers) / every * more
+    return _layer(training) * len(training.model.layers) / every * more
 
 
 def ends_bytes(training: TrainingConfig) -> Number:
@@ -115,3 +112,18 @@ def describes(model: ModelSpec) -> bool:
         and layer.mlp.width == 4 * model.hidden
         for layer, _ in model.layer_kinds
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Literature:
+    """Bytes: one layer, all that the first stage keeps, and the two ends of the model. ``meant``: whether the formulas apply."""
+
+    layer: Number
+    layers: Number
+    ends: Number
+    meant: bool
+
+
+def literature(training: TrainingConfig) -> Literature:
+    """The account of ``training``."""
+    return Literature(_layer(training), stage_bytes(training), ends_bytes(training), describes(training.model))

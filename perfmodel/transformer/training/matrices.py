@@ -1,66 +1,168 @@
-"""What one GPU holds: the layers of its pipeline stage, their matrices one by one, and all else that is learned as vectors.
+"""What one GPU works on and holds: sizes of its micro-batch, the layers of its stage, their matrices one by one, vectors, adapters.
 
 Adapters, factored second moments and Muon all go by the shape of a matrix.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.layer import EXPERTS, Matrix, Operation, first_operations, last_operations, operations
+from perfmodel.transformer.layer import ATTENTION, EXPERTS, MLP, Matrix, Operation, first_operations, last_operations, operations
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.training.question import Parallel
+from perfmodel.transformer.step import share
+from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Parallel, TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``model``: cut to its first layer, all that a layer needs to know of it. ``tokens`` of a micro-batch, of which a sequence-parallel
+    GPU keeps ``tokens / sp``; ``length``: of the part of a sequence on one GPU, ``keys``: of a whole one.
+
+    ``size``: bytes of an activation, and of the gradient of a weight as it comes. ``kept_gradient``: of one as it stays beyond its layer's
+    backward pass; 0 if it is added to a buffer or applied at once. ``rank``, ``targets``: of adapters. ``parallel``: of what divides a
+    layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
+    """
+
+    model: ModelSpec
+    tokens: Number
+    length: Number
+    keys: Number
+    size: int
+    flash: bool
+    dropout: bool
+    rank: int | None
+    targets: str
+    parallel: Parallel
+    kept_gradient: int
+
+    @property
+    def hidden(self) -> Number:
+        """Features of the residual stream."""
+        return self.model.hidden
+
+    @property
+    def cp(self) -> Number:
+        """GPUs that share each sequence."""
+        return self.keys // self.length
+
+    @property
+    def sp(self) -> int:
+        """GPUs that share the tokens outside of matrices."""
+        return self.parallel.tp if self.parallel.sp else 1
+
+    @property
+    def local_tokens(self) -> Number:
+        """Tokens outside of matrices on one GPU."""
+        return share(self.tokens, self.sp)
+
+    @property
+    def sequences(self) -> Number:
+        """Sequences of the micro-batch."""
+        return self.tokens // self.length
+
+
+def shape_of(training: TrainingConfig) -> Shape:
+    """Sizes of a micro-batch of ``training``."""
+    t, p = training, training.parallel
+    shards = p.dp * p.cp if p.zero >= 2 else 1
+    # layouts that differ in nothing else share their tapes
+    parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=shards, zero=p.zero if shards > 1 else 0)
+    model, kept = replace(t.model, layers=t.model.layers[:1]), 0 if t.buffers_gradients else sum(t.gradient_sizes.values())
+    return Shape(model, t.tokens, t.length, t.n, t.size, t.flash, t.dropout, t.lora, t.lora_targets, parallel, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a GPU holds: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
 
-    ``experts``: parameters that expert-parallel GPUs divide; ``dense``: those of which every data-parallel GPU has a copy.
+    ``experts``: parameters that expert-parallel GPUs divide; ``parameters``: all of them.
     """
 
     matrices: tuple[Matrix, ...]
     vectors: Number = 0
     expert_vectors: Number = 0
     experts: Number = field(init=False, compare=False)
-    dense: Number = field(init=False, compare=False)
+    parameters: Number = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Sums, taken once: a search asks for them often."""
         in_experts = sum(matrix.elements for matrix in self.matrices if matrix.group == EXPERTS) + self.expert_vectors
-        every = sum(matrix.elements for matrix in self.matrices) + self.vectors
         object.__setattr__(self, "experts", in_experts)
-        object.__setattr__(self, "dense", every - in_experts)
-
-    @property
-    def parameters(self) -> Number:
-        """All of them."""
-        return self.dense + self.experts
+        object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
 
 
-def _learned(found: Sequence[Operation]) -> Holding:
-    """What operations learn."""
-    in_experts = sum(op.vectors for op in found if op.part == EXPERTS)
-    return Holding(tuple(matrix for op in found for matrix in op.matrices), sum(op.vectors for op in found), in_experts)
+def _learned(found: Sequence[tuple[Operation, int]]) -> Holding:
+    """What operations learn, each so many times over."""
+    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in found for matrix in op.matrices)
+    in_experts = sum(op.vectors * times for op, times in found if op.part == EXPERTS)
+    return Holding(matrices, sum(op.vectors * times for op, times in found), in_experts)
 
 
 def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
     """All parameters of ``layer`` on one GPU."""
-    return _learned(operations(model, layer, parallel.tp, parallel.ep))
+    return _learned([(op, 1) for op in operations(model, layer, parallel.tp, parallel.ep)])
 
 
 def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bool) -> Holding:
     """Embedding and positions of the first stage, last norm and head of the last; a tied head has a copy where stages differ."""
-    found = first_operations(model, parallel.tp) if first else []
-    if last:
-        tied = model.tied_embeddings and first
-        found += [op for op in last_operations(model, parallel.tp) if not (tied and op.matrices)]
-    return _learned(found)
+    return _learned([(op, 1) for op in _ends(model, parallel.tp, first, last)])
+
+
+def _ends(model: ModelSpec, tp: int, first: bool, last: bool) -> list[Operation]:
+    found = first_operations(model, tp) if first else []
+    tied = model.tied_embeddings and first
+    return found + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
+
+
+def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
+    """Parameters that one GPU of ``stage`` holds."""
+    counts = tuple(stage_layers(model, parallel, stage).items())
+    return _holding(replace(model, layers=model.layers[:1]), counts, parallel.tp, parallel.ep, stage == 0, stage == parallel.pp - 1)
+
+
+@lru_cache(maxsize=4096)
+def _holding(model: ModelSpec, counts: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
+    found = [(op, 1) for op in _ends(model, tp, first, last)]
+    return _learned([*found, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
+
+
+# Adapters
+
+
+QV_NAMES = ("Q", "V")
+"""The matrices that the paper adapts; in latent attention the up projections that have these names."""
+
+
+def is_targeted(matrix: Matrix, targets: str) -> bool:
+    """Whether ``matrix`` has an adapter. Experts, routers and tables have none."""
+    if targets == ALL:
+        return matrix.group in (ATTENTION, MLP)
+    return matrix.group == ATTENTION and (targets == ATTENTION_ONLY or matrix.name in QV_NAMES)
+
+
+def adapters(holding: Holding, rank: int, targets: str) -> Holding:
+    """LoRA: two trained matrices a -> ``rank`` -> b beside each frozen one a -> b of ``holding``; ``targets``: qv, attention or all.
+
+    Source: Hu et al. 2021, arXiv 2106.09685.
+
+    >>> adapters(Holding((Matrix("Q", "attention", 4096, 4096, 32),)), 8, "qv").parameters
+    2097152
+    """
+    found = []
+    for matrix in holding.matrices:
+        if is_targeted(matrix, targets):
+            found.append(Matrix(f"{matrix.name}, A", matrix.group, matrix.inputs, rank, matrix.count))
+            found.append(Matrix(f"{matrix.name}, B", matrix.group, rank, matrix.outputs, matrix.count))
+    return Holding(tuple(found))
+
+
+# Pipeline stages
 
 
 Run = tuple[Layer, int]
@@ -85,18 +187,30 @@ def runs_of(layers: Sequence[Layer]) -> list[Run]:
 
 def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:
     """The consecutive layers that ``stage`` holds, with the index of the first: one chunk, or every ``pp``-th of several."""
-    if parallel.pp == 1:
-        return [(0, runs_of(model.layers))]
     chunks = stages(model, parallel.pp * parallel.interleave)
     starts = [0, *accumulate(len(chunk) for chunk in chunks)]
     return [(starts[index], runs_of(chunks[index])) for index in range(stage, len(chunks), parallel.pp)]
 
 
-def candidates(model: ModelSpec, parallel: Parallel) -> list[int]:
+def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> dict[Layer, int]:
+    """Each different layer of ``stage``, or of the whole model, with its number."""
+    if stage is None:
+        return dict(model.layer_kinds)
+    counts = Counter[Layer]()
+    for _, runs in chunks_of(model, parallel, stage):
+        for layer, count in runs:
+            counts[layer] += count
+    return counts
+
+
+def fullest_stages(model: ModelSpec, pp: int) -> list[int]:
     """Stages among which is the fullest: of equal layers the first holds the most micro-batches, and the last the head."""
-    if parallel.pp == 1:
-        return [0]
-    return [0, parallel.pp - 1] if len(runs_of(model.layers)) == 1 else list(range(parallel.pp))
+    return sorted({0, pp - 1}) if len(model.layer_kinds) == 1 else list(range(pp))
+
+
+def slowest_stages(model: ModelSpec, pp: int) -> list[int]:
+    """Stages among which is the slowest: of equal layers the first, the last, or one between."""
+    return sorted({*fullest_stages(model, pp), min(1, pp - 1)})
 
 
 def in_flight(parallel: Parallel, stage: int, micro_batches: Number) -> list[int]:
@@ -115,27 +229,3 @@ def in_flight(parallel: Parallel, stage: int, micro_batches: Number) -> list[int
     started = int(min(2 * (pp - stage - 1) + (turns - 1) * pp + 1, micro_batches * turns))
     rounds, rest = divmod(started, pp * turns)
     return [rounds * pp + min(max(rest - turn * pp, 0), pp) for turn in range(turns)]
-
-
-def bare(model: ModelSpec) -> ModelSpec:
-    """``model`` with its first layer only: what a layer needs to know of it, quick to compare."""
-    return replace(model, layers=model.layers[:1])
-
-
-def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
-    """Parameters that one GPU of ``stage`` holds."""
-    runs = tuple(run for _, chunk in chunks_of(model, parallel, stage) for run in chunk)
-    return _holding(bare(model), runs, parallel.tp, parallel.ep, stage == 0, stage == parallel.pp - 1)
-
-
-@lru_cache(maxsize=4096)
-def _holding(frame: ModelSpec, runs: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
-    parallel = Parallel(tp=tp, ep=ep)
-    counts: dict[Layer, int] = {}
-    for layer, count in runs:
-        counts[layer] = counts.get(layer, 0) + count
-    ends = table_holding(frame, parallel, first=first, last=last)
-    held = [(ends, 1), *((layer_holding(frame, layer, parallel), count) for layer, count in counts.items())]
-    matrices = tuple(replace(matrix, count=matrix.count * times) for each, times in held for matrix in each.matrices)
-    vectors, in_experts = (sum(getattr(each, name) * times for each, times in held) for name in ("vectors", "expert_vectors"))
-    return Holding(matrices, vectors, in_experts)

@@ -6,6 +6,7 @@ are there, and in a pipeline the activations of those that are on their way (1F1
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -13,53 +14,25 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.implementations import (
+    BACKWARD,
+    FORWARD,
     FUSED,
+    OPTIMIZER,
     Implementation,
     Kept,
     LayerBlock,
+    StepMoment,
     chunk_blocks,
     end_block,
     implementation_named,
     kept,
 )
-from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
-from perfmodel.transformer.training.question import EVERY, FREED, FULL, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.korthikanti import Literature, literature
+from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
+from perfmodel.transformer.training.question import TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
-
-FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-LAYER = "layer"
-
-
-@dataclass(frozen=True, slots=True)
-class StepMoment:
-    """A part of the step: ``start`` and ``bytes`` at its two ends, ``high`` at the most in it, reached in operation ``at``.
-
-    ``gradients``: of weights, bytes that are there when the block with the most begins. ``count``: equal blocks of layers in it.
-    """
-
-    phase: str
-    where: str
-    start: Number
-    bytes: Number
-    high: Number
-    at: str
-    gradients: Number = 0
-    count: int = 1
-
-    def highs(self) -> list[Number]:
-        """The most of each block; bytes change by as much from one to the next."""
-        step = (self.bytes - self.start) / self.count
-        worst = self.count - 1 if step > 0 else 0
-        return [self.high - step * (worst - index) for index in range(self.count)]
-
-    @property
-    def title(self) -> str:
-        """Phase, place and operation in words."""
-        return ", ".join(filter(None, (self.phase, self.at or self.where)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,48 +54,6 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class _BlockRow:
-    """Blocks in a row: embedding, head, or layers from number ``first`` on."""
-
-    name: str
-    first: int
-    block: LayerBlock
-
-    def number(self, index: int) -> str:
-        """Which block is meant by the ``index``-th of them."""
-        if self.name != LAYER:
-            return self.name
-        begin = self.first + index * self.block.layers
-        return f"layer {begin + 1}" if self.block.layers == 1 else f"layers {begin + 1} to {begin + self.block.layers}"
-
-    @property
-    def title(self) -> str:
-        """All of them."""
-        end = self.first + self.block.count * self.block.layers
-        return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
-
-    def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
-        """One pass over them, from ``level`` on. Bytes change by as much in each, so that the worst is the first or the last.
-
-        ``gradients``: bytes of those of weights that are there before it.
-        """
-        once = self.block.forward if phase == FORWARD else self.block.backward
-        last = self.block.count - 1
-        end = last if once.net > 0 else 0
-        worst = self.number(end if phase == FORWARD else last - end)
-        return StepMoment(
-            phase=phase,
-            where=self.title,
-            start=level,
-            bytes=level + once.net * (last + 1),
-            high=level + once.net * end + once.high,
-            at=f"{worst}, {once.at}" if once.at else worst,
-            gradients=gradients + (end * self.block.gradients if phase == BACKWARD else 0),
-            count=last + 1,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Stage:
     """One GPU's part of the work on a micro-batch: ``chunks`` of parts, of which so many micro-batches are in ``flight``.
 
@@ -135,7 +66,7 @@ class _Stage:
     waiting: Number
     gradients: Number
     stream: Number
-    chunks: list[list[_BlockRow]]
+    chunks: list[list[LayerBlock]]
     flight: list[int]
 
     def received(self, chunk: int) -> Number:
@@ -146,7 +77,7 @@ class _Stage:
         """Bytes that a micro-batch leaves between its two passes through a chunk; what was sent on is freed."""
         parts = self.chunks[chunk]
         sent = 0 if parts[-1].name == HEAD else self.stream
-        return self.received(chunk) + sum(part.block.forward.net * part.block.count for part in parts) - sent
+        return self.received(chunk) + sum(part.forward.net * part.count for part in parts) - sent
 
     @property
     def stored(self) -> Number:
@@ -167,7 +98,7 @@ class _Stage:
             moment = part.run(BACKWARD, level, gradients)
             yield moment
             level = moment.bytes
-            gradients += part.block.gradients * part.block.count
+            gradients += part.gradients * part.count
 
     def moments(self) -> tuple[StepMoment, ...]:
         """The worst walk, then the optimizer's step: no activations, all gradients."""
@@ -179,27 +110,20 @@ class _Stage:
 
 def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
     model, parallel = training.model, training.parallel
-    frame, made, state = bare(model), implementation_named(implementation), state_bytes(training, stage)
-    stays = training.gradient_life != FREED or training.micro_batches > 1
-    buffers = state.gradients if stays else 0
-    chunks: list[list[_BlockRow]] = []
-    for first, runs in chunks_of(model, parallel, stage):
-        parts, begin = [], first
-        for block in chunk_blocks(frame, runs, shape, training.recompute, implementation):
-            parts.append(_BlockRow(LAYER, begin, block))
-            begin += block.count * block.layers
-        chunks.append(parts)
+    made, state = implementation_named(implementation), state_bytes(training, stage)
+    buffers = state.gradients if training.buffers_gradients else 0
+    chunks = [chunk_blocks(first, runs, shape, training.recompute, implementation) for first, runs in chunks_of(model, parallel, stage)]
     if stage == 0:
-        chunks[0].insert(0, _BlockRow(EMBEDDING, 0, end_block(frame, shape, implementation, EMBEDDING)))
+        chunks[0].insert(0, end_block(EMBEDDING, shape, implementation))
     if stage == parallel.pp - 1:
-        chunks[-1].append(_BlockRow(HEAD, 0, end_block(frame, shape, implementation, HEAD)))
+        chunks[-1].append(end_block(HEAD, shape, implementation))
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
-        held=state.weights + state.optimizer + buffers + tokens + made.constant(frame, shape),
-        waiting=made.waiting(frame, shape, training.recompute),
+        held=state.weights + state.optimizer + buffers + tokens + made.constant(),
+        waiting=made.waiting(shape, training.recompute),
         gradients=buffers,
-        stream=shape.own_tokens * shape.hidden * shape.size,
+        stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,
         flight=in_flight(parallel, stage, training.micro_batches),
     )
@@ -208,7 +132,7 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
 def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
     """The worst moment on the fullest GPU: all bytes allocated then, weights and optimizer included."""
     shape, found = shape_of(training), []
-    for stage in candidates(training.model, training.parallel):
+    for stage in fullest_stages(training.model, training.parallel.pp):
         part = _stage(training, shape, stage, implementation)
         moments = part.moments()
         worst = max(moments, key=lambda moment: moment.high)
@@ -224,16 +148,6 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
         stored=part.stored,
         moments=moments,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Literature:
-    """Bytes by the literature's account: one layer, all that the first stage keeps, and the two ends of the model."""
-
-    layer: Number
-    layers: Number
-    ends: Number
-    meant: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,24 +186,10 @@ def evaluate(training: TrainingConfig, device: Device, implementation: str = FUS
         parameters=total(training.model),
         peak=found,
         kept=kept(training, found.stage, implementation),
-        literature=_literature(training),
+        literature=literature(training),
         capacity=capacity,
         largest=None if capacity is None else largest_micro_batch(training, capacity, implementation),
     )
-
-
-def _literature(training: TrainingConfig) -> Literature:
-    model, parallel, kind = training.model, training.parallel, training.recompute.kind
-    layer = korthikanti.layer_bytes(
-        training.length,
-        training.sequences,
-        model.hidden,
-        model.layers[0].attention.heads,
-        parallel.tp,
-        sp=parallel.sp,
-        recompute=FULL if kind == EVERY else kind,
-    )
-    return Literature(layer, korthikanti.stage_bytes(training), korthikanti.ends_bytes(training), korthikanti.describes(model))
 
 
 def largest_micro_batch(training: TrainingConfig, capacity: Number, implementation: str = FUSED) -> int:
@@ -299,10 +199,7 @@ def largest_micro_batch(training: TrainingConfig, capacity: Number, implementati
         batch = sequences * training.micro_batches * training.parallel.dp
         return bool(peak(replace(training, batch=batch, micro_batch=sequences), implementation).bytes <= capacity)
 
-    low, high = 0, 1
+    high = 1
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=lambda sequences: not fits(sequences)) - 1

@@ -1,6 +1,8 @@
-"""What is asked of a training step: the model, the batch, the formats, what is recomputed, and which GPU holds what; its sizes.
+"""What is asked of a training step: the model, the batch, the formats, the optimizer, what is recomputed, and which GPU holds what.
 
-``Shape``: sizes of one micro-batch on one GPU, on which the tensors of a layer depend besides the layer.
+Optimizers: Kingma & Ba 2015 (Adam); Loshchilov & Hutter 2019 (AdamW); Dettmers et al. 2022, arXiv 2110.02861, and the blocks of 256
+of bitsandbytes (8-bit Adam); Shazeer & Stern 2018 (Adafactor, no first moment); Chen et al. 2023 (Lion); Jordan et al. 2024 (Muon:
+one momentum for each matrix of a layer, AdamW for tables and vectors).
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.checks import positive_int
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import share
+from perfmodel.transformer.step import Split
 
 MIXED, BF16, FP32 = "mixed", "bf16", "fp32"
 PRECISIONS = (MIXED, BF16, FP32)
@@ -27,12 +31,61 @@ TARGETS = (ALL, ATTENTION_ONLY, QV)
 """Matrices with an adapter: all of attention and MLP (experts and router apart); all of attention; Q and V (Hu et al. 2021)."""
 
 
+LEAST_LENGTH = 2
+"""Tokens of a sequence on one GPU: one, and the next, which it predicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
+
+    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
+    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
+    update many tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
+    """
+
+    name: str
+    title: str
+    moments: int
+    eight_bit: bool = False
+    factored: bool = False
+    matrix_moments: int | None = None
+    temporary: int = 0
+
+
+OPTIMIZERS = {
+    optimizer.name: optimizer
+    for optimizer in (
+        Optimizer("adam", "Adam: first and second moment", 2, temporary=1),
+        Optimizer("adamw", "AdamW: first and second moment", 2, temporary=1),
+        Optimizer("sgd", "SGD: nothing", 0),
+        Optimizer("momentum", "SGD with momentum: one velocity", 1),
+        Optimizer("adafactor", "Adafactor: sums of each row and column of the second moment", 0, factored=True),
+        Optimizer("adam8bit", "8-bit Adam: both moments in a byte each, an fp32 scale per 256", 2, eight_bit=True),
+        Optimizer("lion", "Lion: one momentum", 1),
+        Optimizer("muon", "Muon: one momentum per matrix; AdamW for tables and vectors", 2, matrix_moments=1),
+    )
+}
+
+
+def optimizer_named(name: str) -> Optimizer:
+    """The optimizer called ``name``; UsageError with the nearest names otherwise."""
+    if name not in OPTIMIZERS:
+        raise UsageError(f"--optimizer: unknown optimizer {name!r}", suggest(name, list(OPTIMIZERS)))
+    return OPTIMIZERS[name]
+
+
 @dataclass(frozen=True, slots=True)
 class Recomputation:
     """``kind`` with, for ``every``, the number of layers per segment."""
 
     kind: str = NONE
     every: int = 1
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether whole layers run again."""
+        return self.kind in (FULL, EVERY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,72 +155,127 @@ class TrainingConfig:
         """Tokens of a micro-batch on one GPU."""
         return self.sequences * self.length
 
+    @property
+    def size(self) -> int:
+        """Bytes of an activation, of a weight that a matmul reads, and of its gradient as it comes."""
+        return 4 if self.precision == FP32 else 2
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """``tokens`` of a micro-batch, of which a sequence-parallel GPU keeps ``tokens / sp``; ``keys``: of a whole sequence.
+    @property
+    def gradient_sizes(self) -> dict[str, int]:
+        """The formats in which gradients are kept: name, and bytes per parameter."""
+        mixed = self.precision == MIXED
+        low = {} if mixed and self.gradients == FULL_GRADIENTS else {"gradients": self.size}
+        return low | ({"fp32 gradients": 4} if mixed and self.gradients != SIXTEEN_BIT else {})
 
-    ``size``: bytes of an activation. ``gradient_size``: of the gradient of a weight as it comes, ``kept_gradient``: as it stays beyond
-    its layer's backward pass, on ``gradient_shards`` GPUs; 0 if it is added to a buffer or applied at once. ``parallel``: of what
-    divides a layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
+    @property
+    def sums_in_fp32(self) -> bool:
+        """Whether gradients are added up in fp32."""
+        return "fp32 gradients" in self.gradient_sizes
+
+    @property
+    def buffers_gradients(self) -> bool:
+        """Whether gradients have buffers that stay beyond a micro-batch's backward pass and the step."""
+        return self.gradient_life != FREED or self.micro_batches > 1
+
+
+# Checks: each failure is a UsageError that names the option and the fix
+
+
+def recompute_named(text: str) -> Recomputation:
+    """``none``, ``selective``, ``full`` or ``every:K``.
+
+    >>> recompute_named("every:4")
+    Recomputation(kind='every', every=4)
     """
-
-    hidden: Number
-    norm: str
-    tokens: Number
-    length: Number
-    keys: Number
-    size: int
-    flash: bool
-    dropout: bool
-    rank: int | None
-    targets: str
-    parallel: Parallel
-    gradient_size: int
-    kept_gradient: int
-    gradient_shards: int
-
-    @property
-    def sp(self) -> int:
-        """GPUs that share the tokens outside of matrices."""
-        return self.parallel.tp if self.parallel.sp else 1
-
-    @property
-    def own_tokens(self) -> Number:
-        """Tokens outside of matrices on one GPU."""
-        return share(self.tokens, self.sp)
-
-    @property
-    def sequences(self) -> Number:
-        """Sequences of the micro-batch."""
-        return self.tokens // self.length
+    if text in (NONE, SELECTIVE, FULL):
+        return Recomputation(text)
+    kind, _, number = text.partition(":")
+    if kind == EVERY and number.isdecimal() and 0 < int(number) < 10**6:
+        return Recomputation(EVERY, int(number))
+    if kind == EVERY:
+        raise UsageError(f"--recompute {text[:40]}: how many layers make a segment is missing", "write it like every:4")
+    raise UsageError(f"--recompute: unknown kind {text[:40]!r}", suggest(text, [NONE, SELECTIVE, FULL, "every:4"]))
 
 
-def shape_of(training: TrainingConfig) -> Shape:
-    """Sizes of a micro-batch of ``training``."""
+def checked(training: TrainingConfig) -> TrainingConfig:
+    """``training``, if every value has a meaning."""
+    _check_sizes(training)
+    for option, value, known in (
+        ("precision", training.precision, PRECISIONS),
+        ("gradients", training.gradients, GRADIENTS),
+        ("gradient-life", training.gradient_life, LIVES),
+        ("lora-targets", training.lora_targets, TARGETS),
+    ):
+        if value not in known:
+            raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(known), f"one of {', '.join(known)}"))
+    optimizer_named(training.optimizer)
+    _check_gradients(training)
+    _check_parallel(training)
+    return training
+
+
+def timed(training: TrainingConfig) -> TrainingConfig:
+    """``training``, if a step of it can be timed: one token alone has none before it to be predicted from."""
+    checked(training)
+    if training.length < LEAST_LENGTH:
+        where = f"--n {training.n}" + (f" --cp {training.parallel.cp}" if training.parallel.cp > 1 else "")
+        fix = f"give at least --n {LEAST_LENGTH * training.parallel.cp}"
+        raise UsageError(f"{where}: a GPU has {training.length} token of a sequence; a step predicts each from those before it", fix)
+    return training
+
+
+def _check_sizes(training: TrainingConfig) -> None:
     model, parallel = training.model, training.parallel
-    size = 4 if training.precision == FP32 else 2
-    shards = parallel.dp * parallel.cp if parallel.zero >= 2 else 1
-    stays = training.gradient_life == FREED and training.micro_batches == 1
-    kept = 4 if training.precision == MIXED and training.gradients != SIXTEEN_BIT else size
-    if training.precision == MIXED and training.gradients == "both":
-        kept += 2
-    return Shape(
-        hidden=model.hidden,
-        norm=model.norm,
-        tokens=training.tokens,
-        length=training.length,
-        keys=training.n,
-        size=size,
-        flash=training.flash,
-        dropout=training.dropout,
-        rank=training.lora,
-        targets=training.lora_targets,
-        # layouts that differ in nothing else share their tapes
-        parallel=Parallel(
-            parallel.tp, parallel.sp, min(parallel.pp, 2), ep=parallel.ep, dp=shards, zero=parallel.zero if shards > 1 else 0
-        ),
-        gradient_size=size,
-        kept_gradient=kept if stays else 0,
-        gradient_shards=shards,
-    )
+    sizes = {"dp": parallel.dp, "cp": parallel.cp, "interleave": parallel.interleave, "batch": training.batch, "n": training.n}
+    for option, value in {**sizes, "micro-batch": 1 if training.micro_batch is None else training.micro_batch}.items():
+        positive_int(option, value)
+    if training.recompute.every > len(model.layers):
+        fix = f"give at most {len(model.layers)}"
+        raise UsageError(f"--recompute every:{training.recompute.every}: {model.name} has {len(model.layers)} layers", fix)
+    if training.lora is not None and not 1 <= training.lora <= model.hidden:
+        raise UsageError(f"--lora {training.lora}", f"give a rank from 1 to {model.hidden}, the hidden size of {model.name}")
+    own = ceil_div(training.batch, parallel.dp)
+    if training.sequences > own:
+        fix = f"give at most {own}, or a larger --batch"
+        raise UsageError(f"--micro-batch {training.sequences}: each GPU has {own} of the {training.batch} sequences", fix)
+    if own % training.sequences:
+        fits = [str(size) for size in range(1, min(int(own), 64) + 1) if own % size == 0]
+        raise UsageError(
+            f"--micro-batch {training.sequences} does not divide the {own} sequences of a GPU", f"one of {', '.join(fits)} does"
+        )
+
+
+def _check_gradients(training: TrainingConfig) -> None:
+    if training.gradients != SIXTEEN_BIT and training.precision != MIXED:
+        raise UsageError(
+            f"--gradients {training.gradients}: {training.precision} has one format", "leave it out, or give --precision mixed"
+        )
+    if training.gradient_life == APPLIED and training.micro_batches > 1:
+        fix = "give one micro-batch per GPU, or --gradient-life freed"
+        raise UsageError(f"--gradient-life applied: gradients of {training.micro_batches} micro-batches are added up first", fix)
+
+
+def _check_parallel(training: TrainingConfig) -> None:
+    p, model = training.parallel, training.model
+    Split(p.tp, p.ep, p.pp).check(model)
+    if p.zero not in range(4):
+        raise UsageError(f"--zero {p.zero}", "give 0 (nothing divided), 1 (optimizer), 2 (gradients too) or 3 (weights too)")
+    if p.sp and p.tp == 1:
+        raise UsageError("--sp divides what --tp GPUs would each hold, and --tp is 1", "give --tp too, or leave out --sp")
+    if p.dp % p.ep:
+        raise UsageError(f"--ep {p.ep} does not divide --dp {p.dp}", "expert-parallel groups are made of data-parallel GPUs")
+    if training.n % p.cp:
+        raise UsageError(f"--cp {p.cp} does not divide --n {training.n}", "give one that does")
+    _check_stages(p, len(model.layers), model.name, int(training.micro_batches))
+
+
+def _check_stages(p: Parallel, layers: int, name: str, micro_batches: int) -> None:
+    if p.interleave == 1:
+        return
+    if p.pp == 1:
+        raise UsageError(f"--interleave {p.interleave} needs pipeline stages, and --pp is 1", "give --pp too")
+    if p.pp * p.interleave > layers:
+        raise UsageError(f"--pp {p.pp} --interleave {p.interleave}: {name} has {layers} layers", f"their product can be at most {layers}")
+    if micro_batches % p.pp:
+        fix = f"give a --batch of a multiple of {p.pp} micro-batches per GPU"
+        raise UsageError(f"--interleave: {micro_batches} micro-batches per GPU are no multiple of --pp {p.pp}", fix)

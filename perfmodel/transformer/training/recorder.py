@@ -20,14 +20,14 @@ from perfmodel.transformer.layer import (
     last_operations,
     local_layer,
     operations,
-    summed,
 )
-from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import GroupedAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.lora import is_targeted
-from perfmodel.transformer.training.question import Recomputation, Shape
+from perfmodel.transformer.training.matrices import Shape, is_targeted
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.tape import Tape, TapeNode
 
+CHOSEN_INDICES = "indices of the chosen"
 TOKEN_SIZE, INDEX_SIZE = 8, 4
 """Bytes of a token's number in PyTorch, and of a number that says which expert, or which row."""
 
@@ -45,32 +45,28 @@ class Recorder:
     """Operations of a layer that selective recomputation runs again."""
     table_sums = 1
 
-    def __init__(self, model: ModelSpec, shape: Shape, layer: Layer | None = None) -> None:
-        self.model, self.shape, self.part = model, shape, ""
+    def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
+        self.shape, self.part = shape, ""
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
     @classmethod
-    def layer(cls, model: ModelSpec, layer: Layer, shape: Shape, *, selective: bool = False) -> Tape:
-        """The tape of a layer; ``selective``: the attention core runs again."""
-        p = shape.parallel
-        found = operations(model, layer, p.tp, p.ep, dropout=shape.dropout)
-        tape = cls(model, shape, local_layer(layer, p.tp)).record(found)
+    def tape_of(cls, where: Layer | str, shape: Shape, *, selective: bool = False) -> Tape:
+        """The tape of a layer, of the embedding or of the head. ``selective``: the attention core runs again."""
+        model, p = shape.model, shape.parallel
+        if where == HEAD:
+            return cls(shape).record(last_operations(model, p.tp))
+        if isinstance(where, str):
+            return cls(shape).record(first_operations(model, p.tp, dropout=shape.dropout))
+        tape = cls(shape, local_layer(where, p.tp)).record(operations(model, where, p.tp, p.ep, dropout=shape.dropout))
         if selective:
             tape.again = cls.core & {node.name for node in tape.nodes}
         return tape
 
-    @classmethod
-    def end(cls, model: ModelSpec, shape: Shape, where: str) -> Tape:
-        """The tape of the embedding or the head."""
-        tp = shape.parallel.tp
-        found = last_operations(model, tp) if where == HEAD else first_operations(model, tp, dropout=shape.dropout)
-        return cls(model, shape).record(found)
-
     def record(self, found: Sequence[Operation]) -> Tape:
         """The tape of operations."""
         s, stream = self.shape, (*found[0].reads, found[0].writes)[0]
-        self.tape = Tape(stream, {stream: s.own_tokens * s.hidden * s.size}, parts={stream: "residual"})
+        self.tape = Tape(stream, {stream: s.local_tokens * s.hidden * s.size}, parts={stream: "residual"})
         for op in found:
             self.part = op.part
             if hasattr(self, op.kind):
@@ -78,12 +74,12 @@ class Recorder:
         return self.tape
 
     @staticmethod
-    def constant(model: ModelSpec, shape: Shape) -> Number:
+    def constant() -> Number:
         """Bytes that are held all the time."""
         return 0
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
+    def waiting(shape: Shape, recompute: Recomputation) -> Number:
         """Bytes of a micro-batch from its forward to its backward pass, besides what the tapes say."""
         return 0
 
@@ -95,18 +91,32 @@ class Recorder:
         self.tape.parts[name] = self.part
         return name
 
-    def made(self, name: str, tokens: Number, features: Number) -> str:
-        """A tensor of tokens x features in the format of activations."""
-        return self.tensor(name, tokens * features * self.shape.size)
+    def size(self, tokens: Number, features: Number) -> Number:
+        """Bytes of tokens x features in the format of activations."""
+        return tokens * features * self.shape.size
 
-    def node(self, name: str, reads: Iterable[str], writes: str, size: Number, saves: Iterable[str] = (), scratch: Number = 0) -> str:
-        """An operation that makes one tensor of ``size`` bytes. ``scratch``: of its backward pass."""
-        self.add_node(name, reads, [self.tensor(writes, size)], saves, 0, 0, scratch)
-        return writes
+    def node(
+        self,
+        name: str,
+        reads: Iterable[str],
+        writes: dict[str, Number],
+        saves: Iterable[str] = (),
+        *,
+        weights: Number = 0,
+        shards: int | None = None,
+        adapter: bool = False,
+        scratch: Number = 0,
+        backward: Number = 0,
+    ) -> str:
+        """One more entry, and the first tensor that it writes. ``writes``: tensors with their bytes.
 
-    def add_node(self, name: str, reads: Iterable[str], writes: Iterable[str], saves: Iterable[str] = (), *more: Number) -> None:
-        """One more entry; ``more``: bytes of gradients that stay, of scratch and of scratch in the backward pass."""
-        self.tape.nodes.append(TapeNode(name, tuple(reads), tuple(writes), tuple(saves), *more))
+        ``weights``: elements that it learns, unless adapters leave them as they are; ``shards``: GPUs that divide their gradients.
+        ``scratch``, ``backward``: bytes that it holds only while it runs, forward and backward, besides gradients of weights.
+        """
+        stays, passing = self.gradients(weights, shards, adapter=adapter)
+        made = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
+        self.tape.nodes.append(TapeNode(name, tuple(reads), made, tuple(saves), stays, scratch, backward + passing))
+        return made[0]
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
         """A sum: keeps nothing, and hands its gradient to each of ``reads``."""
@@ -114,65 +124,60 @@ class Recorder:
 
     def tokens(self, op: Operation) -> Number:
         """Tokens of what ``op`` writes."""
-        return self.shape.own_tokens if op.own else self.shape.tokens
+        return self.shape.local_tokens if op.own else self.shape.tokens
 
     @property
     def gathered(self) -> Number:
         """Bytes of the hidden state of the tokens that other sequence-parallel GPUs hold, or of their partial sums."""
         s = self.shape
-        return (s.tokens - s.own_tokens) * s.hidden * s.size
+        return (s.tokens - s.local_tokens) * s.hidden * s.size
 
-    def gradients(self, elements: Number, shards: int | None = None) -> tuple[Number, Number]:
+    def gradients(self, elements: Number, shards: int | None = None, *, adapter: bool = False) -> tuple[Number, Number]:
         """Bytes that stay of the gradients of ``elements`` weights, and bytes that are there only while they are made."""
         s = self.shape
-        shards = s.gradient_shards if shards is None else shards
+        if s.rank is not None and not adapter:
+            return 0, 0
+        shards = s.parallel.dp if shards is None else shards
         stays = s.kept_gradient * ceil_div(elements, shards)
-        alone = s.kept_gradient == s.gradient_size and shards == 1
-        return stays, 0 if alone else elements * s.gradient_size
-
-    def trained(self, elements: Number, shards: int | None = None) -> tuple[Number, Number]:
-        """The same of weights that adapters leave as they are."""
-        return self.gradients(elements if self.shape.rank is None else 0, shards)
+        alone = s.kept_gradient == s.size and shards == 1
+        return stays, 0 if alone else elements * s.size
 
     # Matrices
 
     def linear(self, op: Operation) -> None:
         """A matmul, and the adapters beside it if there are any."""
-        s, [inputs] = self.shape, op.reads
+        s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
         adapted = [] if s.rank is None else [matrix for matrix in op.matrices if is_targeted(matrix, s.targets)]
-        stays, passing = self.trained(sum(matrix.elements for matrix in op.matrices) + op.vectors)
-        gathered = self.gathered if op.gathers else 0
-        made = self.made(f"{op.writes}, frozen part" if adapted else op.writes, self.tokens(op), op.features)
-        self.add_node(op.name, op.reads, [made], op.reads if s.rank is None else (), stays, gathered, gathered + passing)
+        name, size = f"{op.writes}, frozen part" if adapted else op.writes, self.size(self.tokens(op), op.features)
+        gathered, saves = self.gathered if op.gathers else 0, op.reads if s.rank is None else ()
+        made = self.node(op.name, op.reads, {name: size}, saves, weights=weights, scratch=gathered, backward=gathered)
         if adapted:
-            self._adapters(op, inputs, made, adapted)
+            self._adapters(op, made, adapted)
 
-    def _adapters(self, op: Operation, inputs: str, frozen: str, adapted: list[Matrix]) -> None:
+    def _adapters(self, op: Operation, frozen: str, adapted: list[Matrix]) -> None:
         """Low-rank paths beside frozen matrices: they keep their input and what lies between A and B."""
-        rank, tokens, outputs = self.shape.rank or 0, self.tokens(op), op.writes
-        between = self.made(f"{outputs}, low rank", tokens, rank * len(adapted))
-        stays, passing = self.gradients(rank * sum(matrix.inputs for matrix in adapted))
-        self.add_node(f"{op.name}, A", [inputs], [between], [inputs], stays, 0, passing)
-        stays, passing = self.gradients(rank * sum(matrix.outputs for matrix in adapted))
-        result = self.made(f"{outputs}, adapter's part", tokens, sum(matrix.outputs for matrix in adapted))
-        self.add_node(f"{op.name}, B", [between], [result], [between], stays, 0, passing)
-        self.sum(f"{op.name}, sum", (frozen, result), outputs, self.tape.sizes[frozen])
+        rank, tokens = self.shape.rank or 0, self.tokens(op)
+        inputs, outputs = sum(matrix.inputs for matrix in adapted), sum(matrix.outputs for matrix in adapted)
+        made = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
+        between = self.node(f"{op.name}, A", op.reads, made, op.reads, weights=rank * inputs, adapter=True)
+        made = {f"{op.writes}, adapter's part": self.size(tokens, outputs)}
+        result = self.node(f"{op.name}, B", [between], made, [between], weights=rank * outputs, adapter=True)
+        self.sum(f"{op.name}, sum", (frozen, result), op.writes, self.tape.sizes[frozen])
 
     # Operations without matrices
 
     def norm(self, op: Operation) -> None:
         """A norm over the hidden state or a latent; the latter's is an RMS norm whatever the model's norms are."""
-        kind = self.shape.norm if op.own else "rms"
+        kind = self.shape.model.norm if op.own else "rms"
         self._norm(op.name, op.reads[0], op.writes, self.tokens(op), op.features, 1, op.vectors, statistics=2 if kind == "layer" else 1)
 
     def _norm(
         self, name: str, reads: str, writes: str, tokens: Number, features: Number, heads: Number, learned: Number, statistics: int = 1
     ) -> None:
         """Keeps its input and a statistic or two per vector."""
-        self.made(writes, tokens, features)
-        kept = self.tensor(f"statistics of {name}", statistics * STATISTIC_SIZE * tokens * heads)
-        stays, passing = self.trained(learned)
-        self.add_node(name, [reads], [writes, kept], [reads, kept], stays, 0, passing)
+        kept = f"statistics of {name}"
+        made = {writes: self.size(tokens, features), kept: statistics * STATISTIC_SIZE * tokens * heads}
+        self.node(name, [reads], made, [reads, kept], weights=learned)
 
     def qk_norm(self, op: Operation) -> None:
         """Of Q and K, head by head."""
@@ -183,16 +188,14 @@ class Recorder:
 
     def dropout(self, op: Operation) -> None:
         """Of a hidden state."""
-        self.dropped(op.name, op.reads[0], op.writes, self.shape.own_tokens * self.shape.hidden)
+        self.dropped(op.name, op.reads[0], op.writes, self.shape.local_tokens * self.shape.hidden)
 
     def dropped(self, name: str, inputs: str, outputs: str, elements: Number) -> str:
         """Keeps which elements stay, a byte each; nothing if there is no dropout."""
         if not self.shape.dropout:
             return inputs
-        self.tensor(outputs, self.tape.sizes[inputs])
-        mask = self.tensor(f"mask of {name}", elements * DROPOUT_MASK_SIZE)
-        self.add_node(name, [inputs], [outputs, mask], [mask])
-        return outputs
+        mask = f"mask of {name}"
+        return self.node(name, [inputs], {outputs: self.tape.sizes[inputs], mask: elements * DROPOUT_MASK_SIZE}, [mask])
 
     def add(self, op: Operation) -> None:
         """The sum of the residual stream and a branch."""
@@ -202,8 +205,8 @@ class Recorder:
 
     def activation(self, op: Operation) -> None:
         """The activation function and its gate in one kernel."""
-        tokens = self.shape.tokens * self.mlp.experts_per_token if isinstance(self.mlp, MoeMlp) and op.part == EXPERTS else self.tokens(op)
-        self.node(op.name, op.reads, op.writes, tokens * op.features * self.shape.size, op.reads)
+        tokens = self.pairs if op.part == EXPERTS else self.tokens(op)
+        self.node(op.name, op.reads, {op.writes: self.size(tokens, op.features)}, op.reads)
 
     # Attention
 
@@ -215,75 +218,71 @@ class Recorder:
             sizes = {"Q": a.heads * a.head_dim, "K": keys, "V": keys}
         else:
             sizes = {"K": a.heads * a.qk_head_dim, "V": a.heads * a.v_head_dim}
-        self.add_node(op.name, op.reads, [self.made(name, tokens, size) for name, size in sizes.items()])
+        self.node(op.name, op.reads, {name: self.size(tokens, features) for name, features in sizes.items()})
 
     def attention(self, op: Operation) -> None:
         """Scores, softmax, dropout and the weighted sum of V: in one kernel, or each on its own with the scores in memory."""
         s, heads = self.shape, self.attended.heads
-        stays, passing = self.trained(op.vectors)
+        made, scores = {op.writes: self.size(s.tokens, op.features)}, s.tokens * s.keys * heads
         if s.flash:
-            self.made(op.writes, s.tokens, op.features)
-            lse = self.tensor("logsumexp", STATISTIC_SIZE * s.tokens * heads)
             # dQ is added up in fp32, beside the row sums of dO O (FlashAttention-2, Dao 2023, section 3.1)
             scratch = STATISTIC_SIZE * (self.tape.sizes[op.reads[0]] // s.size + s.tokens * heads)
-            self.add_node("attention", op.reads, [op.writes, lse], [*op.reads, op.writes, lse], stays, 0, scratch + passing)
+            made["logsumexp"] = STATISTIC_SIZE * s.tokens * heads
+            self.node("attention", op.reads, made, [*op.reads, *made], weights=op.vectors, backward=scratch)
             return
-        (q, k, v), scores = op.reads, s.tokens * s.keys * heads
-        self.node("Q K^T", (q, k), "scores", scores * s.size, (q, k))
-        self.tensor("softmax", scores * s.size)
-        self.add_node("softmax", ["scores"], ["softmax"], ["softmax"], stays, 0, passing)
+        q, k, v = op.reads
+        self.node("Q K^T", (q, k), {"scores": scores * s.size}, (q, k))
+        self.node("softmax", ["scores"], {"softmax": scores * s.size}, ["softmax"], weights=op.vectors)
         weights = self.dropped("attention's dropout", "softmax", "softmax after dropout", scores)
-        self.node("P V", (weights, v), op.writes, s.tokens * op.features * s.size, (weights, v))
+        self.node("P V", (weights, v), made, (weights, v))
 
     # Experts: every one gets as many tokens
 
+    @property
+    def pairs(self) -> Number:
+        """Tokens, each as often as it has experts."""
+        assert isinstance(self.mlp, MoeMlp)
+        return self.shape.tokens * self.mlp.experts_per_token
+
     def router(self, op: Operation) -> None:
         """Router in fp32, and tokens sent to their experts."""
-        s, mlp, [inputs] = self.shape, self.mlp, op.reads
+        s, mlp = self.shape, self.mlp
         assert isinstance(mlp, MoeMlp)
-        pairs = s.tokens * mlp.experts_per_token
-        stays, passing = self.trained(sum(matrix.elements for matrix in op.matrices) + op.vectors + s.hidden * int(mlp.shared_gate))
-        self.tensor(op.writes, 4 * s.tokens * op.features)
-        saved = [*([inputs] if s.rank is None else []), op.writes]
-        self.add_node("router", [inputs], [op.writes], saved, stays, self.gathered, self.gathered + passing)
-        chosen = [self.tensor(CHOSEN, 4 * pairs), self.tensor("indices of the chosen", INDEX_SIZE * pairs)]
-        self.add_node("choice of experts", [op.writes], chosen, chosen)
+        weights = sum(matrix.elements for matrix in op.matrices) + op.vectors + s.hidden * int(mlp.shared_gate)
+        saved, made = [*(op.reads if s.rank is None else []), op.writes], {op.writes: 4 * s.tokens * op.features}
+        self.node("router", op.reads, made, saved, weights=weights, scratch=self.gathered, backward=self.gathered)
+        chosen = {CHOSEN: 4 * self.pairs, CHOSEN_INDICES: INDEX_SIZE * self.pairs}
+        self.node("choice of experts", [op.writes], chosen, chosen)
         self.part = EXPERTS
-        sent = self.made("tokens sent to experts", pairs, s.hidden)
-        self.add_node("dispatch", [inputs], [sent], chosen[1:])
+        self.node("dispatch", op.reads, {"tokens sent to experts": self.size(self.pairs, s.hidden)}, [CHOSEN_INDICES])
 
     def experts(self, op: Operation) -> None:
         """A matmul for each expert on this GPU. Their gradients are shared with those of other expert-parallel groups only."""
-        s, mlp = self.shape, self.mlp
-        assert isinstance(mlp, MoeMlp)
-        shards = max(s.gradient_shards // s.parallel.ep, 1)
-        stays, passing = self.trained(sum(matrix.elements for matrix in op.matrices) + op.vectors, shards)
-        self.made(op.writes, s.tokens * mlp.experts_per_token, op.features)
-        self.add_node(op.name, op.reads, [op.writes], op.reads if s.rank is None else (), stays, 0, passing)
+        s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
+        saves, made = op.reads if s.rank is None else (), {op.writes: self.size(self.pairs, op.features)}
+        self.node(op.name, op.reads, made, saves, weights=weights, shards=max(s.parallel.dp // s.parallel.ep, 1))
 
     def combine(self, op: Operation) -> None:
         """The weighted sum of what a token's experts made."""
-        self.made(op.writes, self.shape.own_tokens, op.features)
-        saved = [op.reads[0], CHOSEN, "indices of the chosen"]
-        self.add_node(op.name, op.reads, [op.writes], saved, 0, self.gathered, self.gathered)
+        made, saved = {op.writes: self.size(self.shape.local_tokens, op.features)}, [op.reads[0], CHOSEN, CHOSEN_INDICES]
+        self.node(op.name, op.reads, made, saved, scratch=self.gathered, backward=self.gathered)
 
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
         """Lookup and, if learned, positions. The gradient of a table that is the head's as well is added to that one."""
         s, [table, *positions] = self.shape, op.matrices
-        tied = self.model.tied_embeddings and s.parallel.pp == 1
-        elements, more = (summed(each.elements for each in group) if s.rank is None else 0 for group in ([table], positions))
-        stays, passing = self.gradients(more if tied else elements + more)
-        scratch = self.table_sums * elements * s.gradient_size if tied else passing
-        self.made(op.writes, s.own_tokens, s.hidden)
+        tied = s.model.tied_embeddings and s.parallel.pp == 1
+        weights = sum(each.elements for each in positions) + (0 if tied else table.elements)
+        summing = self.table_sums * table.elements * s.size if tied and s.rank is None else 0
+        beyond = max(summing - self.gradients(weights)[1], 0)
         self.tape.stream = self.tensor("tokens", 0)  # those are there before and after the step
-        self.add_node("embedding", (), [op.writes], (), stays, self.gathered, max(scratch, passing))
+        self.node(
+            "embedding", (), {op.writes: self.size(s.local_tokens, s.hidden)}, weights=weights, scratch=self.gathered, backward=beyond
+        )
 
     def loss(self, op: Operation) -> None:
         """Softmax and loss are one kernel, whose gradient overwrites the softmax."""
-        s, columns = self.shape, share(self.model.vocab, self.shape.parallel.tp)
-        kept = [self.tensor("softmax of the logits", 4 * s.tokens * columns)]
-        kept.append(self.tensor("labels", TOKEN_SIZE * s.tokens))
-        self.tensor("loss", 4)
-        self.add_node("loss", op.reads, ["loss", *kept], kept)
+        s, columns = self.shape, share(self.shape.model.vocab, self.shape.parallel.tp)
+        kept = {"softmax of the logits": 4 * s.tokens * columns, "labels": TOKEN_SIZE * s.tokens}
+        self.node("loss", op.reads, {"loss": 4, **kept}, kept)

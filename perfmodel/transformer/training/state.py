@@ -3,68 +3,30 @@
 Mixed precision: 2 B weights, 2 B gradients, 4 B master weights, 8 B of Adam's moments: 16 B per parameter. With gradients added up
 in fp32 instead 18 B, with both 20 B. Sources: Micikevicius et al. 2018 (mixed precision); Rajbhandari et al. 2020, arXiv
 1910.02054, section 3.1 (16 B) and section 5 (stages); Megatron-LM, docs of the distributed optimizer (18 B).
-Optimizers: Kingma & Ba 2015 (Adam); Loshchilov & Hutter 2019 (AdamW); Dettmers et al. 2022, arXiv 2110.02861, and the blocks of 256
-of bitsandbytes (8-bit Adam); Shazeer & Stern 2018 (Adafactor, no first moment); Chen et al. 2023 (Lion); Jordan et al. 2024 (Muon:
-one momentum for each matrix of a layer, AdamW for tables and vectors).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.layer import EXPERTS, TABLE
-from perfmodel.transformer.training.lora import adapters
-from perfmodel.transformer.training.matrices import Holding, stage_holding
-from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, TrainingConfig
+from perfmodel.transformer.training.matrices import Holding, adapters, stage_holding
+from perfmodel.transformer.training.question import (
+    APPLIED,
+    BF16,
+    MIXED,
+    Optimizer,
+    Parallel,
+    TrainingConfig,
+    optimizer_named,
+)
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 FROZEN = "frozen weights"
 OF_EXPERTS = " of experts"
 BLOCK = 256
 """Elements of 8-bit state that share an fp32 scale. Source: bitsandbytes, blockwise optimizers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Optimizer:
-    """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
-
-    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
-    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
-    update many tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
-    """
-
-    name: str
-    title: str
-    moments: int
-    eight_bit: bool = False
-    factored: bool = False
-    matrix_moments: int | None = None
-    temporary: int = 0
-
-
-OPTIMIZERS = {
-    optimizer.name: optimizer
-    for optimizer in (
-        Optimizer("adam", "Adam: first and second moment", 2, temporary=1),
-        Optimizer("adamw", "AdamW: first and second moment", 2, temporary=1),
-        Optimizer("sgd", "SGD: nothing", 0),
-        Optimizer("momentum", "SGD with momentum: one velocity", 1),
-        Optimizer("adafactor", "Adafactor: sums of each row and column of the second moment", 0, factored=True),
-        Optimizer("adam8bit", "8-bit Adam: both moments in a byte each, an fp32 scale per 256", 2, eight_bit=True),
-        Optimizer("lion", "Lion: one momentum", 1),
-        Optimizer("muon", "Muon: one momentum per matrix; AdamW for tables and vectors", 2, matrix_moments=1),
-    )
-}
-
-
-def optimizer_named(name: str) -> Optimizer:
-    """The optimizer called ``name``; UsageError with the nearest names otherwise."""
-    if name not in OPTIMIZERS:
-        raise UsageError(f"--optimizer: unknown optimizer {name!r}", suggest(name, list(OPTIMIZERS)))
-    return OPTIMIZERS[name]
 
 
 def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
@@ -82,6 +44,7 @@ def state_size(optimizer: Optimizer, holding: Holding, element_size: int) -> Num
 
     >>> from perfmodel.transformer.training.matrices import Matrix
     >>> square = Holding((Matrix("Q", "attention", 1024, 1024),))
+    >>> from perfmodel.transformer.training.question import OPTIMIZERS
     >>> [state_size(OPTIMIZERS[name], square, 4) // 1024 for name in ("adam", "momentum", "adafactor", "adam8bit", "muon")]
     [8192, 4096, 8, 2080, 4096]
     """
@@ -99,9 +62,10 @@ class StatePart:
     bytes: Number
     shards: int = 1
 
-    def copies(self, parallel: Parallel) -> int:
-        """GPUs that hold the same parameters."""
-        return copies(parallel, self.name.endswith(OF_EXPERTS))
+    @property
+    def of_experts(self) -> bool:
+        """Whether expert-parallel GPUs divide its parameters."""
+        return self.name.endswith(OF_EXPERTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,34 +89,18 @@ class State:
         return self.weights + self.gradients + self.optimizer
 
 
-def weight_size(training: TrainingConfig) -> int:
-    """Bytes of a weight that a matmul reads."""
-    return 4 if training.precision == FP32 else 2
-
-
-def gradient_sizes(training: TrainingConfig) -> list[tuple[str, int]]:
-    """The gradient buffers: name, and bytes per parameter."""
-    if training.precision != MIXED:
-        return [("gradients", weight_size(training))]
-    low = [] if training.gradients == FULL_GRADIENTS else [("gradients", 2)]
-    return low + ([("fp32 gradients", 4)] if training.gradients in (FULL_GRADIENTS, BOTH_GRADIENTS) else [])
-
-
 def copies(parallel: Parallel, of_experts: bool) -> int:
     """GPUs that hold the same parameters: the data- and context-parallel ones, for experts those of other expert-parallel groups."""
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
 
 
-def _divided(holding: Holding, parallel: Parallel, zero: int) -> Iterator[tuple[str, Holding, int]]:
-    """Dense parameters, then those of experts: suffix of the name, parameters, and GPUs that divide them if ZeRO is at least ``zero``."""
-    halves = [("", holding)]
-    if holding.experts:
-        inside = tuple(matrix for matrix in holding.matrices if matrix.group == EXPERTS)
-        outside = tuple(matrix for matrix in holding.matrices if matrix.group != EXPERTS)
-        dense = Holding(outside, holding.vectors - holding.expert_vectors)
-        halves = [("", dense), (OF_EXPERTS, Holding(inside, holding.expert_vectors, holding.expert_vectors))]
-    for suffix, half in halves:
-        yield suffix, half, copies(parallel, bool(suffix)) if parallel.zero >= zero else 1
+def _halves(holding: Holding) -> dict[str, Holding]:
+    """Dense parameters and, if there are any, those of experts, by the suffix of their names."""
+    if not holding.experts:
+        return {"": holding}
+    inside, outside = (tuple(m for m in holding.matrices if (m.group == EXPERTS) == experts) for experts in (True, False))
+    vectors = holding.expert_vectors
+    return {"": Holding(outside, holding.vectors - vectors), OF_EXPERTS: Holding(inside, vectors, vectors)}
 
 
 def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
@@ -160,21 +108,28 @@ def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
     parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
     holding = stage_holding(training.model, parallel, stage)
     trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)
-    size, number = weight_size(training), 2 if training.precision == BF16 else 4
+    size, number = training.size, 2 if training.precision == BF16 else 4
     rows = [] if training.lora is None else [(FROZEN, WEIGHTS, holding, 3, size)]
     rows.append(("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, size))
-    rows += [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in gradient_sizes(training)]
+    rows += (
+        [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in training.gradient_sizes.items()]
+    )
     rows += [("fp32 master weights", OPTIMIZER, trained, 1, 4)] if training.precision == MIXED else []
+
+    def shards(suffix: str, zero: int) -> int:
+        """GPUs that divide parameters if ZeRO is at least ``zero``."""
+        return copies(parallel, bool(suffix)) if parallel.zero >= zero else 1
+
     parts = [
-        StatePart(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards), shards)
+        StatePart(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards(suffix, zero)), shards(suffix, zero))
         for name, group, held, zero, each in rows
-        for suffix, half, shards in _divided(held, parallel, zero)
+        for suffix, half in _halves(held).items()
     ]
     temporary: Number = 0
-    for suffix, half, shards in _divided(trained, parallel, 1):
-        whole = state_size(optimizer, half, number)
-        parts.append(StatePart(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, shards), shards))
-        temporary += 0 if training.fused_optimizer else optimizer.temporary * number * ceil_div(half.parameters, shards)
+    for suffix, half in _halves(trained).items():
+        divided, whole = shards(suffix, 1), state_size(optimizer, half, number)
+        parts.append(StatePart(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, divided), divided))
+        temporary += 0 if training.fused_optimizer else optimizer.temporary * number * ceil_div(half.parameters, divided)
     weights, gradients, held = (sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER))
     count = holding.parameters + (0 if training.lora is None else trained.parameters)
     return State(weights, gradients, held, temporary, count, trained.parameters, tuple(part for part in parts if part.bytes))

@@ -1,15 +1,14 @@
-"""Formats of the weights that a checkpoint's ``quantization_config`` names: a file has its ``FAMILIES``.
+"""Formats of the weights that a checkpoint's ``quantization_config`` names: a file has its ``FAMILIES`` by quant_method.
 
 To add a family is to add a file. A format that no file reads is refused, or the user says how wide the weights are.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 
 from perfmodel.core.errors import DataError
-from perfmodel.core.plugins import module_names
-from perfmodel.transformer.weight_formats._base import FIELD, Family, Fields, Quantized
+from perfmodel.core.plugins import plugins
+from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
 
 
 def quantized(raw: object) -> Quantized | None:
@@ -23,19 +22,10 @@ def quantized(raw: object) -> Quantized | None:
     if not isinstance(raw, Mapping):
         raise DataError(f'{FIELD} is "{raw!s:.40}": it should be an object', "write it as config.json of a transformers model does")
     fields = Fields(raw)
-    method = fields.get("quant_method", str, "bitsandbytes" if _loaded(raw) else "modelopt" if "quantization" in raw else "")
-    family = _families().get(method)
+    loaded = any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
+    method = fields.get("quant_method", str, "bitsandbytes" if loaded else "modelopt" if "quantization" in raw else "")
+    family = dict(plugins([__name__], "FAMILY", "FAMILIES")).get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
     found: Quantized = family.read(fields)
-    return replace(found, unread=(*found.unread, *fields.unread(family.harmless)))
-
-
-def _loaded(raw: Mapping[str, object]) -> bool:
-    return any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
-
-
-def _families() -> dict[str, Family]:
-    """The family of each quant_method."""
-    found = [family for name in module_names(__path__) for family in import_module(f"{__name__}.{name}").FAMILIES]
-    return {method: family for family in found for method in family.methods}
+    return replace(found, unread=(*found.unread, *fields.unread(family.harmless.split())))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import DataError
@@ -75,26 +75,35 @@ class Quantized:
 
 
 class Fields:
-    """Fields of a quantization_config, asked for one by one."""
+    """``values`` by name, asked for one by one. ``place``: what stands before their names; ``asked``: those a rule knows, there or not."""
 
-    def __init__(self, values: Mapping[str, Any], place: str = FIELD) -> None:
+    def __init__(self, values: Mapping[str, Any], place: str = f"{FIELD}.") -> None:
         self.values, self.place, self.asked = values, place, set[str]()
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """The value of ``name``, ``default`` where there is none or null; DataError unless it is of that kind."""
         self.asked.add(name)
         value = self.values.get(name)
-        if value is None:
-            return default
+        return default if value is None else self.of_kind(name, value, kind)
+
+    def of_kind(self, name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
+        """``value``; DataError unless it is of that kind."""
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise DataError(f"{self.place}.{name} is {value!r:.40}: no value of that field", "write it as the tool that made the file does")
+            raise self._wrong(name, value, kind)
         return value
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def _wrong(self, name: str, value: Any, kind: Any) -> DataError:
+        return DataError(f"{self.place}{name} is {value!r:.40}: no value of that field", "write it as the tool that made the file does")
+
+    def inside(self, name: str, values: Mapping[str, Any]) -> "Fields":
+        """The fields ``values``, which stand under ``name``."""
+        return Fields(values, f"{self.place}{name}.")
+
+    def count(self, name: str, default: int | None = None) -> int:
         """A whole number from 1; -1 is returned as it is (it means all inputs)."""
         value = self.get(name, int, default)
         if value is None or not (1 <= value <= 2**31 or value == -1):
-            raise DataError(f"{self.place}.{name} is {value!r:.40}: the rule for this format needs a whole number", "such as 128")
+            raise DataError(f"{self.place}{name} is {value!r:.40}: the rule for this format needs a whole number", "such as 128")
         return int(value)
 
     def patterns(self, *names: str) -> tuple[str, ...]:
@@ -102,7 +111,7 @@ class Fields:
         found = [pattern for name in names for pattern in self.get(name, list, [])]
         for pattern in found:
             if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN:
-                raise DataError(f"{self.place}.{names[0]}: {pattern!r:.40} is no name of a module", "give names such as lm_head")
+                raise DataError(f"{self.place}{names[0]}: {pattern!r:.40} is no name of a module", "give names such as lm_head")
         return tuple(found)
 
     def unread(self, harmless: Iterable[str]) -> tuple[str, ...]:
@@ -127,10 +136,8 @@ def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
         raise DataError(f"{FIELD}: a pattern of modules is no regular expression: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Formats of the ``quant_method`` names in ``methods``. ``harmless``: fields that change no byte; ``read``: rules of the others."""
+class Family(NamedTuple):
+    """Formats of one or several ``quant_method`` names. ``read``: their rule; ``harmless``: fields, in words, that change no byte."""
 
-    methods: tuple[str, ...]
-    harmless: tuple[str, ...]
     read: Callable[[Fields], Quantized]
+    harmless: str

@@ -10,9 +10,9 @@ from perfmodel.core.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Family, Fields, MatrixFormat, Quantized, Rule, group
 
 HARMLESS = (
-    "quantization_status", "kv_cache_scheme", "global_compression_ratio", "version", "run_compressed",
-    "output_activations", "observer", "observer_kwargs", "dynamic", "transform_config", "zp_dtype",
-)  # fmt: skip
+    "quantization_status kv_cache_scheme global_compression_ratio version run_compressed output_activations observer observer_kwargs "
+    "dynamic transform_config zp_dtype"
+)
 PACKED, NVFP4, MXFP4 = "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"
 FORMATS = (PACKED, NVFP4, MXFP4, "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
 SHAPE = 2 * 64
@@ -25,13 +25,13 @@ def read(fields: Fields) -> Quantized:
     for name, raw in fields.get("config_groups", dict, {}).items():
         if not isinstance(raw, Mapping):
             raise DataError(f"{FIELD}.config_groups.{name}: not an object", "give weights and targets in it")
-        one = Fields(raw, f"{FIELD}.config_groups.{name}")
+        one = fields.inside(f"config_groups.{name}", raw)
         stored, more = _stored(one, one.get("format", str, layout))
         if stored is None:
             return Quantized(f"compressed-tensors, {layout}")
         targets = one.patterns("targets")
         rules.append(Rule(stored, None if "Linear" in targets else targets))
-        unread += [*more, *one.unread(HARMLESS)]
+        unread += [*more, *one.unread(HARMLESS.split())]
     sparse = fields.get("sparsity_config", dict, {})
     if layout not in FORMATS or sparse.get("format", "dense") != "dense" or not rules:
         return Quantized(f"compressed-tensors, {layout}")
@@ -41,8 +41,8 @@ def read(fields: Fields) -> Quantized:
 
 def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
     """The format of a group's weights, and what of its fields was not read; None where there is no rule."""
-    weights = Fields(one.get("weights", dict, {}), f"{one.place}.weights")
-    bits, kind = weights.whole("num_bits", 8), weights.get("type", str, "int")
+    weights = one.inside("weights", one.get("weights", dict, {}))
+    bits, kind = weights.count("num_bits", 8), weights.get("type", str, "int")
     strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)
     symmetric, ordered = weights.get("symmetric", bool, True), weights.get("actorder", (str, bool)) == "group"
     rows, columns = _block(strategy, size, weights)
@@ -59,7 +59,7 @@ def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, .
     if name == "fp8" or (name == "int8" and inputs.get("num_bits") == 8):
         multiplied = name
     known = layout in FORMATS and (name in ("nvfp4", "mxfp4", "fp8") or kind == "int") and bits in (2, 3, 4, 8)
-    return (MatrixFormat(name, bits, tuple(beside), multiplied) if known else None), weights.unread(HARMLESS)
+    return (MatrixFormat(name, bits, tuple(beside), multiplied) if known else None), weights.unread(HARMLESS.split())
 
 
 def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None, int | None]:
@@ -68,12 +68,12 @@ def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None
     if strategy == "block":
         sides = [int(side) for side in (shape.split("x") if isinstance(shape, str) else shape or [])]
         if len(sides) != 2 or min(sides) < 1:
-            raise DataError(f"{weights.place}.block_structure is {shape!r:.40}: it should be two sizes", "such as [128, 128]")
+            raise DataError(f"{weights.place}block_structure is {shape!r:.40}: it should be two sizes", "such as [128, 128]")
         return sides[1], sides[0]
     known = {"tensor": (None, None), "channel": (None, 1), "group": (group(size or -1), 1), "tensor_group": (group(size or -1), 1)}
     if strategy not in known:
-        raise DataError(f"{weights.place}.strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(known)}, block")
+        raise DataError(f"{weights.place}strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(known)}, block")
     return known[strategy]
 
 
-FAMILIES = (Family(("compressed-tensors",), HARMLESS, read),)
+FAMILIES = {"compressed-tensors": Family(read, HARMLESS)}

@@ -19,8 +19,6 @@ from collections.abc import Mapping
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP32, Family, Fields, MatrixFormat, Quantized, Rule
 
-FP8_HARMLESS = ("fmt", "scale_fmt", "activation_scale_ub", "dequantize", "kv_cache_scheme")
-
 
 def fp8(fields: Fields) -> Quantized:
     """A block is written [outputs, inputs]; static activations add a scale per matrix."""
@@ -35,7 +33,6 @@ def fp8(fields: Fields) -> Quantized:
     return Quantized(words, (Rule(MatrixFormat("fp8", 8, scales, "fp8")),), ("lm_head", *kept))
 
 
-MXFP4_HARMLESS = ("dequantize",)
 MXFP4 = MatrixFormat("mxfp4", 4, ((32, 1, 8),), "fp4")
 
 
@@ -44,15 +41,7 @@ def mxfp4(fields: Fields) -> Quantized:
     return Quantized("mxfp4", (Rule(MXFP4, ("experts",)),), fields.patterns("modules_to_not_convert"))
 
 
-MODELOPT_HARMLESS = (
-    "producer",
-    "kv_cache_scheme",
-    "kv_cache_quant_algo",
-    "config_groups",
-    "quant_method",
-    "has_zero_point",
-    "pre_quant_scale",
-)
+MODELOPT_HARMLESS = "producer kv_cache_scheme kv_cache_quant_algo config_groups quant_method has_zero_point pre_quant_scale"
 BOTH = (None, None, 2 * FP32)
 """Bits per matrix: an fp32 scale of the weights and one of the activations."""
 NVFP4 = MatrixFormat("nvfp4", 4, ((16, 1, 8), BOTH), "fp4")
@@ -74,7 +63,7 @@ def modelopt(fields: Fields) -> Quantized:
     """
     inner = fields.get("quantization", dict)
     if inner is not None:
-        fields = Fields(inner, f"{FIELD}.quantization")
+        fields = fields.inside("quantization", inner)
     algorithm = fields.get("quant_algo", str, "").upper()
     kept, layers = fields.patterns("ignore", "exclude_modules"), fields.get("quantized_layers", dict, {})
     found = {name: str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, Mapping)} if algorithm == MIXED else {}
@@ -82,15 +71,15 @@ def modelopt(fields: Fields) -> Quantized:
     size = fields.get("group_size", int) or 16
     if not used or any(name not in ALGORITHMS for name in used) or ("NVFP4" in algorithm and size != 16):
         return Quantized(f"modelopt, {algorithm or 'no algorithm'}")
-    words, unread = f"modelopt, {' and '.join(used)}", fields.unread(MODELOPT_HARMLESS)
+    words, unread = f"modelopt, {' and '.join(used)}", fields.unread(MODELOPT_HARMLESS.split())
     if algorithm != MIXED:
         return Quantized(words, (Rule(ALGORITHMS[algorithm]),), kept, unread)
     rules = [Rule(ALGORITHMS[name], tuple(module for module, other in found.items() if other == name)) for name in used]
     return Quantized(words, tuple(rules), kept, unread)
 
 
-FAMILIES = (
-    Family(("fp8", "fbgemm_fp8"), FP8_HARMLESS, fp8),
-    Family(("mxfp4",), MXFP4_HARMLESS, mxfp4),
-    Family(("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8"), MODELOPT_HARMLESS, modelopt),
-)
+FAMILIES = {
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), Family(fp8, "fmt scale_fmt activation_scale_ub dequantize kv_cache_scheme")),
+    "mxfp4": Family(mxfp4, "dequantize"),
+    **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8"), Family(modelopt, MODELOPT_HARMLESS)),
+}

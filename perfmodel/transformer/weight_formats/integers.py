@@ -16,13 +16,11 @@ Source: bitsandbytes, Int8Params and Params4bit (quant_state); huggingface/trans
 
 from perfmodel.transformer.weight_formats._base import FP16, FP32, Family, Fields, MatrixFormat, Quantized, Rule, group
 
-AWQ_HARMLESS = ("zero_point", "version", "backend", "do_fuse", "fuse_max_seq_len", "exllama_config", "modules_to_fuse")
-
 
 def awq(fields: Fields) -> Quantized:
     """``w_bit`` and ``q_group_size`` are the names of llm-awq."""
-    bits = fields.get("w_bit", int) or fields.whole("bits")
-    size = group(fields.get("q_group_size", int) or fields.whole("group_size", 128))
+    bits = fields.get("w_bit", int) or fields.count("bits")
+    size = group(fields.get("q_group_size", int) or fields.count("group_size", 128))
     words = f"awq, {bits} bits" + (f", groups of {size}" if size else "")
     if bits not in (4, 8):
         return Quantized(words)
@@ -30,31 +28,18 @@ def awq(fields: Fields) -> Quantized:
     return Quantized(words, (Rule(stored),), ("lm_head", *fields.patterns("modules_to_not_convert")))
 
 
-BITS = (2, 3, 4, 8)
-GPTQ_HARMLESS = (
-    "desc_act", "sym", "damp_percent", "true_sequential", "static_groups", "model_name_or_path", "model_file_base_name",
-    "dataset", "tokenizer", "use_exllama", "exllama_config", "use_cuda_fp16", "model_seqlen", "block_name_to_quantize", "batch_size",
-    "module_name_preceding_first_block", "pad_token_id", "max_input_length", "cache_block_outputs", "disable_exllama", "backend",
-    "is_marlin_format", "meta", "version", "cache_examples_on_gpu", "use_triton", "pack_dtype",
-)  # fmt: skip
-
-
 def gptq(fields: Fields) -> Quantized:
     """``modules_in_block_to_quantize``: only these; ``lm_head``: the head too."""
-    bits, size = fields.whole("bits"), group(fields.whole("group_size", 128))
+    bits, size = fields.count("bits"), group(fields.count("group_size", 128))
     only = tuple(str(name) for names in fields.get("modules_in_block_to_quantize", list, []) for name in names)
     head, layout = fields.get("lm_head", bool, False), fields.get("checkpoint_format", str, "gptq")
     words = f"gptq, {bits} bits" + (f", groups of {size}" if size else "")
-    if bits not in BITS or layout not in ("gptq", "gptq_v2") or fields.get("dynamic", dict, {}):
+    if bits not in (2, 3, 4, 8) or layout not in ("gptq", "gptq_v2") or fields.get("dynamic", dict, {}):
         return Quantized(words)
     stored = MatrixFormat(f"int{bits}", bits, ((size, 1, FP16), (size, 1, bits), (1, None, 32)))
     return Quantized(words, (Rule(stored, only or None),), () if head else ("lm_head",))
 
 
-BITSANDBYTES_HARMLESS = (
-    "bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "llm_int8_threshold",
-    "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "_load_in_4bit", "_load_in_8bit",
-)  # fmt: skip
 TABLES = 8 * (16 * 4 + 4)
 """Bits of a 4-bit matrix's own: the 16 values of its code and an offset. With double_quant a code of 256 values more."""
 
@@ -72,8 +57,18 @@ def bitsandbytes(fields: Fields) -> Quantized:
     return Quantized("bitsandbytes, 4 bits", (Rule(MatrixFormat("int4", 4, scales)),), kept)
 
 
-FAMILIES = (
-    Family(("awq",), AWQ_HARMLESS, awq),
-    Family(("gptq",), GPTQ_HARMLESS, gptq),
-    Family(("bitsandbytes",), BITSANDBYTES_HARMLESS, bitsandbytes),
-)
+FAMILIES = {
+    "awq": Family(awq, "zero_point version backend do_fuse fuse_max_seq_len exllama_config modules_to_fuse"),
+    "gptq": Family(
+        gptq,
+        "desc_act sym damp_percent true_sequential static_groups model_name_or_path model_file_base_name dataset tokenizer use_exllama "
+        "exllama_config use_cuda_fp16 model_seqlen block_name_to_quantize batch_size module_name_preceding_first_block pad_token_id "
+        "max_input_length cache_block_outputs disable_exllama backend is_marlin_format meta version cache_examples_on_gpu use_triton "
+        "pack_dtype",
+    ),
+    "bitsandbytes": Family(
+        bitsandbytes,
+        "bnb_4bit_compute_dtype bnb_4bit_quant_type bnb_4bit_quant_storage llm_int8_threshold llm_int8_enable_fp32_cpu_offload "
+        "llm_int8_has_fp16_weight _load_in_4bit _load_in_8bit",
+    ),
+}

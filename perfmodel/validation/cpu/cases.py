@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.cpu import FITTED, MODEL
 from perfmodel.validation.bounds import case_of
+from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.profile import (
     DRAM_SHARE,
@@ -38,7 +39,7 @@ from perfmodel.validation.cpu.profile import (
     versions,
 )
 from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
-from perfmodel.validation.records import Record, Seconds, raw_of
+from perfmodel.validation.records import Seconds, raw_of
 from perfmodel.validation.statistics import quantile
 
 SEED = 20240229
@@ -50,34 +51,22 @@ STREAMED_SHARE = 2.0
 MOST_HEADS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class CpuCase:
-    """One kernel to time; ``fit``: it fixes parameters, else it judges predictions."""
+def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -> KernelCase:
+    """One kernel to time; FIT: it fixes parameters, HELD_OUT: it judges predictions."""
+    workload = {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(implementation, "attention")
+    return KernelCase(workload, implementation, sizes, DTYPE, role=role, cold=False)
 
-    implementation: str
-    sizes: dict[str, Any]
-    fit: bool
 
-    @property
-    def workload_name(self) -> str:
-        """Key of records."""
-        return {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(self.implementation, "attention")
-
-    def record(self, hardware: str, time_s: Seconds, **more: Any) -> Record:
-        """A measurement record of this shape."""
-        return Record(self.workload_name, self.implementation, hardware, DTYPE, self.sizes, time_s, cache="warm", **more)
-
-    @property
-    def case(self) -> Case:
-        """What the time model sees; it does not depend on the time."""
-        return case_of(self.record("", Seconds(1.0)))
+def timed(shape: KernelCase) -> Case:
+    """What the time model sees; it does not depend on the time."""
+    return case_of(shape.record())
 
 
 def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: bool = False) -> dict[str, Any]:
     return {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
 
 
-def shapes(llc_bytes: int) -> list[CpuCase]:
+def shapes(llc_bytes: int) -> list[KernelCase]:
     """All shapes for a last-level cache of ``llc_bytes``."""
     heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
 
@@ -101,7 +90,7 @@ def shapes(llc_bytes: int) -> list[CpuCase]:
         "cpu-matmul": [{"m": m, "n": n, "k": k} for m, n, k in ((512, 512, 512), (448, 320, 640))],
         "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.6, 1.6, 2.5, 3.0, 5.0)],
     }
-    return [CpuCase(name, sizes, fits) for fits, table in ((True, fit), (False, judge)) for name in table for sizes in table[name]]
+    return [cpu_case(name, sizes, role) for role, table in ((FIT, fit), (HELD_OUT, judge)) for name in table for sizes in table[name]]
 
 
 Prepared = tuple[Callable[[], None], Callable[[], float]]
@@ -126,41 +115,39 @@ class Scratch:
             view[:] = np.nan
 
 
-def prepare(shape: CpuCase, threads: int, scratch: Scratch) -> Prepared:
+def _output(*sizes: int) -> Any:
+    return np.full(sizes, np.nan, np.float32)
+
+
+def prepare(shape: KernelCase, threads: int, scratch: Scratch) -> Prepared:
     """``shape`` with random operands."""
-    rng, w = np.random.default_rng(SEED), shape.case.workload
+    rng, w = np.random.default_rng(SEED), timed(shape).workload
 
     def random(*sizes: int) -> Any:
         return rng.standard_normal(sizes, dtype=np.float32)
 
     if shape.implementation == "cpu-copy":
-        return _copy(random(w.read_bytes // 4), threads)
+        source = random(w.read_bytes // 4)
+        target = _output(source.size)
+        return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
     if shape.implementation == "cpu-matmul":
-        return _matmul(random(w.m, w.k), random(w.k, w.n), threads)
+        a, b, c = random(w.m, w.k), random(w.k, w.n), _output(w.m, w.n)
+        return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
     keys = w.stored_kv_heads, w.kv_len
-    qkv = [random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)]
+    qkv = random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)
     return _prepare_attention(shape.implementation, w, qkv, threads, scratch)
 
 
-def _copy(source: Any, threads: int) -> Prepared:
-    target = np.full_like(source, np.nan)
-    return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
-
-
-def _matmul(a: Any, b: Any, threads: int) -> Prepared:
-    c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
-    return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
-
-
-def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], threads: int, scratch: Scratch) -> Prepared:
+def _prepare_attention(implementation: str, w: Attention, qkv: tuple[Any, Any, Any], threads: int, scratch: Scratch) -> Prepared:
     q, k, v = qkv
-    o, scale = np.full((w.query_heads, w.n, w.dv), np.nan, np.float32), np.float32(1 / math.sqrt(w.d))
-    scores = w.query_heads, w.n, w.kv_len
-    if implementation == "cpu-standard":
-        scratch.poison(scores)
+    o, scale, scores = _output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
 
-    def flash() -> None:
-        kernels.flash(q, k, v, o, w.causal, scale, threads)
+    def error() -> float:
+        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
+
+    if implementation == "cpu-flash":
+        return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), error
+    scratch.poison(scores)
 
     def standard() -> None:
         s, p = scratch.views(scores)
@@ -168,25 +155,22 @@ def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], thread
         kernels.standard_softmax(s, p, w.causal, threads)
         kernels.standard_outputs(p, v, o, threads)
 
-    def error() -> float:
-        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
-
-    return (standard if implementation == "cpu-standard" else flash), error
+    return standard, error
 
 
-def checked(shape: CpuCase, threads: int, scratch: Scratch) -> Callable[[], None]:
+def checked(shape: KernelCase, threads: int, scratch: Scratch) -> Callable[[], None]:
     """What runs ``shape``, once its result has been found right; PerfmodelError otherwise."""
     run, error = prepare(shape, threads, scratch)
     run()
     if not (found := error()) < TOLERANCE["fp32"]:
         raise PerfmodelError(
-            f"{shape.implementation} {shape.sizes}: relative error {found:.2g}, expected below {TOLERANCE['fp32']:.0e}",
+            f"{shape.implementation} {shape.shape}: relative error {found:.2g}, expected below {TOLERANCE['fp32']:.0e}",
             "the compiler of this machine's numba makes wrong code; report numba's version and the processor",
         )
     return run
 
 
-SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again; held out"
+SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
 DRIFT_BUDGET_S = 0.3
 MOST_DRIFT = 0.15
 """Change of a rate between the measurements and their end from which it is reported."""
@@ -208,7 +192,7 @@ def measure(
     progress(f"compiling kernels for {cores} threads and checking them against float64")
     rates = MeasuredRates()
     asked = shapes(rates.llc_bytes)
-    items = [Item(f"{shape.implementation} {shape.sizes}", checked(shape, cores, scratch)) for shape in asked]
+    items = [Item(f"{shape.implementation} {shape.shape}", checked(shape, cores, scratch)) for shape in asked]
     for item in rates.items:
         item.run()
     progress(f"timing {len(rates.items)} rates and {len(items)} kernels in turns")
@@ -218,11 +202,11 @@ def measure(
     for name, change in _drift(rates).items():
         if abs(change - 1) > MOST_DRIFT:
             progress(f"{name} changed to {change:.0%} while measuring: other processes disturb this machine, predictions suffer")
-    timed = list(zip(asked, items, strict=True))
+    pairs = list(zip(asked, items, strict=True))
     bare = device(rates)
-    fitted = {name: [(shape, item) for shape, item in timed if shape.fit and shape.implementation == name] for name in FITTED}
+    fitted = {name: [(shape, item) for shape, item in pairs if shape.role == FIT and shape.implementation == name] for name in FITTED}
     profile = replace(bare, calibration=_calibrations(fitted, bare, rates))
-    return profile, [record(shape, item, profile.id) for shape, item in timed if not shape.fit]
+    return profile, [record(shape, item, profile.id) for shape, item in pairs if shape.role == HELD_OUT]
 
 
 def _drift(rates: MeasuredRates) -> dict[str, float]:
@@ -235,17 +219,17 @@ def _drift(rates: MeasuredRates) -> dict[str, float]:
     return change
 
 
-def _calibrations(fitted: Mapping[str, Sequence[tuple[CpuCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
+def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
     """Parameters by implementation. The interval is made of the residuals of all: points left out of a fit, and the spread of copies."""
     copies = rates.copies[DRAM_SHARE]
-    points = {name: [(shape.case, item.quantile(0.5)) for shape, item in timed] for name, timed in fitted.items()}
+    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in own] for name, own in fitted.items()}
     residuals = {name: _residuals(name, known, bare) for name, known in points.items()}
     spread = [copies.quantile(share) / copies.quantile(0.5) for share in (0.1, 0.9)]
     ranked = sorted([*spread, *(residual for listed in residuals.values() for residual in listed)])
     return [
         Calibration(
             implementation=name,
-            workload=CpuCase(name, {}, True).workload_name,
+            workload=cpu_case(name, {}).workload,
             model=MODEL.name,
             dtypes=[DTYPE],
             parameters=fitted_parameters(name, known, bare),
@@ -279,7 +263,7 @@ def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, floa
     return {**starts, **fit(times, [seconds for _, seconds in points], free)} if free else starts
 
 
-def record(shape: CpuCase, item: Item, hardware: str) -> dict[str, Any]:
+def record(shape: KernelCase, item: Item, hardware: str) -> dict[str, Any]:
     """A measurement record."""
     environment = {**versions(), "threads": threads(), "runs": len(item.seconds), "wall_clock_s": quantile(item.wall_s, 0.5)}
-    return raw_of(shape.record(hardware, Seconds.of(item.seconds), environment=environment, source=SOURCE))
+    return raw_of(shape.record(hardware, Seconds.of(item.seconds), SOURCE, environment=environment))

@@ -6,15 +6,12 @@ grouped heads, partial tiles, all tile edges, and a factor of a hundred in time;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
-from perfmodel.core.dtypes import dtype_named
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.workload import Attention
-from perfmodel.validation.records import Record, Seconds
+from perfmodel.validation.cases import KernelCase
 
 ATTENTION_KEYS = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
 _KEYS = {"attention": ATTENTION_KEYS, "matmul": ("m", "n", "k"), "copy": ("bytes",)}
@@ -29,50 +26,28 @@ WORKLOADS = {
 }
 """The project's kernels and what they compute."""
 UNTILED = ("numba-matmul-naive", "numba-copy")
-UNTIMED = Seconds(1.0)
-"""Of records whose time nobody asks for."""
+
+Problem = tuple[tuple[int, int, int], tuple[int, int]]
+"""Batch, query heads and KV heads; queries and keys."""
+TileEdges = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCase:
-    """What to run: ``shape`` under the keys of a record, ``launch`` the tile, ``br`` and ``bc``, where the kernel has one."""
+def numba_case(implementation: str, shape: Mapping[str, Any], dtype: str = "fp32", tile: TileEdges | None = None) -> KernelCase:
+    """A case of one of the project's kernels."""
+    launch = {} if tile is None else {"br": tile[0], "bc": tile[1]}
+    return KernelCase(WORKLOADS[implementation], implementation, shape, dtype, launch=launch)
 
-    implementation: str
-    dtype: str
-    shape: dict[str, Any]
-    launch: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def workload(self) -> str:
-        """attention, matmul or copy."""
-        return WORKLOADS[self.implementation]
-
-    @property
-    def label(self) -> str:
-        """In one line, for progress and messages."""
-        sizes = " ".join(f"{key} {value}" for key, value in self.shape.items() if value is not False)
-        tile = f" tile {self.launch['br']}x{self.launch['bc']}" if self.launch.get("br") else ""
-        return f"{self.implementation} {self.dtype} {sizes}{tile}"
-
-    def check(self) -> KernelCase:
-        """This case, if there is such a kernel and every key is there; else UsageError."""
-        if self.implementation not in WORKLOADS:
-            raise UsageError(f"no kernel of this package is called {self.implementation!r}", suggest(self.implementation, list(WORKLOADS)))
-        wanted = _KEYS[self.workload]
-        if set(self.shape) != set(wanted):
-            raise UsageError(f"{self.implementation}: its shape has {', '.join(self.shape) or 'nothing'}", f"give {', '.join(wanted)}")
-        if self.implementation not in UNTILED and not {"br", "bc"} <= set(self.launch):
-            raise UsageError(f"{self.implementation}: no tile", "give br and bc")
-        return self
-
-    def attention(self) -> Attention:
-        """The workload of an attention case, checked."""
-        return Attention(**self.shape, dv=self.shape["d"], dtype=dtype_named(self.dtype)).check()
-
-    def record(self, hardware: str = "", time_s: Seconds = UNTIMED, **more: Any) -> Record:
-        """The measurement record of this case, with L2 flushed. ``more``: other fields of it."""
-        given = {"launch": self.launch, "cache": "cold", **more}
-        return Record(self.workload, self.implementation, hardware, self.dtype, self.shape, time_s, **given)
+def checked(case: KernelCase) -> KernelCase:
+    """``case``, if there is such a kernel and every key is there; else UsageError."""
+    if case.implementation not in WORKLOADS:
+        raise UsageError(f"no kernel of this package is called {case.implementation!r}", suggest(case.implementation, list(WORKLOADS)))
+    wanted = _KEYS[case.workload]
+    if set(case.shape) != set(wanted):
+        raise UsageError(f"{case.implementation}: its shape has {', '.join(case.shape) or 'nothing'}", f"give {', '.join(wanted)}")
+    if case.implementation not in UNTILED and not {"br", "bc"} <= set(case.launch):
+        raise UsageError(f"{case.implementation}: no tile", "give br and bc")
+    return case
 
 
 def needed_bytes(case: KernelCase) -> int:
@@ -89,9 +64,6 @@ def needed_bytes(case: KernelCase) -> int:
     return int(elements * w.dtype.size + 2 * w.query_heads * w.n * 4)
 
 
-Problem = tuple[tuple[int, int, int], tuple[int, int]]
-"""Batch, query heads and KV heads; queries and keys."""
-TileEdges = tuple[int, int]
 SQUARES: tuple[Problem, ...] = (((1, 16, 16), (1024, 1024)), ((1, 32, 8), (2048, 2048)), ((2, 32, 32), (4096, 4096)))
 """A factor 64 in work."""
 RAGGED: Problem = ((2, 16, 4), (1000, 3000))
@@ -104,7 +76,7 @@ def attention_case(
 ) -> KernelCase:
     """``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
     shape = dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))
-    return KernelCase(implementation, dtype, shape, {"br": tile[0], "bc": tile[1]})
+    return numba_case(implementation, shape, dtype, tile)
 
 
 def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: Iterable[Problem], dtype: str = "fp32") -> list[KernelCase]:
@@ -139,7 +111,7 @@ def calibrated_cases() -> list[KernelCase]:
 
 def copies(*powers: int) -> list[KernelCase]:
     """Copies of so many bytes, as powers of two."""
-    return [KernelCase("numba-copy", "fp32", {"bytes": 1 << power}) for power in powers]
+    return [numba_case("numba-copy", {"bytes": 1 << power}) for power in powers]
 
 
 def matmuls() -> list[KernelCase]:
@@ -153,7 +125,7 @@ def matmuls() -> list[KernelCase]:
 
 
 def _matmul(implementation: str, mnk: tuple[int, int, int], tile: int) -> KernelCase:
-    return KernelCase(implementation, "fp32", dict(zip("mnk", mnk, strict=True)), {"br": tile, "bc": tile})
+    return numba_case(implementation, dict(zip("mnk", mnk, strict=True)), tile=(tile, tile))
 
 
 FLASH = {64: ((128, 64), (64, 32), (32, 128), (64, 64), (32, 32)), 128: ((128, 64), (64, 64), (128, 32), (32, 64), (64, 128))}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.bounds import case_of
+from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.compare import Count, label
-from perfmodel.validation.cuda.cases import KernelCase
+from perfmodel.validation.cuda.cases import checked
 from perfmodel.validation.cuda.gpu import Environment, current_gpu, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.cuda.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
 from perfmodel.validation.cuda.run import OnRecord, Progress
@@ -122,8 +123,8 @@ def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environ
         if not row["kernels"] or time_s is None:
             failures.append(f"{case.label}: {row.get('reason', 'ncu gave no duration')}")
         else:
-            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE}
-            record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)  # one run: equal quantiles
+            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}}
+            record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), SOURCE, **facts)  # one run: equal quantiles
             on_record(raw_of(record) | {"launch": row["launch"]})
     return failures + [f"{case.label}: not run, {found.complaint or 'the program ended early'}" for case in cases[len(found.launched) :]]
 
@@ -133,13 +134,12 @@ def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environ
 
 def write_cases(cases: Iterable[KernelCase], path: Path) -> None:
     """One JSON object per line."""
-    rows = [{"implementation": c.implementation, "dtype": c.dtype, "shape": c.shape, "launch": c.launch} for c in cases]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
 
 
 def read_cases(path: Path) -> list[KernelCase]:
     """What ``write_cases`` wrote."""
-    return [KernelCase(**json.loads(line)).check() for line in path.read_text(encoding="utf-8").splitlines()]
+    return [checked(KernelCase(**json.loads(line))) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def launch_all(cases: Iterable[KernelCase], manifest: Path, launch_one: Callable[[KernelCase], dict[str, Any]]) -> None:

@@ -25,21 +25,11 @@ MAX_BEFORE = 1 << 20
 """Characters before the header."""
 MAX_ROWS, MAX_CELLS = 1_000_000, 15_000_000
 """The numbers of so many cells take less than 1 GB."""
-Rows = Iterator[tuple[int, list[str]]]
 NAME, METRIC, UNIT, VALUE, RUN = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value", "ID"
 EXPECTED = "give what ncu --csv prints, with its header line"
 APART = "ncu --csv --log-file profile.csv writes the table alone, without what the program prints"
 
 TIME = "gpu__time_duration.sum"
-METRICS = (
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "l1tex__m_xbar2l1tex_read_bytes.sum",
-    "lts__t_sectors_op_read.sum",
-    "lts__t_sectors_op_write.sum",
-    TIME,
-)
-"""What is asked of ncu."""
 SECTOR_BYTES = 32
 """Of L2. Source: Nsight Compute documentation, Memory Tables."""
 SOURCES = {
@@ -52,6 +42,8 @@ SOURCES = {
 """Counters of a record, by metric and bytes per unit. What L2's slices count is not what SMs move: on an H200, with an L2 of two
 halves, 1.5 times the bytes of a copy in each direction, and 0.8 of what SMs received in a numba-flash whose tiles share K and V.
 """
+METRICS = (*(metric for metric, _ in SOURCES.values()), TIME)
+"""What is asked of ncu."""
 
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _TIMES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
@@ -90,115 +82,112 @@ def parse(path: Path) -> list[CountedKernel]:
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
-        lines = _lines(path, file)
-        header, before = _header(path, lines)
-        rows = _rows(path, lines, before)
-        return list((_long if METRIC in header else _wide)(path, rows, header))
+        table = _Table(path, file)
+        return list((_long if METRIC in table.header else _wide)(table))
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
-    """One line after another: what is wrong in the first is said before the second is read."""
-    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-        if len(line) > MAX_LINE_BYTES:
-            raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B", EXPECTED)
+class _Table:
+    """The file's table; ``line`` is the number of the last line that was read. What is wrong in one is said before the next is read."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self.line = path, 0
+        self._lines = self._decoded(file)
+        self.header = self._found_header()
+
+    def wrong(self, what: str, fix: str = EXPECTED) -> DataError:
+        """An error that names file and line."""
+        return DataError(f"{self.path}, line {self.line}: {what}", fix)
+
+    def _decoded(self, file: BinaryIO) -> Iterator[str]:
+        for text in iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""):
+            self.line += 1
+            if len(text) > MAX_LINE_BYTES:
+                raise self.wrong(f"longer than {MAX_LINE_BYTES:,} B")
+            try:
+                yield text.decode("utf-8-sig" if self.line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise self.wrong(f"byte {error.start} is not UTF-8") from None
+
+    def _found_header(self) -> list[str]:
+        """The first line that has the columns of every form; what the profiled program printed comes before."""
+        read, none = 0, f"{self.path}: no line with {RUN!r} and {NAME!r}"
+        for line in self._lines:
+            with contextlib.suppress(csv.Error):  # a line of the program's
+                if RUN in line and NAME in line and {RUN, NAME} <= set(cells := next(csv.reader([line], strict=True), [])):
+                    return cells
+            read += len(line)
+            if read > MAX_BEFORE:
+                raise DataError(f"{none} among the first {self.line:,}: this is not from ncu --csv", APART)
+        raise DataError(f"{none}: this is not from ncu --csv", EXPECTED)
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Cells by column; lines of ncu's own (==PROF==) are left out."""
+        count, width = 0, len(self.header)
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}, line {number}: byte {error.start} is not UTF-8", EXPECTED) from None
+            for cells in csv.reader(self._lines, strict=True):
+                if not cells or cells[0].startswith("=="):
+                    continue
+                if len(cells) != width:
+                    raise self.wrong(f"{len(cells)} cells, the header has {width}")
+                count += 1
+                if count > MAX_ROWS or count * width > MAX_CELLS:
+                    most = f"{MAX_ROWS:,} rows" if count > MAX_ROWS else f"{MAX_CELLS:,} cells"
+                    raise self.wrong(f"more than {most}", "profile fewer kernels or metrics")
+                yield dict(zip(self.header, cells, strict=True))
+        except csv.Error as error:
+            raise self.wrong(f"not CSV: {error}") from None
+
+    def kernel(self, cells: dict[str, str]) -> CountedKernel:
+        """The launch of a row, without metrics."""
+        if not cells[RUN].strip().isdecimal() or len(cells[RUN]) > 18:
+            raise self.wrong(f"{RUN} is {cells[RUN][:40]!r}, not a whole number")
+        return CountedKernel(int(cells[RUN]), cells[NAME], self.line)
+
+    def store(self, kernel: CountedKernel, metric: str, text: str, unit: str) -> None:
+        """Add the metric in base units, where ncu has a number; metrics of other kinds (text, unknown units) are left out as well."""
+        factor = unit_factor(unit)
+        if text.strip().lower() in _NO_VALUE or (factor is None and metric not in METRICS):
+            return
+        if factor is None:
+            raise self.wrong(f"{metric} is in {unit!r}, which is no known unit", "add --print-units base to ncu")
+        try:
+            number = float(_plain(text))
+        except ValueError:
+            if metric not in METRICS:
+                return
+            raise self.wrong(f"{metric} is {text[:40]!r}, not a number", "set LC_ALL=C for ncu") from None
+        if not math.isfinite(number) or number < 0:
+            raise self.wrong(f"{metric} is {text[:40]!r}", "give a finite count")
+        kernel.metrics[sys.intern(metric)] = number * factor
 
 
-def _header(path: Path, lines: Iterator[str]) -> tuple[list[str], int]:
-    """The first line that has the columns of every form, and its number; what the profiled program printed comes before."""
-    read = 0
-    for number, line in enumerate(lines, start=1):
-        with contextlib.suppress(csv.Error):  # a line of the program's
-            if RUN in line and NAME in line and {RUN, NAME} <= set(cells := next(csv.reader([line], strict=True), [])):
-                return cells, number
-        read += len(line)
-        if read > MAX_BEFORE:
-            raise DataError(f"{path}: no line with {RUN!r} and {NAME!r} among the first {number:,}: this is not from ncu --csv", APART)
-    raise DataError(f"{path}: no line with {RUN!r} and {NAME!r}: this is not from ncu --csv", EXPECTED)
-
-
-def _rows(path: Path, lines: Iterator[str], before: int) -> Iterator[tuple[int, list[str]]]:
-    """Number of the line and cells of each row; ``before``: lines above."""
-    rows = csv.reader(lines, strict=True)
-    try:
-        for cells in rows:
-            yield before + rows.line_num, cells
-    except csv.Error as error:
-        raise DataError(f"{path}, line {before + rows.line_num}: not CSV: {error}", EXPECTED) from None
-
-
-def _cells(path: Path, rows: Rows, header: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and cells by column; lines of ncu's own (==PROF==) are left out."""
-    count = 0
-    for line, cells in rows:
-        if not cells or cells[0].startswith("=="):
-            continue
-        if len(cells) != len(header):
-            raise DataError(f"{path}, line {line}: {len(cells)} cells, the header has {len(header)}", EXPECTED)
-        count += 1
-        if count > MAX_ROWS or count * len(header) > MAX_CELLS:
-            most = f"{MAX_ROWS:,} rows" if count > MAX_ROWS else f"{MAX_CELLS:,} cells"
-            raise DataError(f"{path}, line {line}: more than {most}", "profile fewer kernels or metrics")
-        yield line, dict(zip(header, cells, strict=True))
-
-
-def _long(path: Path, rows: Rows, header: list[str]) -> Iterator[CountedKernel]:
+def _long(table: _Table) -> Iterator[CountedKernel]:
     """One row per metric; rows of a launch follow each other or not."""
-    missing = [column for column in (UNIT, VALUE) if column not in header]
+    missing = [column for column in (UNIT, VALUE) if column not in table.header]
     if missing:
-        raise DataError(f"{path}: no column {missing[0]!r}", EXPECTED)
+        raise DataError(f"{table.path}: no column {missing[0]!r}", EXPECTED)
     found: dict[tuple[str, str], CountedKernel] = {}
-    for line, cells in _cells(path, rows, header):
-        key = (cells.get("Process ID", ""), cells[RUN])
-        kernel = found.setdefault(key, CountedKernel(_run(path, line, cells[RUN]), cells[NAME], line))
-        value = _value(path, line, cells[METRIC], cells[VALUE], cells[UNIT])
-        if value is not None:
-            kernel.metrics[sys.intern(cells[METRIC])] = value
+    for cells in table.rows():
+        kernel = found.setdefault((cells.get("Process ID", ""), cells[RUN]), table.kernel(cells))
+        table.store(kernel, cells[METRIC], cells[VALUE], cells[UNIT])
     yield from found.values()
 
 
-def _wide(path: Path, rows: Rows, header: list[str]) -> Iterator[CountedKernel]:
+def _wide(table: _Table) -> Iterator[CountedKernel]:
     """One row per kernel and one column per metric, named with dots or double underscores; the line after the header has the units."""
-    metrics = [column for column in header if "__" in column]
+    metrics = [column for column in table.header if "__" in column]
     if not metrics:
-        raise DataError(f"{path}: no column of a metric, and no {METRIC!r}", EXPECTED)
-    units: dict[str, str] | None = None
-    for line, cells in _cells(path, rows, header):
-        if units is None:
-            if cells[RUN].strip():
-                raise DataError(f"{path}, line {line}: the line after the header has no units", EXPECTED)
-            units = cells
-            continue
-        values = {name: _value(path, line, name, cells[name], units[name]) for name in metrics if cells[name].strip()}
-        known = {name: value for name, value in values.items() if value is not None}
-        yield CountedKernel(_run(path, line, cells[RUN]), cells[NAME], line, known)
-
-
-def _run(path: Path, line: int, text: str) -> int:
-    if not text.strip().isdecimal() or len(text) > 18:
-        raise DataError(f"{path}, line {line}: {RUN} is {text[:40]!r}, not a whole number", EXPECTED)
-    return int(text)
-
-
-def _value(path: Path, line: int, metric: str, text: str, unit: str) -> float | None:
-    """The number in base units, None where ncu has none; metrics of other kinds (text, unknown units) are left out as well."""
-    factor = unit_factor(unit)
-    if text.strip().lower() in _NO_VALUE or (factor is None and metric not in METRICS):
-        return None
-    if factor is None:
-        raise DataError(f"{path}, line {line}: {metric} is in {unit!r}, which is no known unit", "add --print-units base to ncu")
-    try:
-        number = float(_plain(text))
-    except ValueError:
-        if metric not in METRICS:
-            return None
-        raise DataError(f"{path}, line {line}: {metric} is {text[:40]!r}, not a number", "set LC_ALL=C for ncu") from None
-    if not math.isfinite(number) or number < 0:
-        raise DataError(f"{path}, line {line}: {metric} is {text[:40]!r}", "give a finite count")
-    return number * factor
+        raise DataError(f"{table.path}: no column of a metric, and no {METRIC!r}", EXPECTED)
+    rows = table.rows()
+    units = next(rows, {})
+    if units and units[RUN].strip():
+        raise table.wrong("the line after the header has no units")
+    for cells in rows:
+        kernel = table.kernel(cells)
+        for name in metrics:
+            if cells[name].strip():
+                table.store(kernel, name, cells[name], units[name])
+        yield kernel
 
 
 def _plain(text: str) -> str:

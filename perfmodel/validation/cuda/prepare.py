@@ -17,7 +17,8 @@ from numba import cuda as _cuda
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.cuda.cases import KernelCase, needed_bytes
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cuda.cases import checked, needed_bytes
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, reference, standard
 
 cuda: Any = _cuda
@@ -45,7 +46,7 @@ class PreparedKernel:
 
 def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
     """``case`` with fresh random inputs and poisoned outputs; UnavailableError where it does not fit."""
-    needed, free = needed_bytes(case.check()), int(cuda.current_context().get_memory_info().free)
+    needed, free = needed_bytes(checked(case)), int(cuda.current_context().get_memory_info().free)
     if needed > free:
         raise UnavailableError(f"{case.label}: its tensors take {needed:,} B, {free:,} B are free", "free memory, or take a smaller shape")
     builders = {"attention": _attention, "matmul": _matmul, "copy": _copy}
@@ -170,7 +171,7 @@ def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
     else:
         shape, name = matmul.geometry(case.launch["br"]), "matmul"
         launch = matmul.prepare(m, n, k, shape, cuda.to_device(a), cuda.to_device(b), c)
-        facts = _facts(shape.tile, shape.tile, shape.threads, shape.shared_bytes, matmul.build(shape))
+        facts = _facts(shape.br, shape.bc, shape.threads, shape.shared_bytes, matmul.build(shape))
 
     def error() -> float:
         cuda.synchronize()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
-from perfmodel.validation.cuda.cases import KernelCase
+from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.cuda.gpu import Environment, Gpu, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.records import Seconds, raw_of
 from perfmodel.validation.statistics import StoppingRule, Timer, measure_times
@@ -59,7 +59,7 @@ def measure_with(
         else:
             facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
             time_s = Seconds.of(times)
-            found = case.record(environment.hardware, time_s, environment=facts, source=SOURCE)
+            found = case.record(environment.hardware, time_s, SOURCE, environment=facts)
             on_record(raw_of(found) | {"launch": launch})
             progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
             continue

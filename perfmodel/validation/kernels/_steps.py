@@ -104,6 +104,13 @@ def first_row(layout: TileLayout) -> Any:
     return first
 
 
+@device_function
+def seen_keys(end: Any, n: Any, kv_len: Any) -> Any:
+    """Keys that the last query row below ``end`` sees under a causal mask."""
+    last = end + kv_len
+    return min(last - n if last > n else U(0), kv_len)
+
+
 def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
     """Device function: copy ``real`` rows of ``real_width`` floats from global memory, ``pitch`` apart, and clear the rest.
 

@@ -15,29 +15,8 @@ from typing import Any
 
 from perfmodel.core.workload import Attention
 from perfmodel.timing.models.register_tiles import Geometry, geometry
-from perfmodel.validation.kernels._steps import (
-    F32,
-    FOUR,
-    HIDDEN,
-    LOWEST,
-    ZERO,
-    U,
-    add_product,
-    add_row_products,
-    copies_done,
-    cuda,
-    device_function,
-    fill_tile,
-    first_row,
-    float32,
-    keep,
-    kernel,
-    lane_max,
-    lane_sum,
-    launcher,
-    store_row,
-    sync_warp,
-)
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels._steps import F32, FOUR, HIDDEN, LOWEST, ZERO, U, cuda, device_function, float32, kernel, launcher
 
 __all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 
@@ -55,7 +34,7 @@ def log2_scale(d: int) -> Any:
 def places(shape: Geometry) -> Any:
     """Device function: thread -> its lane, its first row, and where it begins to read Q, K, P and V in shared memory."""
     layout, d = shape.layout, shape.d
-    n_lanes, first_of, u_d, u_p_pitch = U(layout.lanes), first_row(layout), U(d), U(shape.p_pitch)
+    n_lanes, first_of, u_d, u_p_pitch = U(layout.lanes), steps.first_row(layout), U(d), U(shape.p_pitch)
     n_q_spread, n_k_spread = U(layout.row_spread(d)), U(layout.column_spread(d))
     k_at, v_at, p_at = U(shape.br * d), U((shape.br + shape.bc) * d), U((shape.br + 2 * shape.bc) * d)
 
@@ -63,21 +42,33 @@ def places(shape: Geometry) -> Any:
     def found(thread: Any) -> Any:
         lane = thread % n_lanes
         row = first_of(thread)
-        q_from = keep(row * u_d + row % n_q_spread * FOUR)
-        k_from = keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
-        p_from = keep(p_at + row * u_p_pitch)
-        v_from = keep(v_at + lane * FOUR)
+        q_from = steps.keep(row * u_d + row % n_q_spread * FOUR)
+        k_from = steps.keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
+        p_from = steps.keep(p_at + row * u_p_pitch)
+        v_from = steps.keep(v_at + lane * FOUR)
         return lane, row, q_from, k_from, p_from, v_from
 
     return found
 
 
 def fill_tiles(shape: Geometry) -> tuple[Any, Any, Any]:
-    """Device functions that copy a tile of Q, of K and of V to shared memory: see ``fill_tile``."""
-    layout, d = shape.layout, shape.d
-    tiles = ((shape.br, layout.row_spread(d)), (shape.bc, layout.column_spread(d)), (shape.bc, 1))
-    fill_q, fill_k, fill_v = (fill_tile(layout.threads, rows, d, spread) for rows, spread in tiles)
-    return fill_q, fill_k, fill_v
+    """Device functions (shared, source, first, left, thread) that copy a tile of Q, of K and of V to its place in shared memory.
+
+    ``first``: row of the source; ``left``: rows from there on, of which a tile's are taken and cleared beyond.
+    """
+    layout, u_d = shape.layout, U(shape.d)
+
+    def filler(rows: int, at: int, spread: int) -> Any:
+        copy, count, to = steps.fill_tile(layout.threads, rows, shape.d, spread), U(rows), U(at * shape.d)
+
+        @device_function
+        def fill(shared: Any, source: Any, first: Any, left: Any, thread: Any) -> None:
+            copy(shared, to, source, first * u_d, u_d, min(count, left), u_d, thread)
+
+        return fill
+
+    fill_q, fill_k = filler(shape.br, 0, layout.row_spread(shape.d)), filler(shape.bc, shape.br, layout.column_spread(shape.d))
+    return fill_q, fill_k, filler(shape.bc, shape.br + shape.bc, 1)
 
 
 def hide_scores(shape: Geometry, causal: bool) -> Any:
@@ -90,10 +81,7 @@ def hide_scores(shape: Geometry, causal: bool) -> Any:
     @device_function
     def hide(s: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
         for i in range(n_rows):
-            limit = kv_len
-            if causal:
-                limit = row + i * n_step + U(1) + kv_len
-                limit = min(limit - n if limit > n else U(0), kv_len)
+            limit = steps.seen_keys(row + i * n_step + U(1), n, kv_len) if causal else kv_len
             for x in range(n_columns):
                 if first + lane + x * n_lanes >= limit:
                     s[i * n_columns + x] = HIDDEN
@@ -104,7 +92,7 @@ def hide_scores(shape: Geometry, causal: bool) -> Any:
 def score_chunk(shape: Geometry, causal: bool) -> Any:
     """Device function: the scores of a chunk of keys from ``first`` on, masked; the query tile begins at ``start`` of the head."""
     size, chunk = U(shape.rows * shape.columns), U(shape.chunk)
-    add, hide = add_row_products(shape.layout, shape.columns, shape.d), hide_scores(shape, causal)
+    add, hide = steps.add_row_products(shape.layout, shape.columns, shape.d), hide_scores(shape, causal)
 
     @device_function
     def score(s: Any, part: Any, shared: Any, a: Any, b: Any, start: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
@@ -132,7 +120,7 @@ def update_softmax(shape: Geometry) -> Any:
             highest = s[i * n_columns]
             for x in range(U(1), n_columns):
                 highest = max(highest, s[i * n_columns + x])
-            highest = max(top[i], lane_max(highest, n_lanes) * scale)
+            highest = max(top[i], steps.lane_max(highest, n_lanes) * scale)
             decay = F32(math.exp2(top[i] - highest))
             top[i] = highest
             subtotal = total[i] * decay
@@ -147,23 +135,35 @@ def update_softmax(shape: Geometry) -> Any:
     return update
 
 
+def store_outputs(shape: Geometry) -> Any:
+    """Device function: store the thread's i-th row of O, if ``real``, over the row's sum; returns that, of which ``total`` is a part."""
+    n_lanes, store = U(shape.lanes), steps.store_row(shape.layout, shape.width)
+
+    @device_function
+    def store_over(o: Any, to: Any, out: Any, i: Any, total: Any, real: Any) -> Any:
+        whole = steps.lane_sum(total, n_lanes)
+        if real:
+            store(o, to, out, i, F32(1) / whole if whole > ZERO else ZERO)
+        return whole
+
+    return store_over
+
+
 @cache
-def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of one kernel, and its loops
+def build(shape: Geometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, logsumexp, n, kv_len, group, scale)`` for one tile shape.
 
     Arrays are flat fp32 views of Q, O [batch * heads, n, d], K, V [batch * kv_heads, kv_len, d], logsumexp [batch * heads, n].
     ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``.
     """
-    place, score, update = places(shape), score_chunk(shape, causal), update_softmax(shape)
+    place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     fill_q, fill_k, fill_v = fill_tiles(shape)
-    add_outputs = add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
-    store, n_lanes, n_step = store_row(shape.layout, shape.width), U(shape.lanes), U(shape.layout.step)
-    k_at, v_at = U(shape.br * shape.d), U((shape.br + shape.bc) * shape.d)
+    add_outputs = steps.add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
     u_d, u_br, u_bc, chunk_pitch = U(shape.d), U(shape.br), U(shape.bc), U(shape.chunk * shape.d)
-    u_chunk, chunks = U(shape.chunk), U(shape.bc // shape.chunk)
+    u_chunk, chunks, n_step = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step)
     n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.width, shape.rows * shape.columns
 
-    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:  # noqa: PLR0912
+    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:
         shared = cuda.shared.array(0, float32)
         s = cuda.local.array(s_size, float32)
         out = cuda.local.array(o_size, float32)
@@ -173,47 +173,41 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
         thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.y)
         start = (U(cuda.gridDim.x) - U(1) - U(cuda.blockIdx.x)) * u_br  # the longest causal rows first
         lane, row, q_from, k_from, p_from, v_from = place(thread)
-        real, seen = min(u_br, n - start), kv_len
-        if causal:
-            last = start + real + kv_len
-            seen = last - n if last > n else U(0)
+        seen = steps.seen_keys(start + min(u_br, n - start), n, kv_len) if causal else kv_len
         tiles, keys = (seen + u_bc - U(1)) // u_bc, head // group * kv_len
-        fill_q(shared, U(0), q, (head * n + start) * u_d, u_d, real, u_d, thread)
+        fill_q(shared, q, head * n + start, n - start, thread)
         if tiles > U(0):
-            fill_k(shared, k_at, k, keys * u_d, u_d, min(u_bc, kv_len), u_d, thread)
+            fill_k(shared, k, keys, kv_len, thread)
         for i in range(U(n_rows)):
             top[i], total[i] = LOWEST, ZERO
         for i in range(U(o_size)):
             out[i] = ZERO
         for j in range(tiles):
             begin = j * u_bc
-            copies_done()
+            steps.copies_done()
             cuda.syncthreads()  # K is there, V of the tile before is done with
-            fill_v(shared, v_at, v, (keys + begin) * u_d, u_d, min(u_bc, kv_len - begin), u_d, thread)
+            fill_v(shared, v, keys + begin, kv_len - begin, thread)
             for c in range(chunks):
                 score(s, part, shared, q_from, k_from + c * chunk_pitch, start, row, begin + c * u_chunk, lane, n, kv_len)
                 update(s, out, top, total, shared, p_from + lane, scale)
                 if c == U(0):
-                    copies_done()
+                    steps.copies_done()
                     cuda.syncthreads()  # V is there
                 else:
-                    sync_warp()
+                    steps.sync_warp()
                 if c == chunks - U(1) and j + U(1) < tiles:
                     if chunks > U(1):
                         cuda.syncthreads()  # K is done with
-                    fill_k(shared, k_at, k, (keys + begin + u_bc) * u_d, u_d, min(u_bc, kv_len - begin - u_bc), u_d, thread)
+                    fill_k(shared, k, keys + begin + u_bc, kv_len - begin - u_bc, thread)
                 add_outputs(out, part, shared, p_from, v_from + c * chunk_pitch)
                 if chunks > U(1):
-                    sync_warp()
-        copies_done()
+                    steps.sync_warp()
+        steps.copies_done()
         for i in range(U(n_rows)):
-            whole = lane_sum(total[i], n_lanes)
-            inverse = F32(1) / whole if whole > ZERO else ZERO
             own = start + row + i * n_step
-            if own < n:
-                store(o, (head * n + own) * u_d + lane * FOUR, out, i, inverse)
-                if lane == U(0):
-                    lse[head * n + own] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
+            whole = store(o, (head * n + own) * u_d + lane * FOUR, out, i, total[i], own < n)
+            if own < n and lane == U(0):
+                lse[head * n + own] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
 
     return kernel(flash, shape.max_registers)
 

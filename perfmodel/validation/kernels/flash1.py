@@ -16,27 +16,9 @@ import numpy as np
 
 from perfmodel.core.workload import Attention
 from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Geometry, geometry
-from perfmodel.validation.kernels._steps import (
-    F32,
-    FOUR,
-    LOWEST,
-    ZERO,
-    U,
-    add_product,
-    copies_done,
-    cuda,
-    device_function,
-    float32,
-    in_turn,
-    kernel,
-    lane_sum,
-    launcher,
-    load4_global,
-    load_global,
-    store_row,
-    sync_warp,
-)
-from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, update_softmax
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels._steps import FOUR, LOWEST, ZERO, U, cuda, device_function, float32, kernel, launcher
+from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, store_outputs, update_softmax
 
 __all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 
@@ -70,25 +52,23 @@ def load_rows(shape: Geometry) -> Any:
                 out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)] = ZERO, ZERO, ZERO, ZERO
                 if own < real:
                     origin = (base + own) * u_d + lane * FOUR + g * group_pitch
-                    out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)] = load4_global(o, origin)
+                    out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)] = steps.load4_global(o, origin)
 
     return load
 
 
 @cache
-def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of one kernel, and its loops
+def build(shape: Geometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, l, m, n, kv_len, group, scale)`` for one tile shape, at least ``br`` threads per block.
 
     Arrays as in numba-flash; l, m [batch * heads, n], filled with 0 and LOWEST before, and O with 0. m is a power of two's
     exponent: the largest score times ``scale``.
     """
-    place, score, update = places(shape), score_chunk(shape, causal), update_softmax(shape)
-    fill_q, fill_k, fill_v = fill_tiles(shape)
-    add_outputs = add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
-    load, store, n_lanes = load_rows(shape), store_row(shape.layout, shape.width), U(shape.lanes)
+    place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
+    load, (fill_q, fill_k, fill_v) = load_rows(shape), fill_tiles(shape)
+    add_outputs = steps.add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
     after = (shape.br + 2 * shape.bc) * shape.d + shape.br * shape.p_pitch
-    k_at, v_at, l_at, m_at = U(shape.br * shape.d), U((shape.br + shape.bc) * shape.d), U(after), U(after + shape.br)
-    u_d, u_br, u_bc, chunk_pitch = U(shape.d), U(shape.br), U(shape.bc), U(shape.chunk * shape.d)
+    l_at, m_at, u_d, u_br, u_bc, chunk_pitch = map(U, (after, after + shape.br, shape.d, shape.br, shape.bc, shape.chunk * shape.d))
     u_chunk, chunks, n_step, n_width = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step), U(shape.width)
     n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.width, shape.rows * shape.columns
 
@@ -106,20 +86,18 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
             skipped = U(0)  # rows that see no key of this tile
             if causal and begin + n > kv_len:
                 skipped = (begin + n - kv_len) // u_br * u_br
-            here = min(u_bc, kv_len - begin)
             cuda.syncthreads()  # the key tile before is done with
-            fill_k(shared, k_at, k, (keys + begin) * u_d, u_d, here, u_d, thread)
-            fill_v(shared, v_at, v, (keys + begin) * u_d, u_d, here, u_d, thread)
+            fill_k(shared, k, keys + begin, kv_len - begin, thread)
+            fill_v(shared, v, keys + begin, kv_len - begin, thread)
             for start in range(skipped, n, u_br):
-                base = head * n + start
-                real = min(u_br, n - start)
+                base, real = head * n + start, min(u_br, n - start)
                 cuda.syncthreads()  # the query tile before is done with
-                fill_q(shared, U(0), q, base * u_d, u_d, real, u_d, thread)
+                fill_q(shared, q, base, real, thread)
                 if thread < real:
-                    shared[l_at + thread] = load_global(ls, base + thread)
-                    shared[m_at + thread] = load_global(ms, base + thread)
+                    shared[l_at + thread] = steps.load_global(ls, base + thread)
+                    shared[m_at + thread] = steps.load_global(ms, base + thread)
                 load(out, o, base, row, lane, real)
-                copies_done()
+                steps.copies_done()
                 cuda.syncthreads()
                 for i in range(U(n_rows)):
                     old = shared[l_at + row + i * n_step]
@@ -130,18 +108,14 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
                 for c in range(chunks):
                     score(s, part, shared, q_from, k_from + c * chunk_pitch, start, row, begin + c * u_chunk, lane, n, kv_len)
                     update(s, out, top, total, shared, p_from + lane, scale)
-                    sync_warp()
+                    steps.sync_warp()
                     add_outputs(out, part, shared, p_from, v_from + c * chunk_pitch)
-                    sync_warp()
+                    steps.sync_warp()
                 for i in range(U(n_rows)):
-                    whole = lane_sum(total[i], n_lanes)
-                    inverse = F32(1) / whole if whole > ZERO else ZERO
                     own = row + i * n_step
-                    if own < real:
-                        store(o, (base + own) * u_d + lane * FOUR, out, i, inverse)
-                        if lane == U(0):
-                            ls[base + own] = whole
-                            ms[base + own] = top[i]
+                    whole = store(o, (base + own) * u_d + lane * FOUR, out, i, total[i], own < real)
+                    if own < real and lane == U(0):
+                        ls[base + own], ms[base + own] = whole, top[i]
 
     return kernel(flash1, shape.max_registers)
 
@@ -154,7 +128,7 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: A
         launcher(build_fill(), (-(-array.size // (4 * FILL_THREADS)),), FILL_THREADS, 0, array, value)
         for array, value in ((o, ZERO), (ls, ZERO), (ms, LOWEST))
     )
-    return in_turn((*fills, last))
+    return steps.in_turn((*fills, last))
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:

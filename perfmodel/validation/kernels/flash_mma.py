@@ -24,7 +24,7 @@ from numba import types
 
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.kernels._steps import U, launcher
+from perfmodel.validation.kernels._steps import U, launcher, seen_keys
 from perfmodel.validation.kernels.flash import extras, log2_scale, logsumexp
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
@@ -156,10 +156,7 @@ def build(shape: MmaGeometry, causal: bool) -> Any:
         rows = min(br, n - start)
         row = head * n + start
         keys = head // group * kv_len * row_bytes
-        visible = kv_len
-        if causal:
-            last = start + rows + kv_len
-            visible = min(kv_len, last - n if last > n else U(0))
+        visible = seen_keys(start + rows, n, kv_len) if causal else kv_len
         seen = np.int32(start + kv_len + U(1)) - np.int32(n)
         at = row * row_bytes
         tiles = (visible + bc - U(1)) // bc

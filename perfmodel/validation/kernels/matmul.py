@@ -13,28 +13,16 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.timing.models.register_tiles import FLOAT_BYTES, TileLayout
-from perfmodel.validation.kernels._steps import (
-    FOUR,
-    ZERO,
-    U,
-    add_product,
-    copies_done,
-    cuda,
-    fill_tile,
-    first_row,
-    float32,
-    keep,
-    kernel,
-    launcher,
-    store4,
-)
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels._steps import FOUR, ZERO, U, cuda, float32, kernel, launcher
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulGeometry:
-    """A tile of C of ``tile`` x ``tile``, ``depth`` steps of k at a time, ``rows`` x tile / lanes results per thread."""
+    """A tile of C of ``br`` x ``bc``, ``depth`` steps of k at a time, ``rows`` x bc / lanes results per thread."""
 
-    tile: int
+    br: int
+    bc: int
     depth: int
     lanes: int
     rows: int = 8
@@ -42,7 +30,7 @@ class MatmulGeometry:
     @property
     def layout(self) -> TileLayout:
         """Owners of rows and columns."""
-        return TileLayout(self.tile, self.lanes, self.rows)
+        return TileLayout(self.br, self.lanes, self.rows)
 
     @property
     def threads(self) -> int:
@@ -52,12 +40,12 @@ class MatmulGeometry:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: two stages of a tile of A and one of B."""
-        return 2 * 2 * self.tile * self.depth * FLOAT_BYTES
+        return 2 * (self.br + self.bc) * self.depth * FLOAT_BYTES
 
 
 def geometry(tile: int) -> MatmulGeometry:
     """The fast layout of a tile of 32, 64 or 128: 8 x 8 results per thread, 4 x 4 in the smallest."""
-    return MatmulGeometry(tile, 32, tile // 8, 8) if tile > 32 else MatmulGeometry(tile, 32, 8, 4)
+    return MatmulGeometry(tile, tile, 32, *((tile // 8, 8) if tile > 32 else (8, 4)))
 
 
 def loads(m: int, n: int, k: int, tile: int) -> int:
@@ -71,38 +59,42 @@ def loads(m: int, n: int, k: int, tile: int) -> int:
 
 @cache
 def build(shape: MatmulGeometry) -> Any:
-    """The tiled kernel ``(A, B, C, m, n, k)``: flat fp32 A [m, k], B [k, n], C [m, n]; n and k multiples of 4."""
-    layout, tile, depth = shape.layout, shape.tile, shape.depth
-    spread, width = layout.row_spread(depth), tile // shape.lanes
-    first_of = first_row(layout)
-    fill_a, fill_b = fill_tile(layout.threads, tile, depth, spread), fill_tile(layout.threads, depth, tile, 1)
-    add = add_product(layout, width, depth, depth, permuted=True)
-    stage, b_at, n_spread = U(2 * tile * depth), U(tile * depth), U(spread)
+    """The tiled kernel ``(A, B, C, m, n, k, group)``: flat fp32 A [batch, m, k], B [batch / group, k, n], C [batch, m, n].
+
+    n and k are multiples of 4; the grid's z is the batch.
+    """
+    layout, br, bc, depth = shape.layout, shape.br, shape.bc, shape.depth
+    spread, width = layout.row_spread(depth), bc // shape.lanes
+    first_of = steps.first_row(layout)
+    fill_a, fill_b = steps.fill_tile(layout.threads, br, depth, spread), steps.fill_tile(layout.threads, depth, bc, 1)
+    add = steps.add_product(layout, width, depth, depth, permuted=True)
+    stage, b_at, n_spread = U((br + bc) * depth), U(br * depth), U(spread)
     n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
-    u_tile, u_depth, groups, group_pitch = U(tile), U(depth), U(width // 4), U(4 * layout.lanes)
+    u_br, u_bc, u_depth, groups, group_pitch = U(br), U(bc), U(depth), U(width // 4), U(4 * layout.lanes)
     c_size, part_size = layout.rows * width, 4 * layout.rows
 
-    def matmul(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any) -> None:
+    def matmul(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any, group: Any) -> None:
         shared = cuda.shared.array(0, float32)
         out = cuda.local.array(c_size, float32)
         part = cuda.local.array(part_size, float32)
-        thread = U(cuda.threadIdx.x)
+        thread, one = U(cuda.threadIdx.x), U(cuda.blockIdx.z)
         lane, row = thread % n_lanes, first_of(thread)
-        a_from, b_from = keep(row * u_depth + row % n_spread * FOUR), keep(b_at + lane * FOUR)
-        top, left = U(cuda.blockIdx.y) * u_tile, U(cuda.blockIdx.x) * u_tile
-        rows, columns = min(u_tile, m - top), min(u_tile, n - left)
+        a_from, b_from = steps.keep(row * u_depth + row % n_spread * FOUR), steps.keep(b_at + lane * FOUR)
+        top, left = U(cuda.blockIdx.y) * u_br, U(cuda.blockIdx.x) * u_bc
+        rows, columns = min(u_br, m - top), min(u_bc, n - left)
+        a_row, b_row, c_row = (one * m + top) * k, one // group * k, one * m + top
         for i in range(n_rows * n_width):
             out[i] = ZERO
-        fill_a(shared, U(0), a, top * k, k, rows, min(u_depth, k), thread)
-        fill_b(shared, b_at, b, left, n, min(u_depth, k), columns, thread)
+        fill_a(shared, U(0), a, a_row, k, rows, min(u_depth, k), thread)
+        fill_b(shared, b_at, b, b_row * n + left, n, min(u_depth, k), columns, thread)
         now = U(0)
         for step in range(U(0), k, u_depth):
-            copies_done()
+            steps.copies_done()
             cuda.syncthreads()  # this stage is there, the other one is done with
             after = step + u_depth
             if after < k:
-                fill_a(shared, stage - now, a, top * k + after, k, rows, min(u_depth, k - after), thread)
-                fill_b(shared, stage - now + b_at, b, after * n + left, n, min(u_depth, k - after), columns, thread)
+                fill_a(shared, stage - now, a, a_row + after, k, rows, min(u_depth, k - after), thread)
+                fill_b(shared, stage - now + b_at, b, (b_row + after) * n + left, n, min(u_depth, k - after), columns, thread)
             add(out, part, shared, now + a_from, now + b_from)
             now = stage - now
         for i in range(n_rows):
@@ -112,7 +104,7 @@ def build(shape: MatmulGeometry) -> Any:
                     column = lane * FOUR + g * group_pitch
                     if column < columns:
                         x = i * n_width + g * FOUR
-                        store4(c, (top + own) * n + left + column, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
+                        steps.store4(c, (c_row + own) * n + left + column, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
 
     return kernel(matmul)
 
@@ -133,12 +125,12 @@ def build_naive() -> Any:
     return kernel(matmul_naive)
 
 
-def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: Any) -> Callable[[], None]:
-    """What launches the tiled product on flat fp32 arrays."""
+def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: Any, batch: int = 1, group: int = 1) -> Callable[[], None]:
+    """What launches the tiled product on flat fp32 arrays; ``group`` matrices of A share one of B."""
     if n % 4 or k % 4:
         raise UsageError(f"numba-matmul with n {n}, k {k}", "give multiples of 4: tiles are copied 16 bytes at a time")
-    grid = (-(-n // shape.tile), -(-m // shape.tile))
-    return launcher(build(shape), grid, shape.threads, shape.shared_bytes, a, b, c, U(m), U(n), U(k))
+    grid = (-(-n // shape.bc), -(-m // shape.br), batch)
+    return launcher(build(shape), grid, shape.threads, shape.shared_bytes, a, b, c, U(m), U(n), U(k), U(group))
 
 
 def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256) -> Callable[[], None]:

@@ -11,20 +11,8 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.validation.kernels._steps import (
-    F32,
-    FOUR,
-    ZERO,
-    U,
-    cuda,
-    device_function,
-    float32,
-    kernel,
-    launcher,
-    load4,
-    load4_global,
-    store4,
-)
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels._steps import F32, FOUR, ZERO, U, cuda, device_function, float32, kernel, launcher
 
 THREADS = 256
 IN_FLIGHT = 4
@@ -50,8 +38,8 @@ def build_copy() -> Any:
     def copy(source: Any, target: Any) -> None:
         step = U(cuda.gridDim.x) * U(cuda.blockDim.x) * FOUR
         for at in range((U(cuda.blockIdx.x) * U(cuda.blockDim.x) + U(cuda.threadIdx.x)) * FOUR, U(source.size), step):
-            a, b, c, d = load4(source, at)
-            store4(target, at, a, b, c, d)
+            a, b, c, d = steps.load4(source, at)
+            steps.store4(target, at, a, b, c, d)
 
     return kernel(copy)
 
@@ -80,14 +68,14 @@ def build_read() -> Any:
         for _ in range(passes):
             at = first
             while at + U(3) * step < size:
-                a0, a1, a2, a3 = load4_global(source, at)
-                b0, b1, b2, b3 = load4_global(source, at + step)
-                c0, c1, c2, c3 = load4_global(source, at + U(2) * step)
-                d0, d1, d2, d3 = load4_global(source, at + U(3) * step)
+                a0, a1, a2, a3 = steps.load4_global(source, at)
+                b0, b1, b2, b3 = steps.load4_global(source, at + step)
+                c0, c1, c2, c3 = steps.load4_global(source, at + U(2) * step)
+                d0, d1, d2, d3 = steps.load4_global(source, at + U(3) * step)
                 total += a0 + a1 + a2 + a3 + b0 + b1 + b2 + b3 + c0 + c1 + c2 + c3 + d0 + d1 + d2 + d3
                 at += U(4) * step
             while at < size:
-                a0, a1, a2, a3 = load4_global(source, at)
+                a0, a1, a2, a3 = steps.load4_global(source, at)
                 total += a0 + a1 + a2 + a3
                 at += step
         if total == NEVER:
@@ -131,7 +119,7 @@ def _rate_kernel(step: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def operations(blocks: int, rounds: int, threads: int = THREADS) -> int:
-    """Steps of all chains of ``build_fma`` or ``build_exp``.
+    """Steps of all chains of ``build_rate``.
 
     >>> operations(1, 1)
     32768
@@ -139,26 +127,20 @@ def operations(blocks: int, rounds: int, threads: int = THREADS) -> int:
     return blocks * threads * CHAINS * UNROLLED * rounds
 
 
+@device_function
+def _fma(x: Any, a: Any, b: Any) -> Any:
+    return x * a + b
+
+
+@device_function
+def _exp(x: Any, a: Any, b: Any) -> Any:
+    return F32(math.exp2(-x))  # one ex2.approx under fast math; tends to 0.64
+
+
 @cache
-def build_fma() -> Any:
-    """x = a x + b in fp32: 2 FLOP a step."""
-
-    @device_function
-    def fma(x: Any, a: Any, b: Any) -> Any:
-        return x * a + b
-
-    return _rate_kernel(fma)
-
-
-@cache
-def build_exp() -> Any:
-    """x = 2^(-x), one ex2.approx under fast math; it tends to 0.64. ``a`` and ``b`` are not used."""
-
-    @device_function
-    def exp(x: Any, a: Any, b: Any) -> Any:
-        return F32(math.exp2(-x))
-
-    return _rate_kernel(exp)
+def build_rate(name: str) -> Any:
+    """``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
+    return _rate_kernel({"fma": _fma, "exp": _exp}[name])
 
 
 @cache
@@ -180,7 +162,7 @@ def build_shared(threads: int = THREADS) -> Any:
         for turn in range(rounds):
             at = (thread * FOUR) ^ (turn % rows * row)
             for i in range(loads):
-                a, b, c, d = load4(shared, at + i * pitch)
+                a, b, c, d = steps.load4(shared, at + i * pitch)
                 s0 += a
                 s1 += b
                 s2 += c
@@ -213,12 +195,12 @@ def build_empty() -> Any:
 
 def prepare_fma(sums: Any, blocks: int, rounds: int, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
     """What launches the multiply-adds."""
-    return launcher(build_fma(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
+    return launcher(build_rate("fma"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
 
 
 def prepare_exp(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
     """What launches the exponentials."""
-    return launcher(build_exp(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
+    return launcher(build_rate("exp"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
 
 
 def prepare_shared(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:

@@ -15,30 +15,11 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.timing.models.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, TileLayout
-from perfmodel.validation.kernels._steps import (
-    F32,
-    FOUR,
-    HIDDEN,
-    LOWEST,
-    ZERO,
-    U,
-    add_product,
-    add_row_products,
-    copies_done,
-    cuda,
-    fill_tile,
-    first_row,
-    float32,
-    in_turn,
-    keep,
-    kernel,
-    lane_max,
-    lane_sum,
-    launcher,
-    store_row,
-)
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels import matmul
+from perfmodel.validation.kernels._steps import F32, FOUR, HIDDEN, LOWEST, ZERO, U, cuda, float32, kernel, launcher
 
-KERNELS = ("standard_scores", "standard_softmax", "standard_outputs")
+KERNELS = ("standard_scores", "standard_softmax", "matmul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +62,8 @@ def build_scores(shape: StandardGeometry) -> Any:
     """The kernel ``(Q, K, S, n, kv_len, group, scale)``: Q [heads, n, d], K [kv heads, kv_len, d], S [heads, n, kv_len]."""
     layout, d, br, bc = shape.layout, shape.d, shape.br, shape.bc
     q_spread, k_spread, columns = layout.row_spread(d), layout.column_spread(d), bc // shape.lanes
-    first_of, add = first_row(layout), add_row_products(layout, columns, d)
-    fill_q, fill_k = fill_tile(layout.threads, br, d, q_spread), fill_tile(layout.threads, bc, d, k_spread)
+    first_of, add = steps.first_row(layout), steps.add_row_products(layout, columns, d)
+    fill_q, fill_k = steps.fill_tile(layout.threads, br, d, q_spread), steps.fill_tile(layout.threads, bc, d, k_spread)
     n_q_spread, n_k_spread, k_at, u_d, u_br, u_bc = U(q_spread), U(k_spread), U(br * d), U(d), U(br), U(bc)
     n_rows, n_columns, n_lanes, n_step = U(layout.rows), U(columns), U(layout.lanes), U(layout.step)
     s_size, part_size = layout.rows * columns, 4 * layout.rows
@@ -99,7 +80,7 @@ def build_scores(shape: StandardGeometry) -> Any:
         fill_k(shared, k_at, k, (head // group * kv_len + left) * u_d, u_d, keys, u_d, thread)
         for i in range(n_rows * n_columns):
             out[i] = ZERO
-        copies_done()
+        steps.copies_done()
         cuda.syncthreads()
         add(out, part, shared, row * u_d + row % n_q_spread * FOUR, k_at + lane * u_d + lane % n_k_spread * FOUR)
         for i in range(n_rows):
@@ -121,70 +102,27 @@ def build_softmax(lanes: int, causal: bool) -> Any:
         thread = U(cuda.threadIdx.x)
         row = U(cuda.blockIdx.x) * (U(cuda.blockDim.x) // n_lanes) + thread // n_lanes
         at, lane = thread // n_lanes * kv_len, thread % n_lanes
-        seen = kv_len if row < rows else U(0)
-        if causal and row < rows:
-            last = row % n + U(1) + kv_len
-            seen = last - n if last > n else U(0)
+        seen = U(0)
+        if row < rows:
+            seen = steps.seen_keys(row % n + U(1), n, kv_len) if causal else kv_len
         top = LOWEST
         for x in range(lane, kv_len if row < rows else U(0), n_lanes):
             value = s[row * kv_len + x]
             value = value if x < seen else HIDDEN
             shared[at + x] = value
             top = max(top, value)
-        top = lane_max(top, n_lanes)
+        top = steps.lane_max(top, n_lanes)
         total = ZERO
         for x in range(lane, seen, n_lanes):
             value = F32(math.exp(shared[at + x] - top))
             shared[at + x] = value
             total += value
-        total = lane_sum(total, n_lanes)
+        total = steps.lane_sum(total, n_lanes)
         inverse = F32(1) / total if total > ZERO else ZERO
         for x in range(lane, kv_len if row < rows else U(0), n_lanes):
             p[row * kv_len + x] = shared[at + x] * inverse if x < seen else ZERO
 
     return kernel(standard_softmax)
-
-
-@cache
-def build_outputs(shape: StandardGeometry) -> Any:
-    """The kernel ``(P, V, O, n, kv_len, group)``: P [heads, n, kv_len], V [kv heads, kv_len, d], O [heads, n, d]."""
-    layout, d, br, depth = shape.layout, shape.d, shape.br, shape.depth
-    spread, width = layout.row_spread(depth), d // shape.lanes
-    first_of, add = first_row(layout), add_product(layout, width, depth, depth, permuted=True)
-    fill_p, fill_v = fill_tile(layout.threads, br, depth, spread), fill_tile(layout.threads, depth, d, 1)
-    n_spread, stage, v_at, u_d, u_br, u_depth = U(spread), U((br + d) * depth), U(br * depth), U(d), U(br), U(depth)
-    n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
-    store, o_size, part_size = store_row(layout, width), layout.rows * width, 4 * layout.rows
-
-    def standard_outputs(p: Any, v: Any, o: Any, n: Any, kv_len: Any, group: Any) -> None:
-        shared = cuda.shared.array(0, float32)
-        out = cuda.local.array(o_size, float32)
-        part = cuda.local.array(part_size, float32)
-        thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.y)
-        lane, row = thread % n_lanes, first_of(thread)
-        top, keys = U(cuda.blockIdx.x) * u_br, head // group * kv_len
-        rows, now = min(u_br, n - top), U(0)
-        p_from, v_from = keep(row * u_depth + row % n_spread * FOUR), keep(v_at + lane * FOUR)
-        for i in range(n_rows * n_width):
-            out[i] = ZERO
-        fill_p(shared, U(0), p, (head * n + top) * kv_len, kv_len, rows, min(u_depth, kv_len), thread)
-        fill_v(shared, v_at, v, keys * u_d, u_d, min(u_depth, kv_len), u_d, thread)
-        for begin in range(U(0), kv_len, u_depth):
-            copies_done()
-            cuda.syncthreads()  # this stage is there, the other one is done with
-            after = begin + u_depth
-            if after < kv_len:
-                here = min(u_depth, kv_len - after)
-                fill_p(shared, stage - now, p, (head * n + top) * kv_len + after, kv_len, rows, here, thread)
-                fill_v(shared, stage - now + v_at, v, (keys + after) * u_d, u_d, here, u_d, thread)
-            add(out, part, shared, now + p_from, now + v_from)
-            now = stage - now
-        for i in range(n_rows):
-            own = row + i * n_step
-            if own < rows:
-                store(o, (head * n + top + own) * u_d + lane * FOUR, out, i, F32(1))
-
-    return kernel(standard_outputs)
 
 
 def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: Any, s: Any, p: Any) -> Callable[[], None]:
@@ -194,15 +132,16 @@ def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: An
         raise UsageError(f"numba-standard with kv_len {w.kv_len}", f"give a multiple of 4 up to {SHARED_LIMIT // FLOAT_BYTES}")
     n, kv_len, group, rows, lanes = U(w.n), U(w.kv_len), U(w.group), w.query_heads * w.n, shape.softmax_lanes
     per_block = max(min(4, 64 * 1024 // row_bytes), 1)  # rows per block of the softmax, so that several blocks fit
-    scores = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads)
-    outputs, stages = (-(-w.n // shape.br), w.query_heads), 2 * (shape.br + shape.d) * shape.depth * FLOAT_BYTES
+    grid, scale = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads), F32(1 / math.sqrt(w.d))
     softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
-    steps = (
-        launcher(build_scores(shape), scores, shape.threads, main(shape, w.causal)[1], q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d))),
-        launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
-        launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group),
+    outputs = matmul.MatmulGeometry(shape.br, shape.d, shape.depth, shape.lanes, shape.rows)
+    return steps.in_turn(
+        (
+            launcher(build_scores(shape), grid, shape.threads, main(shape, w.causal)[1], q, k, s, n, kv_len, group, scale),
+            launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
+            matmul.prepare(w.n, w.d, w.kv_len, outputs, p, v, o, w.query_heads, w.group),
+        )
     )
-    return in_turn(steps)
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:

@@ -1,42 +1,21 @@
 """Kernels of libraries, run through PyTorch (extra ``perfmodel[torch]``); importing this package loads no torch.
 
-A case says what to run, a library prepares it on a GPU. ``attention`` and ``kernels``: what runs a case. ``shapes.json``: what is
-measured, in two sets without a shape in common: one to fit a model on, one held out to judge it. ``cases`` turns them into runs,
-``measure`` times them.
+``kernels`` prepares a case on a GPU. ``shapes.json``: what is measured, in two sets without a shape in common: one to fit a model on,
+one held out to judge it. ``measure`` makes cases of them and times these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.workload import FORWARD
-
-FIT, HELD_OUT = "fit", "held out"
+from perfmodel.validation.cases import KernelCase
 
 Torch = Any
 """The torch module: loaded when something runs, and not typed, so that checks need no torch either."""
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryCase:
-    """One run. ``workload``, ``shape``, ``dtype`` and ``direction`` are those of its record.
-
-    ``role``: the set it belongs to, FIT or HELD_OUT. ``cold``: L2 is flushed before each run. ``row_major``: a matmul's second
-    operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
-    """
-
-    workload: str
-    implementation: str
-    shape: Mapping[str, int | bool | str]
-    dtype: str = "bf16"
-    direction: str = FORWARD
-    role: str = ""
-    cold: bool = True
-    row_major: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +26,8 @@ class Prepared:
     error: Callable[[Any], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """An implementation of a workload. ``prepare(case, torch)`` allocates random operands; nothing of that is timed."""
-
-    name: str
-    workload: str
-    directions: tuple[str, ...]
-    prepare: Callable[[LibraryCase, Torch], Prepared]
+Prepare = Callable[[KernelCase, Torch], Prepared]
+"""Allocates random operands; nothing of that is timed."""
 
 
 def load_torch() -> Torch:
@@ -68,7 +41,7 @@ def load_torch() -> Torch:
     return torch
 
 
-def dtype_of(case: LibraryCase, torch: Torch) -> Any:
+def dtype_of(case: KernelCase, torch: Torch) -> Any:
     """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in."""
     known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if case.dtype not in known:

@@ -21,7 +21,8 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
+from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
+from perfmodel.validation.libraries import Prepare, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
 """Of the end of the result: rows, and elements of a copy."""
@@ -57,7 +58,7 @@ STEPS: dict[str, tuple[str, Step]] = {
 }
 
 
-def _prepare(step: Step, case: LibraryCase, torch: Torch) -> Prepared:
+def _prepare(step: Step, case: KernelCase, torch: Torch) -> Prepared:
     dtype, cols = dtype_of(case, torch), case.shape["cols"]
     x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda") for _ in range(2))
     weight = torch.randn((cols,), dtype=dtype, device="cuda")
@@ -69,14 +70,14 @@ def _prepare(step: Step, case: LibraryCase, torch: Torch) -> Prepared:
     return Prepared(lambda: step(torch, x, y, weight), error)
 
 
-def _prepare_mask(case: LibraryCase, torch: Torch) -> Prepared:
+def _prepare_mask(case: KernelCase, torch: Torch) -> Prepared:
     s, dtype = case.shape, dtype_of(case, torch)
     shape = (int(s["rows"]) // int(s["mask_rows"]), s["mask_rows"], s["cols"])
     x, mask = (torch.randn(size, dtype=dtype, device="cuda") for size in (shape, shape[1:]))
     return Prepared(lambda: x + mask, lambda found: relative_error(found[-1], x[-1].double() + mask.double()))
 
 
-def _copy(case: LibraryCase, torch: Torch) -> Prepared:
+def _copy(case: KernelCase, torch: Torch) -> Prepared:
     """Two buffers of ``bytes``."""
     dtype = dtype_of(case, torch)
     count, rest = divmod(int(case.shape["bytes"]), dtype.itemsize)
@@ -87,7 +88,7 @@ def _copy(case: LibraryCase, torch: Torch) -> Prepared:
     return Prepared(lambda: target.copy_(source), lambda found: relative_error(found[-CHECKED_COPY:], source[-CHECKED_COPY:].double()))
 
 
-def _matmul(case: LibraryCase, torch: Torch) -> Prepared:
+def _matmul(case: KernelCase, torch: Torch) -> Prepared:
     """B stored [n, k] and used transposed, or [k, n] if ``row_major``."""
     s, dtype = case.shape, dtype_of(case, torch)
     batch = (s["batch"],) if "batch" in s else ()
@@ -103,33 +104,7 @@ def _matmul(case: LibraryCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-_ROWS = (Library(name, workload, (FORWARD,), partial(_prepare, step)) for name, (workload, step) in STEPS.items())
-_OTHERS = (
-    Library("torch-mask", "scale", (FORWARD,), _prepare_mask),
-    Library("torch-copy", "copy", (FORWARD,), _copy),
-    Library("torch-matmul", "matmul", (FORWARD,), _matmul),
-)
-
-
-def find(case: LibraryCase) -> Library:
-    """What runs ``case``; DataError if nothing does."""
-    found = LIBRARIES.get((case.workload, case.implementation))
-    if found is None:
-        names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
-        raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
-    if case.direction not in found.directions:
-        raise DataError(f"{found.name} has no {case.direction} pass here", f"give one of {', '.join(found.directions)}")
-    return found
-
-
-BACKENDS = {
-    "torch-sdpa-flash": "FLASH_ATTENTION",
-    "torch-sdpa-cudnn": "CUDNN_ATTENTION",
-    "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
-}
-
-
-def operands(case: LibraryCase, torch: Torch, length_first: bool) -> tuple[Any, Any, Any]:
+def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, Any, Any]:
     """Random Q [batch, heads, n, d], K and V [batch, kv_heads, kv_len, d]; ``length_first``: stored as [batch, length, heads, d]."""
     s, dtype = case.shape, dtype_of(case, torch)
 
@@ -142,7 +117,7 @@ def operands(case: LibraryCase, torch: Torch, length_first: bool) -> tuple[Any, 
     return draw(s["heads"], s["n"]), draw(s["kv_heads"], s["kv_len"]), draw(s["kv_heads"], s["kv_len"])
 
 
-def attention(case: LibraryCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
+def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
     """``run()`` itself, or its backward pass alone."""
     causal = bool(case.shape["causal"])
     if case.direction == FORWARD:
@@ -156,13 +131,13 @@ def attention(case: LibraryCase, torch: Torch, q: Any, k: Any, v: Any, run: Any)
     return Prepared(backward, partial(gradient_error, torch, q, k, v, causal, grad))
 
 
-def _fused(case: LibraryCase, torch: Torch) -> Prepared:
+def _fused(case: KernelCase, torch: Torch) -> Prepared:
     """One SDPA backend on one case."""
     causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
     if causal and case.shape["n"] != case.shape["kv_len"]:
         raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")
     module = import_module("torch.nn.attention")
-    backend = getattr(module.SDPBackend, BACKENDS[case.implementation])
+    backend = getattr(module.SDPBackend, SDPA_BACKENDS[case.implementation])
     q, k, v = operands(case, torch, length_first=case.shape["n"] != 1)
 
     def run() -> Any:
@@ -172,7 +147,7 @@ def _fused(case: LibraryCase, torch: Torch) -> Prepared:
     return attention(case, torch, q, k, v, run)
 
 
-def _eager(case: LibraryCase, torch: Torch) -> Prepared:
+def _eager(case: KernelCase, torch: Torch) -> Prepared:
     """The whole sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
     causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
     if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
@@ -190,14 +165,8 @@ def _eager(case: LibraryCase, torch: Torch) -> Prepared:
     return attention(case, torch, q, k, v, run)
 
 
-ATTENTION = (
-    *(Library(name, "attention", (FORWARD, BACKWARD), _fused) for name in BACKENDS),
-    Library("torch-eager", "attention", (FORWARD, BACKWARD), _eager),
-)
-
 ROWS = 48
 """Query rows checked per head of a large problem."""
-
 WHOLE_SCORES = 1 << 22
 """Scores of one KV head up to which every row is checked, and with them the gradients of K and V."""
 
@@ -248,5 +217,28 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
     return _worst(errors)
 
 
-LIBRARIES = {(library.workload, library.name): library for library in (*ATTENTION, *_ROWS, *_OTHERS)}
-"""Every library kernel by workload and name."""
+LIBRARIES: dict[tuple[str, str], Prepare] = {
+    **{("attention", name): _fused for name in SDPA_BACKENDS},
+    ("attention", "torch-eager"): _eager,
+    **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
+    ("scale", "torch-mask"): _prepare_mask,
+    ("copy", "torch-copy"): _copy,
+    ("matmul", "torch-matmul"): _matmul,
+}
+"""What prepares every library kernel, by workload and name."""
+
+
+def directions(workload: str) -> tuple[str, ...]:
+    """Passes of ``workload`` that library kernels run."""
+    return (FORWARD, BACKWARD) if workload == "attention" else (FORWARD,)
+
+
+def find(case: KernelCase) -> Prepare:
+    """What prepares ``case``; DataError if nothing does."""
+    found = LIBRARIES.get((case.workload, case.implementation))
+    if found is None:
+        names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
+        raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
+    if case.direction not in directions(case.workload):
+        raise DataError(f"{case.implementation} has no {case.direction} pass here", f"give one of {', '.join(directions(case.workload))}")
+    return found

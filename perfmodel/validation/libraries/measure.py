@@ -15,37 +15,30 @@ from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase, Torch, load_torch
+from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
+from perfmodel.validation.libraries import Torch, load_torch
 from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.records import Record, Seconds, raw_of
 from perfmodel.validation.statistics import StoppingRule
 
 TOLERANCE = {"forward": 0.02, "backward": 0.03}
 """Relative error against float64 of kernels that round scores or results to 16 bits; a wrong kernel is off by far more."""
-
 DIGITS = 4
 """Significant digits of a recorded time: 1e-4 is below the noise of any run."""
-
 KEPT_BYTES = 48 << 30
 """Memory that torch may hold back between cases before it is handed back to the driver."""
-
 FLUSH_BYTES = 256 << 20
 """Read before each cold run: several times the L2 of any GPU here, so that little of the operands stays. Reads leave no
 dirty lines, whose write-back would be timed with the run."""
-
 WARM_UP_RUNS = 3
-
 LONGEST_ENQUEUE_S = 2e-3
 """What a run may take to be enqueued; a warm-up that took longer met something else."""
-
 CYCLES_PER_S = 2e9
 """Turns a wait into device cycles. About the highest clock of a GPU, so that the wait errs on the long side."""
-
-
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
 """Runs come ``least_runs`` at a time; ``budget_s`` is of their own seconds."""
 
@@ -95,11 +88,11 @@ class TorchTimer:
 
 
 def measure(
-    cases: Iterable[LibraryCase],
+    cases: Iterable[KernelCase],
     hardware: str,
-    progress: Callable[[LibraryCase], None] = lambda case: None,
+    progress: Callable[[KernelCase], None] = lambda case: None,
     on_record: Callable[[Record], None] = lambda record: None,
-    on_skip: Callable[[LibraryCase, str], None] | None = None,
+    on_skip: Callable[[KernelCase, str], None] | None = None,
 ) -> list[Record]:
     """A record per case, in order. ``on_record`` gets each at once, ``progress`` each case before it starts.
 
@@ -126,8 +119,8 @@ def measure(
     return found
 
 
-def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
-    prepared = find(case).prepare(case, torch)
+def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
+    prepared = find(case)(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
         if not error <= TOLERANCE[case.direction]:
@@ -138,18 +131,7 @@ def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: TorchTimer)
     environment: dict[str, Any] = {"torch": torch.__version__, "runs": len(times), "relative_error": float(f"{error:.2g}")}
     if clocks:
         environment["sm_mhz"] = sorted(clocks)[len(clocks) // 2]
-    return Record(
-        workload=case.workload,
-        implementation=case.implementation,
-        hardware=hardware,
-        dtype=case.dtype,
-        shape=dict(case.shape),
-        time_s=Seconds.of(times),
-        direction=cast(Any, case.direction),  # find() has checked it
-        cache="cold" if case.cold else "warm",
-        environment=environment,
-        source="; ".join(filter(None, (f"torch {version}", "B row-major" if case.row_major else "", case.role))),
-    )
+    return case.record(hardware, Seconds.of(times), f"torch {version}", environment=environment)
 
 
 def _sample_clock(torch: Torch, clocks: list[int]) -> None:
@@ -167,10 +149,8 @@ def as_line(record: Record) -> str:
 
 SLOW_FLOP = 1e12
 """Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""
-
 LARGE_SCORES = 1 << 28
 """Scores above which the eager backward pass, which holds several such tensors, is left out."""
-
 Row = dict[str, Any]
 
 
@@ -191,18 +171,18 @@ def _rows(section: str, every: int = 1) -> Iterator[tuple[str, Row]]:
         yield from ((role, row) for role, row in zip((FIT, HELD_OUT), pair, strict=True) if row is not None)
 
 
-def _case(workload: str, implementation: str, role: str, row: Row, **more: Any) -> LibraryCase:
+def _case(workload: str, implementation: str, role: str, row: Row, **more: Any) -> KernelCase:
     shape = {key: value for key, value in row.items() if key not in ("dtype", "row_major")}
     row_major = row.get("row_major", False)
-    return LibraryCase(workload, f"torch-{implementation}", shape, row["dtype"], role=role, row_major=row_major, **more)
+    return KernelCase(workload, f"torch-{implementation}", shape, row["dtype"], role=role, row_major=row_major, **more)
 
 
-def _each(workload: str, implementation: str, section: str) -> Iterator[LibraryCase]:
+def _each(workload: str, implementation: str, section: str) -> Iterator[KernelCase]:
     """Every row of ``section``."""
     return (_case(workload, implementation, role, row) for role, row in _rows(section))
 
 
-def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Iterator[LibraryCase]:
+def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Iterator[KernelCase]:
     """Both passes of the rows to ``keep``."""
     for role, row in _rows("attention"):
         if keep(row):
@@ -215,14 +195,14 @@ def _quick_and_plain(row: Row) -> bool:
     return bool(flop <= SLOW_FLOP and row["heads"] == row["kv_heads"])
 
 
-def _eager(direction: str) -> Iterator[LibraryCase]:
+def _eager(direction: str) -> Iterator[KernelCase]:
     for role, row in _rows("eager"):
         if direction == FORWARD or row["batch"] * row["heads"] * row["n"] * row["kv_len"] <= LARGE_SCORES:
             masked = {"mask": True} if row["causal"] else {}
             yield _case("attention", "eager", role, row | masked, direction=direction)
 
 
-def _eager_steps() -> Iterator[LibraryCase]:
+def _eager_steps() -> Iterator[KernelCase]:
     """The kernels of eager attention each apart, of some shapes: they are kernels of the families ``matmul`` and ``rows``."""
     for role, row in _rows("eager", every=5):
         heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
@@ -236,7 +216,7 @@ def _eager_steps() -> Iterator[LibraryCase]:
         yield _case("matmul", "matmul", role, batched | {"n": d, "k": row["kv_len"], "row_major": True})
 
 
-def _row_kernels() -> Iterator[LibraryCase]:
+def _row_kernels() -> Iterator[KernelCase]:
     for role, row in _rows("rows"):
         yield _case("softmax", "softmax", role, row)
         yield _case("norm", "rms-norm", role, row | {"kind": "rmsnorm"})
@@ -249,9 +229,7 @@ def _row_kernels() -> Iterator[LibraryCase]:
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
 """Families of which one case in so many is timed again with what the run before left in L2. Odd, so that both sets are met."""
-
-
-FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
+FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
     "sdpa-flash": lambda: _attention("sdpa-flash"),
     "matmul": lambda: _each("matmul", "matmul", "matmul"),
     "batched-matmul": lambda: _each("matmul", "matmul", "batched matmul"),
@@ -272,7 +250,7 @@ FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
 """Families of cases, the most wanted first."""
 
 
-def cases(family: str) -> list[LibraryCase]:
+def cases(family: str) -> list[KernelCase]:
     """The cases of one family; DataError if there is none of that name."""
     if family not in FAMILIES:
         raise DataError(f"no family of library kernels is called {family!r}", suggest(family, list(FAMILIES)))

@@ -21,7 +21,6 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.validation.compare import Count
 
 LOADS, STORES = "loads", "stores"
@@ -86,7 +85,7 @@ def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
         return {"source": {LOADS: sizes["elements"], STORES: 0}, "target": {LOADS: 0, STORES: sizes["elements"]}}
     tile = Tile(*case["tile"][:2])
     if case["kernel"] == "matmul":
-        return _counts(matmul_kernels(Matmul(**sizes, dtype=DTYPES["fp32"]), tile))
+        return _counts(Matmul(**sizes, dtype=DTYPES["fp32"]).kernels(tile))
     counts = _counts(find(case["kernel"]).forward(workload(case), tile))
     for tensor, loads in found.get("loads", {}).items():
         counts[tensor][LOADS] = loads

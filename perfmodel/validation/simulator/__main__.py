@@ -91,7 +91,7 @@ def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
     if tile == 1:
         matmul.prepare_naive(m, n, k, a, b, c, threads=8)()
     else:
-        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, 8, lanes=2, rows=2), a, b, c)()
+        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, tile, 8, lanes=2, rows=2), a, b, c)()
     error = relative_error(c.values, a.values.astype(float) @ b.values.astype(float))
     return {"counts": totals(("A", a), ("B", b), ("C", c)), "own_loads": matmul.loads(m, n, k, tile), "error": error}
 

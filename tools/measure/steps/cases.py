@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from perfmodel.validation.libraries import FIT, HELD_OUT
+from perfmodel.validation.cases import FIT, HELD_OUT
 
 PREFILL, DECODE = "prefill", "decode"
 GIB = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.validation.libraries import HELD_OUT
+from perfmodel.validation.cases import HELD_OUT
 from perfmodel.validation.libraries.measure import as_line
 from perfmodel.validation.records import Record, Seconds
 from tools.measure.hardware import current_profile

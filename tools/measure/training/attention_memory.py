@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD
-from perfmodel.validation.libraries import LibraryCase, Torch
-from perfmodel.validation.libraries.kernels import BACKENDS, operands
+from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
+from perfmodel.validation.libraries import Torch
+from perfmodel.validation.libraries.kernels import operands
 from perfmodel.validation.libraries.measure import TorchTimer
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.training.meter import Bytes, nbytes, sm_mhz
@@ -39,7 +40,7 @@ def eager(q: Any, k: Any, v: Any, causal: bool, torch: Torch) -> tuple[Forward, 
 def fused(q: Any, k: Any, v: Any, causal: bool, torch: Torch, implementation: str) -> Forward:
     """The forward pass of ``libraries.attention``: one backend allowed."""
     module = import_module("torch.nn.attention")
-    backend = getattr(module.SDPBackend, BACKENDS[implementation])
+    backend = getattr(module.SDPBackend, SDPA_BACKENDS[implementation])
 
     def run() -> Any:
         with module.sdpa_kernel(backend):
@@ -48,7 +49,7 @@ def fused(q: Any, k: Any, v: Any, causal: bool, torch: Torch, implementation: st
     return run
 
 
-def measure(case: LibraryCase, torch: Torch) -> Measured:
+def measure(case: KernelCase, torch: Torch) -> Measured:
     """Both passes in one run; the gradients of Q, K and V are alive at its end."""
     causal, is_eager = bool(case.shape["causal"]), case.implementation == EAGER
     q, k, v = operands(replace(case, direction=BACKWARD), torch, length_first=not is_eager)

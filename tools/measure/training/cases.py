@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase
+from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from tools.measure.training.result import BOTH
 
 Sizes = tuple[int, int]
@@ -63,7 +63,7 @@ ATTENTION = {
 """Attention: batch, heads, n, d, causal; bf16."""
 
 
-def cases() -> Iterator[LibraryCase]:
+def cases() -> Iterator[KernelCase]:
     """All of them, in order."""
     yield from _medium(MEDIUM_FIRST)
     yield from _small(0, 2)
@@ -75,29 +75,29 @@ def cases() -> Iterator[LibraryCase]:
     yield from chain.from_iterable(_step(name, size, HELD_OUT, variant) for name, size in OTHERS_MORE for variant in VARIANTS)
 
 
-def profiled_cases() -> Iterator[LibraryCase]:
+def profiled_cases() -> Iterator[KernelCase]:
     """Steps whose kernels are listed once everything is measured: the first of each variant, and one that launches bound."""
     for (batch, n), _ in (MEDIUM_FIRST[0], MEDIUM_MORE[0]):
         yield from chain.from_iterable(_step("gpt2-medium", (batch, n), FIT, variant) for variant in VARIANTS)
 
 
-def _medium(pairs: Sequence[tuple[Sizes, Sizes]], dropout: float = 0.0) -> Iterator[LibraryCase]:
+def _medium(pairs: Sequence[tuple[Sizes, Sizes]], dropout: float = 0.0) -> Iterator[KernelCase]:
     for pair in pairs:
         for variant in VARIANTS:
             for role, size in zip((FIT, HELD_OUT), pair, strict=True):
                 yield from _step("gpt2-medium", size, role, variant, dropout)
 
 
-def _step(model: str, size: Sizes, role: str, variant: tuple[str, bool], dropout: float = 0.0) -> Iterator[LibraryCase]:
+def _step(model: str, size: Sizes, role: str, variant: tuple[str, bool], dropout: float = 0.0) -> Iterator[KernelCase]:
     (batch, n), (attention, checkpointing) = size, variant
     shape: dict[str, Any] = {"model": model, "phase": "train", "batch": batch, "n": n, "tensor_parallel": 1}
     shape |= {"fused_elementwise": False, "cuda_graph": False, "checkpointing": checkpointing, "attention": attention}
     if dropout:
         shape["dropout"] = dropout
-    yield LibraryCase("transformer", "huggingface", shape, direction=BOTH, role=role, cold=False)
+    yield KernelCase("transformer", "huggingface", shape, direction=BOTH, role=role, cold=False)
 
 
-def _small(begin: int, end: int) -> Iterator[LibraryCase]:
+def _small(begin: int, end: int) -> Iterator[KernelCase]:
     """Chains and attention: the rows ``begin`` to ``end`` of each set."""
     for at in range(begin, end):
         for role in (FIT, HELD_OUT):
@@ -114,16 +114,16 @@ def segment_counts(layers: int) -> list[int]:
     return sorted({1, 2, 4, round(math.sqrt(layers)), layers})
 
 
-def _chain(row: tuple[str, int, int, int, bool], role: str) -> Iterator[LibraryCase]:
+def _chain(row: tuple[str, int, int, int, bool], role: str) -> Iterator[KernelCase]:
     dtype, d, batch, layers, relu = row
     for segments in segment_counts(layers):
         shape: dict[str, Any] = {"layers": layers, "d": d, "batch": batch, "relu": relu, "segments": segments}
-        yield LibraryCase("mlp-chain", "torch-checkpoint", shape, dtype, BOTH, role, cold=False)
+        yield KernelCase("mlp-chain", "torch-checkpoint", shape, dtype, BOTH, role, cold=False)
 
 
-def _attention(row: tuple[int, int, int, int, bool], role: str) -> Iterator[LibraryCase]:
+def _attention(row: tuple[int, int, int, int, bool], role: str) -> Iterator[KernelCase]:
     batch, heads, n, d, causal = row
     shape: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": heads, "n": n, "kv_len": n, "d": d, "causal": causal}
     masked: dict[str, Any] = {"mask": True} if causal else {}
-    yield LibraryCase("attention", "torch-eager", shape | masked, direction=BOTH, role=role)
-    yield LibraryCase("attention", "torch-sdpa-flash", shape, direction=BOTH, role=role)
+    yield KernelCase("attention", "torch-eager", shape | masked, direction=BOTH, role=role)
+    yield KernelCase("attention", "torch-sdpa-flash", shape, direction=BOTH, role=role)

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.validation.libraries import LibraryCase, Torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch
 from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz
 from tools.measure.training.result import Measured
@@ -74,7 +75,7 @@ class Gpt2Steps:
     def __init__(self) -> None:
         self.job: Job | None = None
 
-    def __call__(self, case: LibraryCase, torch: Torch) -> Measured:
+    def __call__(self, case: KernelCase, torch: Torch) -> Measured:
         """Time and memory of one case, after two steps: the first makes the optimizer's state, the second is metered."""
         job, ids = self.prepared(case, torch)
         job.step(ids, silent)
@@ -87,7 +88,7 @@ class Gpt2Steps:
             clock.step_s(), memory, environment(clock, case, torch), f"transformers {import_module('transformers').__version__}"
         )
 
-    def prepared(self, case: LibraryCase, torch: Torch) -> tuple[Job, Any]:
+    def prepared(self, case: KernelCase, torch: Torch) -> tuple[Job, Any]:
         """The model as the case wants it, and tokens [batch, n]."""
         job, shape = self.job_of(str(case.shape["model"]), torch), case.shape
         configure(job, str(shape["attention"]), bool(shape["checkpointing"]), float(shape.get("dropout", 0.0)), torch)
@@ -134,7 +135,7 @@ def metered(job: Job, ids: Any, torch: Torch) -> tuple[dict[str, float], float]:
     return {**marked.above(), **held}, max(clock.step_s()[0], 1e-4)
 
 
-def environment(clock: Clock, case: LibraryCase, torch: Torch) -> dict[str, Any]:
+def environment(clock: Clock, case: KernelCase, torch: Torch) -> dict[str, Any]:
     """Median seconds of each part, what the host took to enqueue a step, and the fused attention that torch chose."""
     found: dict[str, Any] = {
         "parts_s": {part: float(f"{quantile(times, 0.5):.4g}") for part, times in clock.parts_s().items()},
@@ -147,7 +148,7 @@ def environment(clock: Clock, case: LibraryCase, torch: Torch) -> dict[str, Any]
     return found
 
 
-def chosen_backend(case: LibraryCase, torch: Torch) -> str:
+def chosen_backend(case: KernelCase, torch: Torch) -> str:
     """The backend that scaled_dot_product_attention takes on Q, K and V as this model lays them out."""
     hidden, _, heads = SIZES[str(case.shape["model"])]
     batch, n = case.shape["batch"], case.shape["n"]

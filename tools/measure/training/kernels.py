@@ -5,14 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from perfmodel.validation.libraries import LibraryCase, Torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch
 from tools.measure.training.gpt2_step import Gpt2Steps
 from tools.measure.training.meter import silent
 
 NAME_LENGTH = 160
 
 
-def kernels(steps: Gpt2Steps, case: LibraryCase, torch: Torch) -> list[list[Any]]:
+def kernels(steps: Gpt2Steps, case: KernelCase, torch: Torch) -> list[list[Any]]:
     """[name, launches, microseconds in all] of each kernel of one step, the longest first."""
     module = import_module("torch.profiler")
     job, ids = steps.prepared(case, torch)

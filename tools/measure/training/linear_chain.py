@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from perfmodel.validation.libraries import LibraryCase, Torch, dtype_of
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch, dtype_of
 from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, silent, sm_mhz
 from tools.measure.training.result import Measured
@@ -13,7 +14,7 @@ from tools.measure.training.result import Measured
 RUNS = 4
 
 
-def build(case: LibraryCase, torch: Torch) -> Any:
+def build(case: KernelCase, torch: Torch) -> Any:
     """nn.Linear(d, d) with a bias, ``layers`` of them, each followed by a ReLU if the shape says so: one function a layer."""
     d, nn = case.shape["d"], torch.nn
     with torch.device(DEVICE):
@@ -21,7 +22,7 @@ def build(case: LibraryCase, torch: Torch) -> Any:
     return nn.Sequential(*(nn.Sequential(layer, nn.ReLU()) for layer in layers) if case.shape["relu"] else layers)
 
 
-def measure(case: LibraryCase, torch: Torch) -> Measured:
+def measure(case: KernelCase, torch: Torch) -> Measured:
     """Forward and backward. The input needs no gradient; the gradient of the output is there before; those of weights are made."""
     checkpointed = import_module("torch.utils.checkpoint").checkpoint_sequential
     chain, segments = build(case, torch), int(case.shape["segments"])

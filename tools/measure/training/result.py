@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from perfmodel.validation.libraries import LibraryCase, Torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch
 from perfmodel.validation.records import Record, Seconds
 
 BOTH = "both"
@@ -23,10 +24,10 @@ class Measured:
     software: str = ""
 
 
-Measure = Callable[[LibraryCase, Torch], Measured]
+Measure = Callable[[KernelCase, Torch], Measured]
 
 
-def record_of(case: LibraryCase, found: Measured, hardware: str, torch: Torch) -> Record:
+def record_of(case: KernelCase, found: Measured, hardware: str, torch: Torch) -> Record:
     """The record of one case; its source ends in the case's role."""
     version = str(torch.__version__).split("+", 1)[0]
     return Record(

@@ -13,7 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from perfmodel.validation.libraries import LibraryCase, Torch, load_torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch, load_torch
 from perfmodel.validation.libraries.measure import KEPT_BYTES, as_line
 from tools.measure.training import attention_memory, linear_chain
 from tools.measure.training.gpt2_step import Gpt2Steps
@@ -49,7 +50,7 @@ class Campaign:
         self.append(LOG, line)
         self.progress(line)
 
-    def run(self, cases: Iterable[LibraryCase], profiled: Iterable[LibraryCase] = ()) -> int:
+    def run(self, cases: Iterable[KernelCase], profiled: Iterable[KernelCase] = ()) -> int:
         """Measure ``cases``, then list the kernels of ``profiled`` (a profiler slows what follows it); how many went well."""
         self.out.mkdir(parents=True, exist_ok=True)
         torch, steps = load_torch(), Gpt2Steps()
@@ -60,18 +61,18 @@ class Campaign:
             "attention": attention_memory.measure,
         }
 
-        def measured(case: LibraryCase) -> None:
+        def measured(case: KernelCase) -> None:
             record = record_of(case, measures[case.workload](case, torch), self.hardware, torch)
             self.append(FILES[case.workload], as_line(record))
 
-        def listed(case: LibraryCase) -> None:
+        def listed(case: KernelCase) -> None:
             self.append(KERNELS, json.dumps({"shape": dict(case.shape), "kernels": kernels(steps, case, torch)}) + "\n")
 
         written = sum(self.each(cases, measured, torch)) + sum(self.each(profiled, listed, torch))
         self.log(written=written)
         return written
 
-    def each(self, cases: Iterable[LibraryCase], do: Callable[[LibraryCase], None], torch: Torch) -> Iterator[bool]:
+    def each(self, cases: Iterable[KernelCase], do: Callable[[KernelCase], None], torch: Torch) -> Iterator[bool]:
         """Whether ``do`` went well, for each case that there is time for."""
         for case in cases:
             if self.elapsed_s() >= self.seconds:
@@ -79,7 +80,7 @@ class Campaign:
                 return
             yield self.tried(case, do, torch)
 
-    def tried(self, case: LibraryCase, do: Callable[[LibraryCase], None], torch: Torch) -> bool:
+    def tried(self, case: KernelCase, do: Callable[[KernelCase], None], torch: Torch) -> bool:
         """Whether ``do(case)`` went well. A case that fails is logged, whatever it raised, and the next one runs."""
         begin = monotonic()
         name = {"workload": case.workload, "implementation": case.implementation, "dtype": case.dtype, "shape": dict(case.shape)}

@@ -24,11 +24,6 @@ from perfmodel.kernels.attention.tiles import LARGEST_EDGE
 NO_PATTERN = "which blocks are nonzero? give --sparsity, such as 0.25, or --pattern, such as local-global"
 
 
-def obstacle(w: Attention, direction: str) -> str | None:
-    """Why ``w`` cannot run: it has no pattern, or one that cannot be counted under its mask; None if it can."""
-    return NO_PATTERN if w.sparsity is None else w.sparsity.obstacle(w)
-
-
 def by_blocks(w: Attention) -> bool:
     """Whether the tiles are the blocks of a pattern: then another tile computes other scores. A density fits any tile."""
     return not isinstance(w.sparsity, Density)
@@ -130,5 +125,5 @@ ALGORITHM = Algorithm(
     tiling=Tiling(
         default_tile, flash1.sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}, settles_work=by_blocks
     ),
-    obstacle=obstacle,
+    obstacle=lambda w, direction: NO_PATTERN if w.sparsity is None else w.sparsity.obstacle(w),
 )

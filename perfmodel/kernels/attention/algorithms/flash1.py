@@ -15,9 +15,7 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import (
-    DROPOUT_VECTOR,
-    MASK_VECTOR,
-    SOFTMAX_VECTOR,
+    FUSED_VECTOR,
     Algorithm,
     Tiling,
     fused_vector_work,
@@ -27,7 +25,7 @@ from perfmodel.kernels.attention.base import (
     query_rows,
     seeing_rows,
 )
-from perfmodel.kernels.attention.loops import Head, Move, cut, everything, group_sum, heads, moves, tensors, zeros
+from perfmodel.kernels.attention.loops import Head, Move, everything, group_sum, keys_outermost, zeros
 from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visible_scores, visited_scores
 
 
@@ -90,12 +88,6 @@ def _dense(w: Attention, tile: Tile) -> Streams:
     )
 
 
-def launch(w: Attention, tile: Tile, direction: str) -> Launch:
-    """One thread block per head, which scans its own Q and O."""
-    sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
-    return Launch(w.row_heads, w.row_heads, sram_bytes, tile.threads, lockstep=True, exclusive_stream=True, causal_share=causal_share(w))
-
-
 def causal_share(w: Attention) -> Number:
     """Share of the streamed rows in passes that a causal mask shortens: each of the last n keys is seen by fewer queries."""
     last = minimum(w.n, w.kv_len)
@@ -137,7 +129,10 @@ def kernel(w: Attention, tile: Tile, direction: str, streams: Streams) -> Kernel
     executed = 2 * streams.scores * (over_d * w.d + over_dv * w.dv)
     work = matmul_work(w.dtype, executed, fused_vector_work(w) * streams.scores + rescale, streams.scores)
     needed = matmul_work(w.dtype, streams.visible * (2 * (over_d * w.d + over_dv * w.dv)))
-    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch(w, tile, direction))
+    heads, sram_bytes = w.row_heads, sram_elements(w, tile, direction) * w.dtype.size
+    # one thread block per head, which scans its own Q and O
+    launch = Launch(heads, heads, sram_bytes, tile.threads, lockstep=True, exclusive_stream=True, causal_share=causal_share(w))
+    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -165,19 +160,14 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def walk(w: Attention, tile: Tile, direction: str, computes: Callable[[Head, range, range], bool] = Head.sees) -> Iterator[Move]:
-    """Loads and stores of Algorithm 1 or 4: K_j, V_j stay, the query tiles that see them stream past. ``computes``: whether a pair runs."""
-    forward = direction == FORWARD
-    yield from zeros(everything(w), *(("O", "l, m") if forward else ("dQ", "dK", "dV")))
-    for head in heads(w):
-        for keys in cut(w.kv_len, tile.bc):
-            yield from moves(tensors(w, [head], (), keys), "K & V ->")
-            for rows in cut(len(head.rows), tile.br):
-                if computes(head, rows, keys):
-                    step = "Q & O & l, m & mask -> O & l, m" if forward else "Q & O & dO & dQ & l, m & mask -> dQ"
-                    yield from moves(tensors(w, [head], rows, keys), step)
-            yield from moves(tensors(w, [head], (), keys), "->" if forward else "-> dK & dV")
-    if not forward:
-        yield from group_sum(w)
+    """Loads and stores of Algorithm 1 or 4; ``computes``: whether a pair of tiles runs."""
+    if direction == FORWARD:
+        yield from zeros(everything(w), "O", "l, m")
+        yield from keys_outermost(w, tile, "Q & O & l, m & mask -> O & l, m", "", computes)
+        return
+    yield from zeros(everything(w), "dQ", "dK", "dV")
+    yield from keys_outermost(w, tile, "Q & O & dO & dQ & l, m & mask -> dQ", "dK & dV", computes)
+    yield from group_sum(w)
 
 
 ALGORITHM = Algorithm(
@@ -185,7 +175,7 @@ ALGORITHM = Algorithm(
     title="FlashAttention, K/V outermost",
     source="Dao et al. 2022, arXiv 2205.14135, Algorithms 1, 2 and 4",
     io_class="N^2 d^2 / M + N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; forward also d_v per row and pass to rescale O",
+    vector_work=f"{FUSED_VECTOR}forward also d_v per row and pass to rescale O",
     forward=forward,
     backward=backward,
     walk=walk,

@@ -14,9 +14,7 @@ from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, 
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import (
-    DROPOUT_VECTOR,
-    MASK_VECTOR,
-    SOFTMAX_VECTOR,
+    FUSED_VECTOR,
     Algorithm,
     Tiling,
     fused_vector_work,
@@ -30,7 +28,7 @@ from perfmodel.kernels.attention.base import (
     seeing_rows,
     seen_keys,
 )
-from perfmodel.kernels.attention.loops import Move, cut, everything, group_sum, heads, moves, tensors, zeros
+from perfmodel.kernels.attention.loops import Move, cut, everything, group_sum, heads, keys_outermost, moves, tensors, zeros
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.attention.walk import (
     distinct_key_rows,
@@ -161,14 +159,8 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         return
     yield from moves(everything(w), "O & dO -> D")
     yield from zeros(everything(w), "dQ")
-    for head in heads(w):
-        for keys in cut(w.kv_len, tile.bc):
-            yield from moves(tensors(w, [head], (), keys), "K & V ->")
-            for rows in cut(len(head.rows), tile.br):
-                if head.sees(rows, keys):
-                    printed = "O & dQ & " if w.printed_backward else ""
-                    yield from moves(tensors(w, [head], rows, keys), f"{printed}Q & dO & dQ & logsumexp & D & mask -> dQ")
-            yield from moves(tensors(w, [head], (), keys), "-> dK & dV")
+    printed = "O & dQ & " if w.printed_backward else ""
+    yield from keys_outermost(w, tile, f"{printed}Q & dO & dQ & logsumexp & D & mask -> dQ", "dK & dV")
     yield from group_sum(w)
 
 
@@ -177,8 +169,7 @@ ALGORITHM = Algorithm(
     title="FlashAttention-2, Q outermost",
     source="Dao 2023, arXiv 2307.08691, Algorithms 1 and 2",
     io_class="N^2 d / B_r + N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
-    f"forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
+    vector_work=f"{FUSED_VECTOR}forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
     forward=forward,
     backward=backward,
     walk=walk,

@@ -29,7 +29,7 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.kernels.attention.algorithms.standard import elementwise, matmul, options_backward, score_kernels
+from perfmodel.kernels.attention.algorithms.standard import Moved, elementwise, gradient_kernels, matmul, score_kernels
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -48,28 +48,21 @@ from perfmodel.kernels.attention.base import (
 from perfmodel.kernels.attention.loops import SCORES, Move, cut, everything, group_sum, heads, moves, tensors, zeros
 
 QUERY_CHUNK, KEY_CHUNK = 1024, 4096
+"""The paper's chunks, in rows: the same on every device."""
 EXP_VECTOR = 3  # max, subtract, sum
 COMBINE_VECTOR = 3  # per partial element: weigh, add, and divide the sum
 RECOMPUTE_VECTOR = 1  # subtract the logsumexp
 GRADIENT_VECTOR = 2  # subtract D, multiply
 ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
+SERIAL = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)
+"""One scan after another through each buffer."""
 PARTIAL_SIZE = 4
 """Bytes of a partial O element: fp32."""
-
-
-def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """The paper's chunks, in rows: the same on every device."""
-    return Tile(QUERY_CHUNK, KEY_CHUNK, origin="the paper's chunks")
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """``tile`` with chunks no longer than the sequences."""
     return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
-
-
-def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
-    """0: chunks live in memory, so that SRAM does not limit them."""
-    return 0
 
 
 def _query_chunks(w: Attention, tile: Tile) -> Number:
@@ -126,12 +119,6 @@ def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Acc
     )
 
 
-def _serial(kernels: list[Kernel]) -> list[Kernel]:
-    """One scan after another through each buffer."""
-    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)
-    return [replace(kernel, launch=launch) for kernel in kernels]
-
-
 def _masks(w: Attention, tile: Tile) -> dict[str, Access]:
     """A chunk of the mask is read by all heads before the next one."""
     return unfused_masks(w, w.query_heads * _query_chunks(w, tile) * _key_chunks(w, tile))
@@ -167,7 +154,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     rows = _key_chunks(w, tile) * query_rows(w)
     partials = (_partials(w, tile, name, READ, width) for name, width in [("chunk O", w.dv), *statistics])
     work = Work(0, COMBINE_VECTOR * rows * w.dv, rows)
-    return _serial([*kernels, Kernel("combine", w.dtype, (*partials, query_write(w, "O", w.dv)), work=work)])
+    combine = Kernel("combine", w.dtype, (*partials, query_write(w, "O", w.dv)), work=work)
+    return [replace(kernel, launch=SERIAL) for kernel in (*kernels, combine)]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -181,10 +169,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> moved == 10 * 4096**2 + 4096 * (6 * 64 + 2) + 4 * 4096 * 7 * 64 + 4096 * (2 * 64 + 4)
     True
     """
-
-    def scores(tensor: str, kind: str) -> Access:
-        return _scores(w, tile, tensor, kind)
-
+    scores = partial(_scores, w, tile)
     output_gradient = _queries(w, tile, "dO", READ, w.dv)
     logsumexp, row_sum = (_queries(w, tile, name, READ, 1, STATISTIC_SIZE) for name in ("logsumexp", "D"))
     query_gradient = (_queries(w, tile, "dQ", READ, w.d), _queries(w, tile, "dQ", WRITE, w.d, first=True))
@@ -194,18 +179,16 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     first, *options = score_kernels(w, query, key, scores, _masks(w, tile))
     kernels = [_row_statistics(w, tile), replace(first, flops=0), *options]  # recomputed: its FLOP are executed, not counted twice
     kernels.append(elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
-    kernels += dropout
-    kernels.append(matmul(w, "dV = P^T dO", 0, 1, scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)))
-    kernels.append(matmul(w, "dP = dO V^T", 0, 1, output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)))
-    if w.dropout:
-        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
-    softmax = (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE))
-    kernels.append(elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
-    kernels += options_backward(w, scores, _masks(w, tile) if w.masked_fill else {})
-    kernels.append(matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))
-    key_gradient = _added_up(w, tile, "dK", w.d)
-    kernels.append(matmul(w, "dK = dS^T Q", 1, 0, scores("dS", READ), _queries(w, tile, "Q", READ, w.d), *key_gradient))
-    return _serial(kernels)
+    moved: dict[str, Moved] = {
+        "dV": (scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)),
+        "dP": (output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)),
+        "dropout": (scores("dP", READ), scores("dP", WRITE)),
+        "dS": (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE)),
+        "dQ": (_keys(w, tile, "K", w.d), *query_gradient, zeros),
+        "dK": (_queries(w, tile, "Q", READ, w.d), *_added_up(w, tile, "dK", w.d)),
+    }
+    kernels += [*dropout, *gradient_kernels(w, scores, _masks(w, tile), GRADIENT_VECTOR, moved)]
+    return [replace(kernel, launch=SERIAL) for kernel in kernels]
 
 
 def _row_statistics(w: Attention, tile: Tile) -> Kernel:
@@ -224,15 +207,10 @@ def _row_statistics(w: Attention, tile: Tile) -> Kernel:
 def _chunk(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
     """A pair of chunks of all heads: scores in buffers of one pair, partial results in those of a query chunk."""
     at = tensors(w, heads(w), range(queries.start * w.row_group, queries.stop * w.row_group), keys)
-    rows = [(batch, head, query) for batch, head, query in itertools.product(range(w.batch), range(w.heads), range(len(queries)))]
+    rows = list(itertools.product(range(w.batch), range(w.heads), range(len(queries))))
     partial = [(part, *row) for row in rows]
     buffers = {name: (rows, len(keys)) for name in SCORES}
     return {**at, **buffers, "chunk O": (partial, w.dv), "chunk max": (partial, 1), "chunk sum": (partial, 1)}
-
-
-def _saved(w: Attention, parts: int) -> dict[str, tuple[Sequence[Hashable], int]]:
-    rows = [(part, row) for part in range(parts) for row in everything(w)["Q"][0]]
-    return {**everything(w), "chunk max": (rows, 1), "chunk sum": (rows, 1)}
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
@@ -256,7 +234,9 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
     }
     forward, parts = direction == FORWARD, list(enumerate(cut(w.kv_len, tile.bc)))
     if not forward:
-        yield from moves(_saved(w, len(parts)), "O & dO & chunk max & chunk sum -> logsumexp & D")
+        rows = [(part, row) for part in range(len(parts)) for row in everything(w)["Q"][0]]
+        saved = {"chunk max": (rows, 1), "chunk sum": (rows, 1)}
+        yield from moves({**everything(w), **saved}, "O & dO & chunk max & chunk sum -> logsumexp & D")
         yield from zeros(everything(w), "dQ", "dK", "dV")
     for queries in cut(w.n, tile.br):
         for part, keys in parts:
@@ -270,8 +250,6 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         yield from group_sum(w)
 
 
-_NOTHING = "nothing"
-
 ALGORITHM = Algorithm(
     name="memory-efficient",
     title="memory-efficient attention, scores in memory by chunks",
@@ -282,5 +260,11 @@ ALGORITHM = Algorithm(
     forward=forward,
     backward=backward,
     walk=walk,
-    tiling=Tiling(default_tile, sram_elements, {FORWARD: _NOTHING, BACKWARD: _NOTHING}, complete, in_sram=False),
+    tiling=Tiling(
+        lambda w, device, sram_bytes, direction: Tile(QUERY_CHUNK, KEY_CHUNK, origin="the paper's chunks"),
+        lambda w, tile, direction: 0,
+        dict.fromkeys((FORWARD, BACKWARD), "nothing"),
+        complete,
+        in_sram=False,
+    ),
 )

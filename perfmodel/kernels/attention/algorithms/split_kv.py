@@ -20,15 +20,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward_kernel, sram_elements
-from perfmodel.kernels.attention.base import (
-    DROPOUT_VECTOR,
-    MASK_VECTOR,
-    SOFTMAX_VECTOR,
-    Algorithm,
-    Tiling,
-    query_rows,
-    seeing_rows,
-)
+from perfmodel.kernels.attention.base import FUSED_VECTOR, Algorithm, Tiling, query_rows, seeing_rows
 from perfmodel.kernels.attention.loops import Move, cut, everything, heads, moves, tensors
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles
 
@@ -48,11 +40,6 @@ PARTIAL_SIZE = 4
 _ROWS, _KEYS = 64, ((32, 256), (64, 256), (96, 128), (128, 128), (192, 64), (256, 64))
 
 NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash2 for both"
-
-
-def obstacle(w: Attention, direction: str) -> str | None:
-    """Why ``w`` cannot run: there is no backward pass; None for the forward pass."""
-    return None if direction == FORWARD else NO_BACKWARD
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
@@ -87,18 +74,14 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
     if blocks >= FULL_ENOUGH * slots:
         return 1
     sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
-    efficiency = {s: _efficiency(blocks * s, slots) for s in sizes if _differs(key_tiles, s)}
+    shorter = (s for s in sizes if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
+    efficiency = {s: _efficiency(blocks * s, slots) for s in shorter}
     return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
 
 
 def _efficiency(blocks: Number, slots: Number) -> Number:
     """Share of the waves' slots that work."""
     return blocks / slots / ceil_div(blocks, slots)
-
-
-def _differs(key_tiles: Number, splits: int) -> Number:
-    """Whether one split less would be longer."""
-    return splits == 1 or ceil_div(key_tiles, splits) != ceil_div(key_tiles, splits - 1)
 
 
 def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
@@ -215,11 +198,10 @@ ALGORITHM = Algorithm(
     title="Flash-Decoding, keys split over blocks and combined",
     source="Dao, Haziza, Massa & Sizov 2023, Flash-Decoding; FlashAttention-2's split-KV kernel",
     io_class="N^2 d / B_r + s N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
-    f"d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
+    vector_work=f"{FUSED_VECTOR}d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
     forward=forward,
     backward=backward,
     walk=walk,
     tiling=Tiling(default_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j"}, complete),
-    obstacle=obstacle,
+    obstacle=lambda w, direction: None if direction == FORWARD else NO_BACKWARD,
 )

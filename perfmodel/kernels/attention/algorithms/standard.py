@@ -8,7 +8,7 @@ per score. The full n x kv_len matrix is moved even if a causal mask hides half 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -33,6 +33,7 @@ from perfmodel.kernels.attention.walk import visible_scores
 
 Scores = Callable[[str, str], Access]
 """One pass over a score-shaped tensor: its name, and READ or WRITE."""
+Moved = tuple[Access, ...]
 
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
@@ -63,14 +64,21 @@ def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, mask
     return [*kernels, *(elementwise(w, name, MASK_VECTOR, read, mask, write) for name, mask in masks.items())]
 
 
-def options_backward(w: Attention, scores: Scores, masks: dict[str, Access]) -> list[Kernel]:
-    """The kernels that apply scale and masked_fill to dS in place; an additive mask needs none."""
-    read, write, kernels = scores("dS", READ), scores("dS", WRITE), []
+def gradient_kernels(w: Attention, scores: Scores, masks: dict[str, Access], vector: int, moved: Mapping[str, Moved]) -> list[Kernel]:
+    """The kernels that compute dV, dP, dS, dQ and dK. ``moved``: what each moves; ``vector``: operations of dS per score.
+
+    Scale and masked_fill apply to dS in place; an additive mask needs nothing.
+    """
+    kernels = [matmul(w, "dV = P^T dO", 0, 1, *moved["dV"]), matmul(w, "dP = dO V^T", 0, 1, *moved["dP"])]
+    if w.dropout:
+        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, *moved["dropout"]))
+    kernels.append(elementwise(w, "softmax backward", vector, *moved["dS"]))
+    read, write = scores("dS", READ), scores("dS", WRITE)
     if w.masked_fill:
         kernels.append(elementwise(w, "masked_fill backward", MASK_VECTOR, read, masks["masked_fill"], write))
     if w.unfused_scale:
         kernels.append(elementwise(w, "scale backward", SCALE_VECTOR, read, write))
-    return kernels
+    return [*kernels, matmul(w, "dQ = dS K", 1, 0, read, *moved["dQ"]), matmul(w, "dK = dS^T Q", 1, 0, read, *moved["dK"])]
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -105,20 +113,16 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """
     # the dropped P follows from P and the mask, which are read as well
     saved = replace(_scores(w, "dropped P", READ, handoff=False), compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
-    output_gradient = query_read(w, "dO", w.dv)
-    kernels = [
-        matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
-        matmul(w, "dP = dO V^T", 0, 1, replace(output_gradient, handoff=True), key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
-    ]
-    if w.dropout:
-        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
-    softmax = (_scores(w, "P", READ, handoff=not w.dropout), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
-    kernels.append(elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
-    kernels += options_backward(w, partial(_scores, w), unfused_masks(w, w.query_heads) if w.masked_fill else {})
-    read_ds = _scores(w, "dS", READ)
-    kernels.append(matmul(w, "dQ = dS K", 1, 0, read_ds, key_read(w, "K", w.d), query_write(w, "dQ", w.d)))
-    kernels.append(matmul(w, "dK = dS^T Q", 1, 0, read_ds, query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))))
-    return kernels
+    output_gradient, scores = query_read(w, "dO", w.dv), partial(_scores, w)
+    moved: dict[str, Moved] = {
+        "dV": (saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
+        "dP": (replace(output_gradient, handoff=True), key_read(w, "V", w.dv), scores("dP", WRITE)),
+        "dropout": (scores("dP", READ), _kept(w, READ), scores("dP", WRITE)),
+        "dS": (_scores(w, "P", READ, handoff=not w.dropout), scores("dP", READ), scores("dS", WRITE)),
+        "dQ": (key_read(w, "K", w.d), query_write(w, "dQ", w.d)),
+        "dK": (query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))),
+    }
+    return gradient_kernels(w, scores, unfused_masks(w, w.query_heads), SOFTMAX_VECTOR, moved)
 
 
 def _kept(w: Attention, kind: str) -> Access:

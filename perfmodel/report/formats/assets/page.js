@@ -216,5 +216,4 @@
     const fit = () => { window.frameElement.style.height = `${document.body.scrollHeight + 4}px`; };
     fit(); addEventListener("resize", fit); addEventListener("toggle", fit, true);
   }
-  addEventListener("beforeprint", () => all("details").forEach(d => { d.open = true; }));
 })();

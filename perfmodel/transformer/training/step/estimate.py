@@ -14,19 +14,20 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
-from perfmodel.timing.predict import FallbackDevices, Prediction
-from perfmodel.transformer.estimate import ModelStep
-from perfmodel.transformer.op import WEIGHTS
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.estimate import ModelStep, PassRow, interval
+from perfmodel.transformer.layer import EMBEDDING, HEAD
+from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
+from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
-from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.memory import Peak, peak
-from perfmodel.transformer.training.question import TrainingConfig
-from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, repeated_rows, run, utilization
+from perfmodel.transformer.training.question import TrainingConfig, timed
+from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run, utilization
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
-from perfmodel.transformer.training.step.layer_time import EMBEDDING, HEAD, Machine, known, machine
-from perfmodel.transformer.training.step.row import StepOp, again, joined
+from perfmodel.transformer.training.step.layer_time import Machine, known, machine
+from perfmodel.transformer.training.step.row import again
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
 
@@ -36,30 +37,25 @@ IN_PLACE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLine:
-    """All runs of one kernel in a step on one GPU. ``cost`` is a sum over them, as are ``times``: predicted seconds, low and high."""
+class TrainingKernel(PassRow):
+    """All runs of one kernel in a step on one GPU. ``part``: forward, recompute, backward or optimizer."""
 
-    part: str
-    row: StepOp
-    cost: Estimate
-    prediction: Prediction | None
-    times: tuple[float, float, float] | None
-    missing: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Predicted, else at the roof."""
-        return float(self.cost.roofline_s) if self.times is None else self.times[0]
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: with what passes between GPUs and waits."""
+    """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: with what passes between GPUs and waits.
+
+    ``memory``: the peak of the fullest GPU; None where nobody asked or ``unknown`` says why.
+    """
 
     job: TrainingJob
     implementation: str
     time: StepTime
-    lines: Sequence[KernelLine]
+    lines: Sequence[TrainingKernel]
+    memory: Peak | None = None
+    unknown: str = ""
 
     @property
     def training(self) -> TrainingConfig:
@@ -75,7 +71,7 @@ class TrainingEstimate:
     def cost(self) -> Estimate:
         """The sum of all lines, with the bound of the whole step."""
         alone = sum((line.cost.needs for line in self.lines), Needs())
-        forward = sum(line.row.op.count * line.row.op.bytes_of(WEIGHTS) for line in self.lines if line.part == FORWARD)
+        forward = total_bytes((line.op for line in self.lines if line.part == FORWARD), WEIGHTS)
         state = self.job.state(self.time.stage)
         tensors = least_bytes(self.training, state, forward / self.time.micro_batches)
         held = None if alone.held is None else IN_PLACE * alone.held
@@ -93,15 +89,16 @@ class TrainingEstimate:
         The interval of whole steps where those were calibrated; else as if the errors of all kernels went together, and exchanges,
         bubble and host were known: none takes less because kernels do.
         """
-        if any(line.times is None for line in self.lines):
+        kernels = interval((line.interval, 1) for line in self.lines)
+        if kernels is None:
             return None
-        cost, correction, seconds = self.cost, self.job.on.correction, self.seconds
+        cost, seconds = self.cost, self.seconds
         lower = max(float(cost.lower_warm_s), busy_s(cost, self.device))
-        block = correction.block if correction is not None and correction.own else None
-        if self.job.frame.eager and block is not None and self.training.parallel.gpus == 1:
+        block = self.job.on.block if self.job.on.own else None
+        if self.job.micro_batch.eager and block is not None and self.training.parallel.gpus == 1:
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
-        rest = seconds - sum(line.seconds for line in self.lines)
-        low, high = (sum(line.times[index] for line in self.lines if line.times is not None) + rest for index in (1, 2))
+        rest = seconds - kernels[0]
+        low, high = kernels[1] + rest, kernels[2] + rest
         return seconds, max(lower, min(seconds, max(low, self.time.exchanged_s))), max(seconds, high)
 
     @property
@@ -113,6 +110,37 @@ class TrainingEstimate:
     def tokens_per_s(self) -> float:
         """Over all sequences."""
         return float(self.training.batch * self.training.n / self.seconds)
+
+    @property
+    def counted(self) -> dict[str, Counted]:
+        """FLOP of the step by published conventions."""
+        return {name: count(self.training) for name, count in CONVENTIONS.items()}
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """Shares of the datasheet's peak by published conventions, without and with what runs again; above 1 where masked scores count."""
+        return {name: counted.shares(self.job, self.seconds) for name, counted in self.counted.items()}
+
+    @property
+    def run(self) -> Counted:
+        """FLOP that the kernels of all GPUs need and execute: masked scores are no need, and mostly not run."""
+        return run(self.job)
+
+    @property
+    def utilization(self) -> tuple[float, float]:
+        """MFU and HFU of what the kernels run; neither can be above 1."""
+        return utilization(self.job, self.seconds)
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of one GPU; None where the profile does not say."""
+        known = self.device.dram.capacity
+        return None if known is None else int(known.number)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak fits; None where either is unknown."""
+        return None if self.memory is None or self.capacity is None else bool(self.memory.bytes <= self.capacity)
 
 
 def estimate(
@@ -129,74 +157,30 @@ def estimate(
     """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
     job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
     time = step_time(job)
-    lines = [_line(part, row, job.on) for part, rows in stage_rows(job, time.stage) for row in joined(rows)]
+    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged(ops)]
     return TrainingEstimate(job, implementation, time, lines)
 
 
-def stage_rows(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
+def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
-    t, step, state, often = job.training, job.frame.forward, job.state(stage), int(job.training.micro_batches)
+    t, step, state, often = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
     layers, ends = [(layer.ops, count) for layer, count in job.layer_times(stage)], job.end_times(stage)
     first, last = ([(ends[where].ops, 1)] if where in ends else [] for where in (EMBEDDING, HEAD))
-    yield FORWARD, [row.times(count * often) for ops, count in (*first, *layers, *last) for row in ops.forward]
-    yield RECOMPUTE, [row.times(often) for ops, count in layers for row in repeated_rows(ops, count, t)]
-    yield BACKWARD, [row.times(count * often) for ops, count in (*last, *reversed(layers), *first) for row in ops.backward]
-    yield UPDATE, [*(row.times(often) for row in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
+    yield FORWARD, [op.times(count * often) for ops, count in (*first, *layers, *last) for op in ops.forward]
+    yield RECOMPUTE, [op.times(often) for ops, count in layers for op in ops.repeated(t.recompute, count)]
+    yield BACKWARD, [op.times(count * often) for ops, count in (*last, *reversed(layers), *first) for op in ops.backward]
+    yield UPDATE, [*(op.times(often) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 
-def _line(part: str, row: StepOp, on: Machine) -> KernelLine:
-    count, once = row.op.count, replace(row, op=replace(row.op, count=1))
+def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
+    once = replace(op, count=1)
     cost, one, missing = known(once, on)
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
-        row, cost = again(row), op_estimate(again(once).op, on.device)
-    times = None if one is None else (float(one.seconds * count), float(one.low * count), float(one.high * count))
-    return KernelLine(part, row, scaled(cost, count), one, times, missing)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingAnswer:
-    """A step with all that is told of it. ``memory``: the peak of the fullest GPU; None where ``unknown`` says why."""
-
-    found: TrainingEstimate
-    counted: dict[str, Counted]
-    memory: Peak | None
-    unknown: str = ""
-
-    @property
-    def training(self) -> TrainingConfig:
-        """What was asked."""
-        return self.found.training
-
-    @property
-    def device(self) -> Device:
-        """Each of the GPUs."""
-        return self.found.device
-
-    @property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """Shares of the datasheet's peak by published conventions, without and with what runs again; above 1 where masked scores count."""
-        return {name: counted.shares(self.found.job, self.found.seconds) for name, counted in self.counted.items()}
-
-    @property
-    def run(self) -> Counted:
-        """FLOP that the kernels of all GPUs need and execute: masked scores are no need, and mostly not run."""
-        return run(self.found.job)
-
-    @property
-    def utilization(self) -> tuple[float, float]:
-        """MFU and HFU of what the kernels run; neither can be above 1."""
-        return utilization(self.found.job, self.found.seconds)
-
-    @property
-    def capacity(self) -> int | None:
-        """Bytes of one GPU; None where the profile does not say."""
-        known = self.device.dram.capacity
-        return None if known is None else int(known.number)
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the peak fits; None where either is unknown."""
-        return None if self.memory is None or self.capacity is None else bool(self.memory.bytes <= self.capacity)
+        op, cost = again(op), op_estimate(again(once), on.device)
+    if one is not None:
+        seconds, low, high = (float(end * op.count) for end in (one.seconds, one.low, one.high))
+        one = replace(one, seconds=seconds, low=low, high=high)
+    return TrainingKernel(op, scaled(cost, op.count), one, missing, part)
 
 
 def answer(
@@ -208,14 +192,13 @@ def answer(
     *,
     half: str = "bf16",
     overlap: bool = True,
-) -> TrainingAnswer:
-    """Everything about a step of ``training``, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
+) -> TrainingEstimate:
+    """A step of ``training`` with its memory, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
     found = estimate(timed(training), device, fallbacks, system, implementation, half=half, overlap=overlap)
-    counted = {name: count(training) for name, count in CONVENTIONS.items()}
     try:
-        return TrainingAnswer(found, counted, peak(training, implementation))
+        return replace(found, memory=peak(training, implementation))
     except PerfmodelError as error:
-        return TrainingAnswer(found, counted, None, error.message)
+        return replace(found, unknown=error.message)
 
 
 @dataclass(frozen=True, slots=True)

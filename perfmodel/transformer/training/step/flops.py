@@ -15,7 +15,6 @@ causal square can pass 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
@@ -23,10 +22,8 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec, visible
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, TrainingConfig
 from perfmodel.transformer.training.step.job import TrainingJob
-from perfmodel.transformer.training.step.layer import LayerOps
-from perfmodel.transformer.training.step.row import StepOp
 
 PALM, MEGATRON = "palm", "megatron"
 MEANING = f"MFU: {CONVENTION}; HFU: those that kernels execute"
@@ -41,7 +38,7 @@ class Counted:
 
     def shares(self, job: TrainingJob, seconds: float) -> tuple[float, float]:
         """MFU and HFU of the step of ``job`` in ``seconds``, at the datasheet's peak."""
-        rate = float(rates_of(job.on.device, job.frame.forward.dtype).matmul)
+        rate = float(rates_of(job.on.device, job.micro_batch.forward.dtype).matmul)
         available = seconds * job.training.parallel.gpus * rate
         return float(self.model / available), float(self.hardware / available)
 
@@ -91,29 +88,16 @@ def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counte
 CONVENTIONS = {PALM: palm, MEGATRON: megatron}
 
 
-def repeated_rows(ops: LayerOps, count: int, training: TrainingConfig) -> Iterator[StepOp]:
-    """Forward rows of ``count`` layers that run again for one micro-batch. Of a segment only the last layer can leave out its end."""
-    kind = training.recompute.kind
-    if kind == SELECTIVE:
-        yield from (row.times(count) for row in ops.core)
-    if kind in (NONE, SELECTIVE):
-        return
-    kept = len(ops.forward) - ops.unused
-    whole = count - count / training.recompute.every if kind == EVERY else 0
-    yield from (row.times(count) for row in ops.forward[:kept])
-    yield from (row.times(whole) for row in ops.forward[kept:] if whole)
-
-
 def run(job: TrainingJob) -> Counted:
     """Visible and executed FLOP of the kernels of the step of ``job``, over all GPUs and stages."""
     t, p = job.training, job.training.parallel
     layers = job.layer_times()
     listed = [*layers, *((end, 1) for end in job.end_times().values())]
-    once = [row.times(count) for each, count in listed for row in (*each.ops.forward, *each.ops.backward)]
-    again = [row for each, count in layers for row in repeated_rows(each.ops, count, t)]
+    once = [op.times(count) for each, count in listed for op in (*each.ops.forward, *each.ops.backward)]
+    again = [op for each, count in layers for op in each.ops.repeated(t.recompute, count)]
     times = t.batch * p.tp * p.cp / t.sequences  # GPUs of a replica divide a micro-batch; a last one may have fewer sequences
-    visible_flops = sum(row.op.count * row.op.kernel.flops for row in once)
-    return Counted(times * visible_flops, times * sum(row.op.count * row.op.kernel.executed_flops for row in (*once, *again)))
+    visible_flops = sum(op.count * op.kernel.flops for op in once)
+    return Counted(times * visible_flops, times * sum(op.count * op.kernel.executed_flops for op in (*once, *again)))
 
 
 def utilization(job: TrainingJob, seconds: float) -> tuple[float, float]:

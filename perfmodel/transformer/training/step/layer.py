@@ -1,6 +1,6 @@
-"""The rows of a layer or an end of the model, forward and backward, which of the forward ones run again, and what passes between GPUs.
+"""The kernels of a layer or an end of the model, forward and backward, which of the forward ones run again, and what passes between GPUs.
 
-Most forward rows are those of a prefill, each followed by what it means backward. Routed experts are not: every expert gets tokens,
+Most forward kernels are those of a prefill, each followed by what it means backward. Routed experts are not: every expert gets tokens,
 and all of a GPU's experts run as one grouped matmul; tokens are put in the order of their experts and back.
 """
 
@@ -12,18 +12,17 @@ from dataclasses import dataclass, field, replace
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
-from perfmodel.kernels.collectives import ALL_REDUCE
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.layer import EMBEDDING, EXPERTS, HEAD_ROW, Operation, first_operations, last_operations, local_layer, operations
-from perfmodel.transformer.moe import activation_function
-from perfmodel.transformer.op import Op, activation
+from perfmodel.transformer.op import Op, activation, activation_function
 from perfmodel.transformer.ops import Rows
-from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass, share
-from perfmodel.transformer.training.lora import is_targeted
-from perfmodel.transformer.training.step import micro_batch
-from perfmodel.transformer.training.step.micro_batch import TENSOR, Exchange, MicroBatch
-from perfmodel.transformer.training.step.row import OTHERS, StepOp, attention, backward, gradients, pointwise, priced, product
+from perfmodel.transformer.spec import Layer, MoeMlp
+from perfmodel.transformer.step import share
+from perfmodel.transformer.training.matrices import is_targeted
+from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Recomputation
+from perfmodel.transformer.training.step.row import OTHERS, MicroBatch, attention, backward, gradients, pointwise, priced, product
+from perfmodel.transformer.training.step.system import CONTEXT, EXPERT, TENSOR, Exchange
 
 LOGITS = "logits"
 VOCABULARY_STEP = 128
@@ -39,22 +38,26 @@ Source: its source, NewGELUActivation; the kernels that a profiler lists.
 """
 
 
+BEHIND = "gradient of inputs"
+"""Name of the matmul that can hide the second all-gather of the tokens."""
+
+
 @dataclass(slots=True)
 class LayerOps:
-    """Rows in the order in which they run, backward those of the last operation first.
+    """Kernels in the order in which they run, backward those of the last operation first.
 
-    ``core``: forward rows that selective recomputation runs again. ``unused``: how many of the last rows a second forward pass
+    ``core``: forward kernels that selective recomputation runs again. ``unused``: how many of the last ones a second forward pass
     can leave out, as nothing that backward needs comes after them.
     """
 
-    forward: list[StepOp] = field(default_factory=list)
-    backward: list[StepOp] = field(default_factory=list)
-    core: list[StepOp] = field(default_factory=list)
+    forward: list[Op] = field(default_factory=list)
+    backward: list[Op] = field(default_factory=list)
+    core: list[Op] = field(default_factory=list)
     unused: int = 0
     forward_exchanges: list[Exchange] = field(default_factory=list)
     backward_exchanges: list[Exchange] = field(default_factory=list)
 
-    def add(self, forward: Iterable[StepOp], back: Iterable[StepOp]) -> None:
+    def add(self, forward: Iterable[Op], back: Iterable[Op]) -> None:
         """One more operation."""
         self.forward += forward
         self.backward[:0] = back
@@ -64,65 +67,74 @@ class LayerOps:
         self.forward_exchanges += forward
         self.backward_exchanges[:0] = back
 
+    @property
+    def full(self) -> list[Op]:
+        """What full recomputation runs again."""
+        return self.forward[: len(self.forward) - self.unused]
 
-def layer_ops(layer: Layer, frame: MicroBatch) -> LayerOps:
-    """The rows of one layer."""
-    p = frame.shape.parallel
-    found = _TrainingRows(frame, local_layer(layer, p.tp)).of(operations(frame.model, layer, p.tp, p.ep, dropout=frame.shape.dropout))
+    def repeated(self, recompute: Recomputation, count: int) -> list[Op]:
+        """Forward kernels of ``count`` layers that run again for a micro-batch. Only the last one of a segment can leave out its end."""
+        if recompute.kind in (NONE, SELECTIVE):
+            return [op.times(count) for op in self.core] if recompute.kind == SELECTIVE else []
+        whole = count - count / recompute.every if recompute.kind == EVERY else 0
+        end = self.forward[len(self.full) :] if whole else []
+        return [*(op.times(count) for op in self.full), *(op.times(whole) for op in end)]
+
+
+def layer_ops(layer: Layer, batch: MicroBatch) -> LayerOps:
+    """The kernels of one layer."""
+    s, p = batch.shape, batch.shape.parallel
+    found = _TrainingRows(batch, local_layer(layer, p.tp)).of(operations(s.model, layer, p.tp, p.ep, dropout=s.dropout))
     # PyTorch's checkpointing stops once the last tensor that backward needs is there again: a dropout's mask, or the MLP's activation
-    found.unused = (1 if frame.shape.dropout else 2) if frame.eager and layer.norms <= 3 else 0
+    found.unused = (1 if s.dropout else 2) if batch.eager and layer.norms <= 3 else 0
     return found
 
 
-def embedding_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
-    """The lookup, and the gradient of its table."""
-    return _TrainingRows(frame).of(first_operations(model, frame.shape.parallel.tp, dropout=frame.shape.dropout))
-
-
-def head_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
-    """Last norm, logits of every token, loss."""
-    return _TrainingRows(frame).of(last_operations(model, frame.shape.parallel.tp))
+def end_ops(where: str, batch: MicroBatch) -> LayerOps:
+    """The lookup and the gradient of its table; or last norm, logits of every token, loss."""
+    s, tp = batch.shape, batch.shape.parallel.tp
+    return _TrainingRows(batch).of(first_operations(s.model, tp, dropout=s.dropout) if where == EMBEDDING else last_operations(s.model, tp))
 
 
 class _TrainingRows:
-    """Rows of operations: a method per kind that training does otherwise than inference."""
+    """Kernels of operations: a method per kind that training does otherwise than inference."""
 
-    def __init__(self, frame: MicroBatch, layer: Layer | None = None) -> None:
-        self.frame, self.shape, self.step, self.found = frame, frame.shape, frame.forward, LayerOps()
-        self.ahead = Rows(frame.model, frame.forward, layer, frame.tokens, frame.own_tokens)
+    def __init__(self, batch: MicroBatch, layer: Layer | None = None) -> None:
+        self.batch, self.shape, self.step, self.found = batch, batch.shape, batch.forward, LayerOps()
+        self.ahead = Rows(self.shape.model, batch.forward, layer, self.shape.tokens, self.shape.local_tokens)
 
     def of(self, found: Iterable[Operation]) -> LayerOps:
-        """The rows of operations."""
+        """The kernels of operations."""
         for op in found:
             getattr(self, op.kind, self.derived)(op)
         return self.found
 
     def derived(self, op: Operation) -> None:
-        """Rows of inference, with what they mean backward."""
+        """Kernels of inference, with what they mean backward."""
         for row in self.ahead.rows(op):
-            self.both(StepOp(row))
+            self.both(row)
 
-    def both(self, row: StepOp) -> None:
-        self.found.add([row], backward(row, self.frame))
+    def both(self, op: Op) -> None:
+        self.found.add([op], backward(op, self.batch))
 
     # Matrices
 
     def linear(self, op: Operation) -> None:
         """A matmul, and the adapters beside it; two matmuls backward."""
-        [row] = self.ahead.linear(op)
-        there, back = self._adapters(op, row)
-        rows = ([StepOp(row), *there], [*back, *backward(StepOp(row), self.frame)])
-        if op.kernel == HEAD_ROW and not self.frame.eager:
-            rows = (_padded(rows[0], op.features), _padded(rows[1], op.features))
-        self.found.add(*rows)
+        [made] = self.ahead.linear(op)
+        there, back = self._adapters(op, made)
+        forward, back = [made, *there], [*back, *backward(made, self.batch)]
+        if op.kernel == HEAD_ROW and not self.batch.eager:
+            forward, back = _padded(forward, op.features), _padded(back, op.features)
+        self.found.add(forward, back)
 
-    def _adapters(self, op: Operation, row: Op) -> tuple[list[StepOp], list[StepOp]]:
+    def _adapters(self, op: Operation, made: Op) -> tuple[list[Op], list[Op]]:
         """Low-rank adapters beside frozen matrices: two small matmuls forward, four backward, for each matrix that has one."""
-        rank, step, forward, back = self.shape.rank, self.step, list[StepOp](), list[StepOp]()
-        assert row.timed is not None
-        w: Matmul = row.timed.workload
+        rank, step, forward, back = self.shape.rank, self.step, list[Op](), list[Op]()
+        assert made.timed is not None
+        w: Matmul = made.timed.workload
 
-        def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> StepOp:
+        def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> Op:
             return product(name, step, Matmul(m, n, k, dtype=w.dtype), weights=weights)
 
         for matrix in op.matrices if rank is not None else ():
@@ -142,42 +154,70 @@ class _TrainingRows:
     # Attention, activation function, residual stream
 
     def attention(self, op: Operation) -> None:
-        """Attention, in which K and V of other context-parallel GPUs pass by."""
-        [row] = self.ahead.attention(op)
-        forward, back = attention(row, self.frame)
+        """Attention, in which K and V of other context-parallel GPUs pass by; backward dK and dV as well (ring, Liu et al. 2023)."""
+        [made] = self.ahead.attention(op)
+        forward, back = attention(made, self.batch)
         self.found.core += forward
         self.found.add(forward, back)
-        self.found.pass_on(*micro_batch.ring(self.frame, self.ahead.attended.kept))
+        s = self.shape
+        if s.cp > 1:
+            size = s.tokens * self.ahead.attended.kept * s.size
+            self.found.pass_on(*([Exchange(CONTEXT, P2P, times * size, s.cp - 1, "attention")] for times in (1, 2)))
 
     def activation(self, op: Operation) -> None:
-        """The activation function, in many kernels if it is written out."""
-        rows = self.pairs if op.part == EXPERTS else self.frame.tokens
-        made = activation_function(self.ahead.mlp, self.step, rows, op.features)
-        if made.name == "GELU" and self.frame.eager:
-            self.found.add(*(_new_gelu(self.step, rows, op.features, *kernels) for kernels in GELU_KERNELS))
-        else:
-            self.both(StepOp(made))
+        """The activation function, in many kernels if it is written out: so many that read one tensor, and two."""
+        rows, cols = self.pairs if op.part == EXPERTS else self.shape.tokens, op.features
+        made = activation_function(self.ahead.mlp, self.step, rows, cols)
+        if made.name != "GELU" or not self.batch.eager:
+            self.both(made)
+            return
+
+        def kernels(name: str, one: int, two: int) -> list[Op]:
+            single = pointwise(f"{name}, of one tensor", self.step, rows, cols)
+            return [single.times(one), pointwise(f"{name}, of two tensors", self.step, rows, cols, reads=2).times(two)]
+
+        self.found.add(*(kernels(*each) for each in GELU_KERNELS))
+
+    # Exchanges around matrices that tensor-parallel GPUs share (Korthikanti et al. 2022, section 4.2)
+
+    def _between(self, op: str, behind: str = "") -> Exchange:
+        return Exchange(TENSOR, op, self.shape.tokens * self.shape.hidden * self.shape.size, behind=behind)
 
     def enter(self, op: Operation) -> None:
-        """Tokens are gathered, or gradients summed."""
-        self.found.pass_on(*micro_batch.enters(self.frame))
+        """Backward sums the partial input gradients of the GPUs. Under sequence parallelism forward gathers the tokens, and backward
+        gathers them again for the weight gradients, as only a share was kept.
+        """
+        if self.shape.sp > 1:
+            back = [self._between(ALL_GATHER, BEHIND), self._between(REDUCE_SCATTER)]
+            self.found.pass_on([self._between(ALL_GATHER)], back)
+        elif self.shape.parallel.tp > 1:
+            self.found.pass_on([], [self._between(ALL_REDUCE)])
 
     def leave(self, op: Operation) -> None:
-        """Partial sums are added up."""
-        self.found.pass_on(*micro_batch.leaves(self.frame))
+        """Partial sums are added up: by an all-reduce, or a reduce-scatter under sequence parallelism."""
+        if self.shape.sp > 1:
+            self.found.pass_on([self._between(REDUCE_SCATTER)], [self._between(ALL_GATHER)])
+        elif self.shape.parallel.tp > 1:
+            self.found.pass_on([self._between(ALL_REDUCE)], [])
+
+    # Residual stream
+
+    def _stream(self, name: str, reads: int = 1, mask: str = "") -> Op:
+        """A kernel over the hidden state. ``mask``: whether it reads or writes a byte per element that says which stay."""
+        rows, cols = self.shape.local_tokens, self.shape.hidden
+        more = stored("mask", mask, rows * cols, 8 * DROPOUT_MASK_SIZE) if mask else None
+        return pointwise(name, self.step, rows, cols, reads=reads, more=more)
 
     def dropout(self, op: Operation) -> None:
         """A kernel of its own, or forward a part of the residual add."""
-        alone = self.frame.eager or op.part == EMBEDDING
-        self.found.add([_dropout(self.frame)] if alone else [], [_dropout(self.frame, "dropout, gradient")])
+        alone = self.batch.eager or op.part == EMBEDDING
+        self.found.add([self._stream("dropout", mask=WRITE)] if alone else [], [self._stream("dropout, gradient", mask=READ)])
 
     def add(self, op: Operation) -> None:
         """x + y; backward, the two gradients of x are added."""
-        frame, rows = self.frame, self.frame.own_tokens
-        made = pointwise("residual add", self.step, rows, frame.hidden, reads=2)
-        if self.shape.dropout and not frame.eager:
-            made = _beside(made, "dropout and residual add", stored("mask", WRITE, rows * frame.hidden, 8 * DROPOUT_MASK_SIZE))
-        self.found.add([made], [pointwise("sum of gradients", self.step, rows, frame.hidden, reads=2)])
+        dropped = self.shape.dropout and not self.batch.eager
+        made = self._stream("dropout and residual add", 2, WRITE) if dropped else self._stream("residual add", 2)
+        self.found.add([made], [self._stream("sum of gradients", 2)])
 
     # Experts: the tokens of a GPU's experts are as many as its own, times experts each
 
@@ -185,15 +225,16 @@ class _TrainingRows:
     def pairs(self) -> Number:
         """Tokens, each as often as it has experts."""
         assert isinstance(self.ahead.mlp, MoeMlp)
-        return self.frame.tokens * self.ahead.mlp.experts_per_token
+        return self.shape.tokens * self.ahead.mlp.experts_per_token
 
     def router(self, op: Operation) -> None:
-        """The router, and tokens on their way to their experts."""
-        assert isinstance(self.ahead.mlp, MoeMlp)
-        passed = micro_batch.experts(self.frame, self.ahead.mlp.experts_per_token)
-        self.found.pass_on(passed, passed)
-        self.both(StepOp(self.ahead.router(op)[0]))
-        self._moved("tokens by expert", self.frame.tokens, self.pairs)
+        """The router, and tokens on their way to their experts and back."""
+        s = self.shape
+        if s.parallel.ep > 1:
+            passed = [Exchange(EXPERT, ALL_TO_ALL, self.pairs * s.hidden * s.size, 2)]
+            self.found.pass_on(passed, passed)
+        self.both(self.ahead.router(op)[0])
+        self._moved("tokens by expert", s.tokens, self.pairs)
 
     def experts(self, op: Operation) -> None:
         """One grouped matmul."""
@@ -203,13 +244,13 @@ class _TrainingRows:
 
     def combine(self, op: Operation) -> None:
         """The weighted sum of what a token's experts made."""
-        self._moved(op.name, self.pairs, self.frame.tokens)
+        self._moved(op.name, self.pairs, self.shape.tokens)
 
     def _moved(self, name: str, read: Number, written: Number) -> None:
         """Kernels that gather or scatter rows of the hidden state, and their gradients the other way round."""
 
-        def moved(name: str, read: Number, written: Number) -> list[StepOp]:
-            hidden, step = self.frame.hidden, self.step
+        def moved(name: str, read: Number, written: Number) -> list[Op]:
+            hidden, step = self.shape.hidden, self.step
             accesses = (activation(READ, read * hidden, step), activation(WRITE, written * hidden, step))
             return [priced(name, step, OTHERS, accesses, max(read, written) * hidden)]
 
@@ -222,68 +263,42 @@ class _TrainingRows:
 
     def embedding(self, op: Operation) -> None:
         """The gradient of the table: zeros, and the rows of the tokens. A tied table has another one from the head."""
-        step, s, model, back = self.step, self.shape, self.frame.model, list[StepOp]()
+        step, s, back = self.step, self.shape, list[Op]()
         table = op.matrices[0].elements
         if s.rank is None:
-            rows = activation(READ, step.tokens * model.hidden, step)
-            back.append(priced("embedding, gradient of the table", step, OTHERS, (rows, gradients(table, s.gradient_size))))
-            if model.tied_embeddings and s.parallel.pp == 1:
-                both = gradients(2 * table, s.gradient_size, READ)
-                back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.gradient_size)), table))
-        self.found.add([StepOp(row) for row in self.ahead.embedding(op)], back)
+            rows = activation(READ, step.tokens * s.hidden, step)
+            back.append(priced("embedding, gradient of the table", step, OTHERS, (rows, gradients(table, s.size))))
+            if s.model.tied_embeddings and s.parallel.pp == 1:
+                both = gradients(2 * table, s.size, READ)
+                back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.size)), table))
+        self.found.add(self.ahead.embedding(op), back)
 
     def loss(self, op: Operation) -> None:
         """Softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
         size, step, tp = self.shape.size, self.step, self.shape.parallel.tp
-        logits = step.tokens * share(self.frame.model.vocab, tp)
+        logits = step.tokens * share(self.shape.model.vocab, tp)
 
-        def passes(name: str, reads: int, writes: int) -> StepOp:
-            accesses: tuple[Access, ...] = (stored(LOGITS, WRITE, logits, 8 * writes),)
-            if reads:
-                accesses = (stored(LOGITS, READ, logits, 8 * reads), *accesses)
+        def passes(name: str, reads: int, writes: int) -> Op:
+            moved = ((READ, reads), (WRITE, writes))
+            accesses: tuple[Access, ...] = tuple(stored(LOGITS, kind, logits, 8 * each) for kind, each in moved if each)
             return priced(name, step, OTHERS, accesses, 4 * logits)
 
-        if self.frame.eager:
-            there = [passes("log-softmax", 4, 4)]
-            back = [passes("gradient of the loss, zeros", 0, 4), passes("log-softmax, gradient", 8, 4)]
-            if size != 4:
-                there, back = [passes("logits to fp32", size, 4), *there], [*back, passes("gradient of the logits from fp32", 4, size)]
+        if not self.batch.eager:
+            self.found.add([passes("softmax and loss", size, 4)], [passes("gradient of the loss", 4, size)])
         else:
-            there, back = [passes("softmax and loss", size, 4)], [passes("gradient of the loss", 4, size)]
-        self.found.add(there, back)
+            there = [passes("logits to fp32", size, 4)] if size != 4 else []
+            back = [passes("gradient of the loss, zeros", 0, 4), passes("log-softmax, gradient", 8, 4)]
+            back += [passes("gradient of the logits from fp32", 4, size)] if size != 4 else []
+            self.found.add([*there, passes("log-softmax", 4, 4)], back)
         if tp > 1:
             self.found.pass_on([Exchange(TENSOR, ALL_REDUCE, 4 * step.tokens, LOSS_SUMS)], [])
 
 
-def _padded(rows: list[StepOp], columns: Number) -> list[StepOp]:
-    """``rows`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
+def _padded(ops: list[Op], columns: Number) -> list[Op]:
+    """``ops`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
     whole, found = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
-    for row in rows:
-        timed = row.op.timed
-        assert timed is not None
-        sizes = {name: whole for name in ("m", "n", "k") if getattr(timed.workload, name) == columns}
-        found.append(replace(row, op=replace(row.op, timed=replace(timed, workload=replace(timed.workload, **sizes)))))
+    for op in ops:
+        assert op.timed is not None
+        sizes = {name: whole for name in ("m", "n", "k") if getattr(op.timed.workload, name) == columns}
+        found.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
     return found
-
-
-def _new_gelu(step: ModelPass, rows: Number, cols: Number, name: str, one: int, two: int) -> list[StepOp]:
-    """One pass of GPT-2's activation function: so many kernels that read one tensor, and two."""
-    single, double = pointwise(f"{name}, of one tensor", step, rows, cols), pointwise(f"{name}, of two tensors", step, rows, cols, reads=2)
-    return [single.times(one), double.times(two)]
-
-
-def _dropout(frame: MicroBatch, name: str = "dropout") -> StepOp:
-    """Reads and writes a hidden state, and writes or reads a byte per element that says which stay."""
-    elements, kind = frame.own_tokens * frame.hidden, READ if "gradient" in name else WRITE
-    made = pointwise(name, frame.forward, frame.own_tokens, frame.hidden)
-    return _beside(made, name, stored("mask", kind, elements, 8 * DROPOUT_MASK_SIZE))
-
-
-def _beside(row: StepOp, name: str, more: Access) -> StepOp:
-    """``row`` with one more access."""
-    timed = row.op.timed
-    assert timed is not None
-    w = timed.workload
-    workload = replace(w, shared=w.shared + ceil_div(more.elements * more.element_size, w.dtype.size))
-    kernel = replace(row.op.kernel, name=name, accesses=(*row.op.kernel.accesses, more))
-    return StepOp(replace(row.op, name=name, kernel=kernel, timed=replace(timed, workload=workload)))

@@ -22,18 +22,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import Parameter, dram_bandwidth, is_fused
+from perfmodel.core.workload import BACKWARD
+from perfmodel.timing.base import Parameter, dram_bandwidth
 from perfmodel.timing.predict import BORROWED, CALIBRATED, FallbackDevices, Prediction, model_calibration
-from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.transformer.op_time import in_time, op_estimate
+from perfmodel.transformer.op import Op
+from perfmodel.transformer.op_time import in_time, op_estimate, predict_op
 from perfmodel.transformer.spec import Layer
-from perfmodel.transformer.training.step.layer import LayerOps, embedding_ops, head_ops, layer_ops
-from perfmodel.transformer.training.step.micro_batch import DRAM, MicroBatch
-from perfmodel.transformer.training.step.row import SHARES, StepOp
+from perfmodel.transformer.training.step.layer import LayerOps, end_ops, layer_ops
+from perfmodel.transformer.training.step.row import SHARES, MicroBatch
+from perfmodel.transformer.training.step.system import DRAM
 
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""
@@ -46,91 +47,75 @@ PARAMETERS = (
 )
 BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
 """Borrowed where a device's own calibrations of attention are of forward passes only."""
-EMBEDDING, HEAD = "embedding", "head"
 FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingCorrection:
-    """The parameters of steps that hold on a device, from ``block``. ``own``: its own; else another device's."""
-
-    parameters: Mapping[str, float]
-    block: Calibration | None = None
-    own: bool = False
-
-    def price(self, row: StepOp, device: Device) -> float:
-        """Seconds of one run of a row that its bytes price, or its vector operations: above its bound, as the share is below 1."""
-        vector = device.peaks.vector.get("fp32")
-        worked = 0.0 if vector is None else row.op.kernel.work.vector / vector.number
-        return max(float(row.bytes / (dram_bandwidth(device) * SHARES[row.share])), float(worked))
-
-    def factor(self, row: StepOp) -> float:
-        """By which one run takes longer than alone."""
-        return self.parameters["strided_factor"] if row.op.timed is not None and row.op.timed.strided else 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
     """A device with what its times are predicted by; equal only to itself. ``attention``: implementation of fused attention.
 
-    ``correction``: None where no step was ever calibrated: then times are at the roof.
+    ``parameters``: those of steps, of ``block``, which is its ``own`` or another device's; None where no step was ever calibrated:
+    then times are at the roof.
     """
 
     device: Device
     fallbacks: FallbackDevices
-    correction: TrainingCorrection | None
     attention: str | None = None
+    parameters: Mapping[str, float] | None = None
+    block: Calibration | None = None
+    own: bool = False
+
+    def price(self, op: Op, share: float) -> float:
+        """Seconds of one run of a kernel priced by its bytes, or its vector operations: above its bound, as the share is below 1."""
+        vector = self.device.peaks.vector.get("fp32")
+        worked = 0.0 if vector is None else op.kernel.work.vector / vector.number
+        return max(float(op.kernel.bytes(READ, WRITE) / (dram_bandwidth(self.device) * share)), float(worked))
 
 
 def machine(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
     """``device`` as steps are timed on it: by its own calibration of steps, or else by that of the nearest architecture."""
     block, own = model_calibration(MODEL, device, fallbacks)
-    return Machine(device, fallbacks, None if block is None else TrainingCorrection(block.parameters, block, own), attention)
+    return Machine(device, fallbacks, attention, None if block is None else block.parameters, block, own)
 
 
-def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
-    """The prediction of one run of the row's kernel alone; UnavailableError says why there is none."""
-    timed, dtype = row.op.timed, row.op.kernel.dtype.name
-    if timed is None or timed.obstacle:
-        raise UnavailableError(timed.obstacle if timed else f"no time model of {row.op.name}")
-    asked = timed.kind, dtype, timed.workload, row.direction, on.device, lower_s
-    if timed.implementations is None:
-        try:
-            return select_kernel(*asked, on.attention, is_fused, on.fallbacks)
-        except UnavailableError:
-            if on.attention is not None or row.direction == FORWARD:
-                raise
-    tried = timed.implementations or BACKWARD_KERNELS
-    for source in (tuple, on.fallbacks):
-        for name in tried:
-            try:
-                return select_kernel(*asked, name, lambda known: True, source)
-            except UnavailableError:
-                continue
-    raise UnavailableError(f"no calibration of {timed.kind}/{tried[0]} in {dtype}, here or to borrow")
+def bandwidth_share(op: Op) -> float | None:
+    """The share of the DRAM bandwidth that prices ``op``; None if a calibration of its kernel does."""
+    return None if op.timed is None else SHARES.get(op.timed.kind)
 
 
-def predicted(row: StepOp, on: Machine, correction: TrainingCorrection, lower_s: float) -> Prediction:
+def alone(op: Op, on: Machine, lower_s: float) -> Prediction:
+    """The prediction of one run of the kernel alone; UnavailableError says why there is none."""
+    try:
+        return predict_op(op, on.device, lower_s, on.fallbacks, on.attention)
+    except UnavailableError:
+        timed = op.timed
+        if timed is None or timed.obstacle or timed.implementations is not None or timed.direction != BACKWARD or on.attention is not None:
+            raise
+        named = replace(op, timed=replace(timed, implementations=BACKWARD_KERNELS))
+        return predict_op(named, on.device, lower_s, on.fallbacks)
+
+
+def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: float) -> Prediction:
     """One run in a step, with its interval and where it is from."""
-    if not row.share:
-        found, factor = alone(row, on, lower_s), correction.factor(row)
+    share, block = bandwidth_share(op), on.block
+    if share is None:
+        found, strided = alone(op, on, lower_s), op.timed is not None and op.timed.strided
+        factor = parameters["strided_factor"] if strided else 1.0
         return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
-    block = correction.block
     assert block is not None
-    low, high = (block.low, block.high) if correction.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
-    time = correction.price(row, on.device)
-    words = f"bytes at {SHARES[row.share]:.0%} of the DRAM bandwidth, as in profiled steps"
-    return Prediction(time, max(lower_s, time * low), time * high, CALIBRATED if correction.own else BORROWED, words, block)
+    low, high = (block.low, block.high) if on.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
+    time, words = on.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
+    return Prediction(time, max(lower_s, time * low), time * high, CALIBRATED if on.own else BORROWED, words, block)
 
 
 @lru_cache(maxsize=16384)
-def known(row: StepOp, on: Machine) -> tuple[Estimate, Prediction | None, str]:
+def known(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
     """Bound and roof of one run, its prediction, and why there is none."""
-    cost = op_estimate(row.op, on.device)
-    if on.correction is None:
+    cost = op_estimate(op, on.device)
+    if on.parameters is None:
         return cost, None, "no training step is calibrated"
     try:
-        found = predicted(row, on, on.correction, float(cost.lower_s))
+        found = predicted(op, on, on.parameters, float(cost.lower_s))
     except PerfmodelError as error:
         return cost, None, error.message
     return cost, in_time(found, cost, on.device), ""
@@ -172,19 +157,20 @@ def joined(windows: Iterable[tuple[Window, float]]) -> Window:
 
 
 @lru_cache(maxsize=16384)
-def _once(row: StepOp, on: Machine) -> Window:
+def _once(op: Op, on: Machine) -> Window:
     """One run: predicted, else at the roof."""
-    if row.share and on.correction is not None:
-        seconds = on.correction.price(row, on.device)
-        return Window(seconds, {DRAM: seconds * SHARES[row.share]})  # no less than its bytes take
-    cost, found, _ = known(row, on)
+    share = bandwidth_share(op)
+    if share is not None and on.parameters is not None:
+        seconds = on.price(op, share)
+        return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
+    cost, found, _ = known(op, on)
     seconds = float(cost.roofline_s) if found is None else found.seconds
     return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
 
 
-def rows_window(rows: Iterable[StepOp], on: Machine) -> Window:
-    """All runs of ``rows``, one after the other."""
-    return joined((_once(row if row.op.count == 1 else replace(row, op=replace(row.op, count=1)), on), float(row.op.count)) for row in rows)
+def ops_window(ops: Iterable[Op], on: Machine) -> Window:
+    """All runs of ``ops``, one after the other."""
+    return joined((_once(op if op.count == 1 else replace(op, count=1), on), float(op.count)) for op in ops)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,37 +188,24 @@ class LayerTime:
     cover: dict[tuple[str, str], Window]
 
 
-def _timed(ops: LayerOps, on: Machine) -> LayerTime:
+@lru_cache(maxsize=2048)
+def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
+    """A layer of a micro-batch, or the embedding or the head."""
+    ops = end_ops(where, batch) if isinstance(where, str) else layer_ops(where, batch)
+    passes = ((FORWARD_PASS, ops.forward, ops.forward_exchanges), (BACKWARD_PASS, ops.backward, ops.backward_exchanges))
     cover = {
-        (way, exchange.behind): rows_window((row for row in rows if exchange.behind in row.op.name), on)
-        for way, rows, passed in (
-            (FORWARD_PASS, ops.forward, ops.forward_exchanges),
-            (BACKWARD_PASS, ops.backward, ops.backward_exchanges),
-        )
+        (way, exchange.behind): ops_window((op for op in kernels if exchange.behind in op.name), on)
+        for way, kernels, passed in passes
         for exchange in passed
         if exchange.behind
     }
-    full = rows_window(ops.forward[: len(ops.forward) - ops.unused], on)
-    return LayerTime(ops, rows_window(ops.forward, on), rows_window(ops.backward, on), rows_window(ops.core, on), full, cover)
-
-
-@lru_cache(maxsize=2048)
-def layer_time(frame: MicroBatch, layer: Layer, on: Machine) -> LayerTime:
-    """A layer of a micro-batch."""
-    return _timed(layer_ops(layer, frame), on)
-
-
-@lru_cache(maxsize=1024)
-def end_time(frame: MicroBatch, where: str, on: Machine) -> LayerTime:
-    """The embedding or the head."""
-    ops = embedding_ops(frame.model, frame) if where == EMBEDDING else head_ops(frame.model, frame)
-    return _timed(ops, on)
+    forward, backward, core, full = (ops_window(kernels, on) for kernels in (ops.forward, ops.backward, ops.core, ops.full))
+    return LayerTime(ops, forward, backward, core, full, cover)
 
 
 US = 1e-6
-TENSOR_US = 5.6
+TENSOR_US = 5.6  # tuned
 """Host time per parameter tensor in the optimizer's step: median over the host-bound steps of an H200 that fits may see."""
-TUNED = ("TENSOR_US",)
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:

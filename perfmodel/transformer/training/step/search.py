@@ -17,7 +17,7 @@ from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Parallel, Recomputation, TrainingConfig
-from perfmodel.transformer.training.step.job import job_of, stage_layers
+from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import Machine
 from perfmodel.transformer.training.step.step_time import step_time
 from perfmodel.transformer.training.step.system import System
@@ -130,11 +130,10 @@ def search(
     if capacity is None:
         raise UnavailableError(f"{on.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
     room, begin = capacity.number * (1 - headroom), perf_counter()
-    layers = stage_layers(training.model)
     domain = gpus if system is None else system.levels[0].gpus
     timed: list[tuple[float, TrainingConfig]] = []
     for layout in candidates(training, gpus, domain):
-        job = job_of(layout, on, system, FUSED, half=half, overlap=overlap, layers=layers)
+        job = job_of(layout, on, system, FUSED, half=half, overlap=overlap)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
         held = max(int(state.weights + state.optimizer) for state in states)  # whatever its micro-batches do: a quick first test
         timed.append((step_time(job).seconds if held <= room else float("inf"), layout))

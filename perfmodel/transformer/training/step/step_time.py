@@ -11,23 +11,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.op import WEIGHTS, Op
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.matrices import slowest_stages
+from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
     BACKWARD_PASS,
     FORWARD_PASS,
-    HEAD,
     LayerTime,
     Machine,
     Window,
     host_phases,
     joined,
-    rows_window,
+    ops_window,
     waiting,
 )
-from perfmodel.transformer.training.step.micro_batch import Exchange
 from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
 
 BUBBLE, HOST = "pipeline bubble", "waiting for the host"
@@ -97,7 +97,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
         forward=forward,
         backward=backward,
         again_s=again.seconds,
-        added_s=rows_window(adding_up(t, job.state(stage), job.frame.forward), job.on).seconds,
+        added_s=ops_window(adding_up(t, job.state(stage), job.micro_batch.forward), job.on).seconds,
         handed_s=_handed(job),
         passed=passed,
         hidden_s=hidden,
@@ -122,7 +122,7 @@ def _handed(job: TrainingJob) -> float:
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
         return 0.0
-    size = job.frame.tokens * job.frame.hidden * job.frame.shape.size
+    size = job.micro_batch.shape.tokens * job.micro_batch.shape.hidden * job.micro_batch.shape.size
     return 2 * p.interleave * stage_border(size, job.system, p, job.on.device)
 
 
@@ -135,7 +135,7 @@ def _passed(
     p = job.training.parallel
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
-    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.kind in (FULL, EVERY) else passes
+    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.of_layers else passes
     found, beside = dict[str, float](), 0.0
     for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
         for way, window in ways:
@@ -174,7 +174,7 @@ class StepTime:
 
     stage: int
     micro_batches: int
-    one: MicroBatchTime
+    micro_batch: MicroBatchTime
     parts: dict[str, float]
     exchanged_s: float
 
@@ -191,15 +191,13 @@ class StepTime:
 
 def step_time(job: TrainingJob) -> StepTime:
     """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
-    t, p = job.training, job.training.parallel
-    stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
+    t, p, often = job.training, job.training.parallel, int(job.training.micro_batches)
+    stages = {stage: micro_batch(job, stage) for stage in slowest_stages(t.model, p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
-    one, often = stages[slowest], int(t.micro_batches)
-    ends, hidden = {}, {}
-    for stage, each in stages.items():
-        ends[stage], hidden[stage] = _once(job, stage, each)
+    one, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
+    ends = {stage: end for stage, (end, _) in once.items()}
     later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
-    exchanged = max(often * (each.exposed_s + each.hidden_s) + ends[at][DATA_PARALLEL] + hidden[at] for at, each in stages.items())
+    exchanged = max(often * (each.exposed_s + each.hidden_s) + once[at][0][DATA_PARALLEL] + once[at][1] for at, each in stages.items())
     parts = {
         "forward": often * one.forward_s,
         "recompute": often * one.again_s,
@@ -218,13 +216,10 @@ def step_time(job: TrainingJob) -> StepTime:
 
 def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
     """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
-    t, step, state = job.training, job.frame.forward, job.state(stage)
+    t, step, state = job.training, job.micro_batch.forward, job.state(stage)
+    updated, cleared = (ops_window(ops, job.on).seconds for ops in ([optimizer(t, state, step)], clearing(t, state, step)))
     exposed, hidden = data_seconds(job, one, state)
-    return {
-        OPTIMIZER: rows_window([optimizer(t, state, step)], job.on).seconds,
-        CLEARED: rows_window(clearing(t, state, step), job.on).seconds,
-        DATA_PARALLEL: exposed,
-    }, hidden
+    return {OPTIMIZER: updated, CLEARED: cleared, DATA_PARALLEL: exposed}, hidden
 
 
 def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[float, float]:
@@ -235,29 +230,21 @@ def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[f
     """
     if job.system is None:
         return 0.0, 0.0
-    t, edge = job.training, 1 / max(one.layers, 1)
+    t, p, edge = job.training, job.training.parallel, 1 / max(one.layers, 1)
     forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
-    passes = [forward, backward] if t.parallel.zero == 3 else [forward]
-    weights = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
-    gradients = [(each, 1, backward) for each in shared_gradients(t, state)]
-    parts = [_exposed_and_hidden(job, job.system, *exchange, edge) for exchange in (*weights, *gradients)]
-    return sum(exposed for exposed, _ in parts), sum(hidden for _, hidden in parts)
-
-
-def _exposed_and_hidden(
-    job: TrainingJob, system: System, exchange: Exchange, times: int, window: Window, edge: float
-) -> tuple[float, float]:
-    """Seconds of ``exchange``, which runs ``times`` per micro-batch or step, once in a ``window`` like this; ``edge``: a share that
-    nothing hides.
-    """
-    p, device = job.training.parallel, job.on.device
-    one, runs = replace(exchange, count=1), float(exchange.count) / times
-    seconds = exchange_seconds(one, system, p, device)
-    if not job.overlap:
-        return runs * seconds, 0.0
-    hidden = window.hide(seconds, needs(one, seconds, system, p, device))
-    exposed = max(runs * (seconds - hidden), edge * seconds)
-    return exposed, runs * seconds - exposed
+    passes = [forward, backward] if p.zero == 3 else [forward]
+    exchanges = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
+    exposed_s = hidden_s = 0.0
+    for exchange, times, window in [*exchanges, *((each, 1, backward) for each in shared_gradients(t, state))]:
+        # ``times`` per micro-batch or step, each once in a window like this
+        single, runs = replace(exchange, count=1), float(exchange.count) / times
+        seconds = exchange_seconds(single, job.system, p, job.on.device)
+        exposed = runs * seconds
+        if job.overlap:
+            hidden = window.hide(seconds, needs(single, seconds, job.system, p, job.on.device))
+            exposed = max(runs * (seconds - hidden), edge * seconds)
+        exposed_s, hidden_s = exposed_s + exposed, hidden_s + runs * seconds - exposed
+    return exposed_s, hidden_s
 
 
 def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
@@ -268,17 +255,16 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
 
 def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
     """By how much a step is longer because the host enqueues its kernels one by one."""
-    correction = job.on.correction
-    if not job.frame.eager or correction is None:
+    if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
-    host = host_phases(correction.parameters, one.layers, tensors(job), again=job.training.recompute.kind in (FULL, EVERY))
+    host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
     return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
     """Parameter tensors of the model: each matrix, bias and norm's weights."""
     listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
-    return sum(count * sum(_learned(row.op) for row in each.ops.forward) for each, count in listed)
+    return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in listed)
 
 
 def _learned(op: Op) -> int:

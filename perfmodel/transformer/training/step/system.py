@@ -17,17 +17,32 @@ from perfmodel.core import units
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
-from perfmodel.core.hardware import Bandwidth, Device, Duration, Quantity
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import Bandwidth, Duration, Quantity
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective
 from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
 
+TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
+"""Groups of GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+DRAM = "DRAM"
+"""The resource that an exchange occupies besides the links of its levels."""
 PROBE = 1 << 24
 """Bytes of a trial exchange that tests whether a calibration covers a number of GPUs."""
 DIVIDED = 2
 """The first stage of ZeRO in which more than the optimizer's state is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """``op`` on a buffer of ``bytes``, ``count`` times, in each ``group`` of GPUs. ``behind``: kernels of this name may hide it."""
+
+    group: str
+    op: str
+    bytes: Number
+    count: Number = 1
+    behind: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,29 +148,32 @@ def over_network(system: System, parallel: Parallel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Placement of a group of ``world`` GPUs. ``level``: the outermost one that it needs; ``inside``: its GPUs per domain of ``inner``."""
+    """Placement of a group of ``world`` GPUs. ``inside``: its GPUs per domain of the level ``inner``, the next one inside of the outermost.
+
+    ``crossed``: levels whose links it uses, from the inside outwards: those whose domains hold several of its GPUs, and the outermost.
+    """
 
     world: int
     inside: int
-    level: LinkLevel
     inner: LinkLevel
+    crossed: tuple[LinkLevel, ...]
+
+    @property
+    def level(self) -> LinkLevel:
+        """The outermost level that it needs."""
+        return self.crossed[-1]
 
 
 def span(system: System, parallel: Parallel, group: str) -> Span:
     """Placement of ``group`` in ``system``; UsageError if the layout needs more GPUs than it has."""
     system.holds(parallel.gpus)
-    stride, world = _ranks(parallel, group)
-    index = _outermost(system, stride * world)
-    level, inner = system.levels[index], system.levels[max(index - 1, 0)]
+    (stride, world), levels = _ranks(parallel, group), system.levels
+    extent = stride * world  # domains hold it without a group that straddles two of them
+    fitting = (index for index, level in enumerate(levels) if level.gpus >= extent and level.gpus % extent == 0)
+    index = next(fitting, len(levels) - 1)
+    inner, crossed = levels[max(index - 1, 0)], (*(level for level in levels[:index] if level.gpus > stride), levels[index])
     inside = world if index == 0 else max(inner.gpus // stride, 1)
-    return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # a group may have one GPU per domain
-
-
-def crossed(system: System, parallel: Parallel, group: str) -> list[LinkLevel]:
-    """Levels whose links ``group`` uses: the outermost one that it needs, and inner ones whose domains hold several of its GPUs."""
-    stride, world = _ranks(parallel, group)
-    index = _outermost(system, stride * world)
-    return [level for level in system.levels[:index] if level.gpus > stride] + [system.levels[index]]
+    return Span(world, inside if index == 0 or inside < world else 1, inner, crossed)  # a group may have one GPU per domain
 
 
 def _ranks(p: Parallel, group: str) -> tuple[int, int]:
@@ -168,12 +186,6 @@ def _ranks(p: Parallel, group: str) -> tuple[int, int]:
         EXPERT_DATA: (p.tp * p.ep, p.cp * p.dp // p.ep),
         STAGES: (p.tp * p.cp * p.dp, p.pp),
     }[group]
-
-
-def _outermost(system: System, extent: int) -> int:
-    """Index of the level whose domains hold ``extent`` consecutive GPUs without a group that straddles two domains."""
-    fitting = (i for i, level in enumerate(system.levels) if level.gpus >= extent and level.gpus % extent == 0)
-    return next(fitting, len(system.levels) - 1)
 
 
 # Seconds of exchanges: as calibrated inside of a host, else rings and trees by steps and bandwidth
@@ -192,11 +204,9 @@ def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel
     """Seconds for which ``exchange``, which takes ``taken_s``, occupies each resource: the links that it uses all the time, DRAM for
     the bytes sent and received.
     """
-    size = float(exchange.count * 2 * sent_bytes(exchange, span(system, parallel, exchange.group).world))
-    return {
-        **{level.name: taken_s for level in crossed(system, parallel, exchange.group)},
-        DRAM: size / (device.dram.bandwidth_bytes_per_s or float("inf")),
-    }
+    at = span(system, parallel, exchange.group)
+    moved_s = float(exchange.count * 2 * sent_bytes(exchange, at.world)) / (device.dram.bandwidth_bytes_per_s or float("inf"))
+    return {**dict.fromkeys((level.name for level in at.crossed), taken_s), DRAM: moved_s}
 
 
 def sent_bytes(exchange: Exchange, world: int) -> Number:

@@ -9,9 +9,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
 
-RESIDENT = 4
+RESIDENT = 4  # tuned
 """Rows that a multiprocessor works on at once, chosen on its first run."""
-TUNED = ("RESIDENT",)
 PARAMETERS = (
     Parameter("launch_us", "until the first block starts", 4.0),
     Parameter("row_us", "latency of a row", 1.0),

@@ -1,0 +1,139 @@
+"""Tables in a given number of columns: no number is broken, no line is longer, and what has no room is named."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfmodel.report.document import Table
+
+GAP = 2
+"""Blanks between columns."""
+LEAST_TEXT = 16
+"""Characters that a text keeps at least before its column is left out."""
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[numkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%)")
+_JOINED = "\u00a0"
+"""Stands for a blank at which no line ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """``cells`` below ``head``. ``numbers``: none of its cells is broken, but before an interval in brackets."""
+
+    head: str
+    cells: Sequence[str]
+    numbers: bool
+
+    @property
+    def widths(self) -> list[int]:
+        """From the widest to the least: all on one line; the head wrapped; texts wrapped, intervals below their values."""
+        longest = max(map(len, self.cells), default=0)
+        word = max(map(len, self.head.split()), default=0)
+        broken = max((len(part) for cell in self.cells for part in interval_apart(cell)), default=0)
+        least = broken if self.numbers else min(longest, LEAST_TEXT)
+        return [max(longest, len(self.head)), max(longest, word), max(least, word if self.numbers else min(word, LEAST_TEXT))]
+
+
+def interval_apart(cell: str) -> list[str]:
+    """
+    >>> interval_apart("79.1 us (72 us to 84.3 us)"), interval_apart("12 GB")
+    (['79.1 us', '(72 us to 84.3 us)'], ['12 GB'])
+    """
+    value, bracket, rest = cell.partition(" (")
+    return [value, f"({rest}"] if bracket else [cell]
+
+
+def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str], list[str], list[str]]:
+    """Lines of the head and of the rows of ``table``, each at most ``width`` long, and the titles of columns that had no room.
+
+    Heads, and texts of the first column, are wrapped; other texts are cut with an ellipsis unless ``wrapped``. Numbers are shown whole
+    or left out, the last columns first.
+
+    >>> head, rows, without = lines(Table("", ["", "time", "share"], [["a kernel", "12.5 us", "30%"]]), 17)
+    >>> rows, without
+    (['a kernel  12.5 us'], ['share'])
+    """
+    known = [
+        _Column(head, [row[place] for row in table.rows], side == "r")
+        for place, (head, side) in enumerate(zip(table.columns, table.alignment, strict=True))
+    ]
+    kept = len(known)
+    while kept > 1 and sum(column.widths[-1] for column in known[:kept]) + GAP * (kept - 1) > width:
+        kept -= 1
+    widths = _rooms(known[:kept], width)
+    head = _row([column.head for column in known[:kept]], known, widths, wrapped=True)
+    rows = [line for row in table.rows for line in _row(row[:kept], known, widths, wrapped)]
+    return head, rows, [column.head for column in known[kept:]]
+
+
+def _rooms(columns: Sequence[_Column], width: int) -> list[int]:
+    """Characters of each column: heads are wrapped first, then texts shrink from the widest down, then intervals move below."""
+    rooms = [column.widths[0] for column in columns]
+
+    def excess() -> int:
+        return sum(rooms) + GAP * (len(rooms) - 1) - width
+
+    for place in sorted(range(len(rooms)), key=lambda place: columns[place].widths[1] - rooms[place]):
+        if excess() > 0:
+            rooms[place] = max(columns[place].widths[1], rooms[place] - excess())
+    texts = [place for place, column in enumerate(columns) if not column.numbers]
+    while excess() > 0 and (wide := [place for place in texts if rooms[place] > columns[place].widths[2]]):
+        rooms[max(wide, key=lambda place: rooms[place])] -= 1
+    for place, column in enumerate(columns):
+        if excess() > 0 and column.numbers:
+            rooms[place] = column.widths[2]
+    if excess() > 0:
+        rooms[0] = max(1, rooms[0] - excess())
+    return rooms
+
+
+def _row(cells: Sequence[str], columns: Sequence[_Column], rooms: Sequence[int], wrapped: bool) -> list[str]:
+    parts = [
+        _parts(cell, room, column.numbers and cell in column.cells, wrapped or place == 0)
+        for place, (cell, column, room) in enumerate(zip(cells, columns, rooms, strict=False))
+    ]
+    found = []
+    for line in range(max(map(len, parts), default=0)):
+        texts = (part[line] if line < len(part) else "" for part in parts)
+        aligned = (
+            text.rjust(room) if column.numbers else text.ljust(room) for text, column, room in zip(texts, columns, rooms, strict=False)
+        )
+        found.append((" " * GAP).join(aligned).rstrip())
+    return found
+
+
+def _parts(cell: str, room: int, number: bool, wrapped: bool) -> list[str]:
+    """``cell`` in lines of at most ``room`` characters."""
+    if len(cell) <= room:
+        return [cell]
+    if number and (apart := interval_apart(cell)) and max(map(len, apart)) <= room:
+        return apart
+    if not wrapped:
+        return [_cut(cell, room)]
+    indent = cell[: len(cell) - len(cell.lstrip())]
+    return [indent + line for line in wrap(cell.strip(), room - len(indent))]
+
+
+def _cut(text: str, room: int) -> str:
+    """``text`` with an ellipsis where it is longer than ``room``; before a number with its unit that would be broken."""
+    if len(text) <= room:
+        return text
+    whole = _BEFORE_UNIT.sub(_JOINED, text)
+    kept = whole[: max(0, room - 1)]
+    *before, last = kept.split(" ")
+    if whole[len(kept)] != " " and any(map(str.isdigit, last)):
+        kept = " ".join(before)
+    return kept.rstrip(" ,;:(").replace(_JOINED, " ") + "…"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` in lines that end between words, and never between a number and its unit.
+
+    >>> wrap("it takes 12 ms at most", 11)
+    ['it takes', '12 ms at', 'most']
+    """
+    broken = textwrap.wrap(_BEFORE_UNIT.sub(_JOINED, text), max(1, width), break_long_words=False, break_on_hyphens=False)
+    return [_cut(line.replace(_JOINED, " "), width) for line in broken] or [""]

@@ -1,0 +1,227 @@
+"""What sweeps over kernels share, and sweeps over matrix multiplications, by the formulas of ``perfmodel matmul``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.cost import Tile, memory_bytes
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, Traffic, estimate, total
+from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound
+from perfmodel.kernels.question import MatmulQuestion
+from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
+from perfmodel.sweep.base import (
+    DTYPE,
+    HARDWARE,
+    Skipped,
+    SweepColumn,
+    SweepInput,
+    SweepVariant,
+    SweepWorkload,
+    asked,
+    choice,
+    computed,
+    count,
+    device_named,
+    fallbacks,
+)
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import TimeRequest
+from perfmodel.timing.select_kernel import check_implementation, select_kernel
+
+
+class TileSizes:
+    """Sizes of tiles for blocks of rows. ``choose``: sizes by name, or why there are none; asked once for every different case."""
+
+    MOST_KEPT = 64
+
+    def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
+        self.names, self.choose = names, cache(choose)
+        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
+
+    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
+        """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
+        import numpy as np
+
+        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
+        if key not in self._known:
+            if len(self._known) >= self.MOST_KEPT:
+                self._known.clear()
+            self._known[key] = self._chosen(axes)
+        where, chosen = self._known[key]
+        columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
+        reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
+        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
+        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
+
+    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
+        """Which different case each row is, and what is chosen for each of them."""
+        import numpy as np
+
+        codes, values = np.zeros((), np.int64), []
+        for axis in axes:
+            found, code = np.unique(axis, return_inverse=True)
+            codes = codes * len(found) + code.reshape(np.shape(axis))
+            values.append(found)
+        cases, where = np.unique(codes, return_inverse=True)
+        places = np.unravel_index(cases, [len(found) for found in values])
+        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
+        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
+
+
+def _intensity(cost: Estimate, level: Traffic) -> Number:
+    """FLOP/B; NaN where the level sees no byte."""
+    return float("nan") if isinstance(level.total, int) and level.total == 0 else cost.intensity(level)
+
+
+COSTS = (
+    count("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", of=lambda e: e.flops),
+    count("executed_flops", "FLOP", "matmul FLOP as run: recomputation, masked parts of tiles, padding", of=lambda e: e.executed_flops),
+    count("tensor_flops", "FLOP", "executed on the tensor unit", of=lambda e: e.work.tensor),
+    count("vector_flops", "FLOP", "executed on the vector unit", of=lambda e: e.work.vector),
+    count("exponentials", "OP", "executed on the special function unit", of=lambda e: e.work.sfu),
+    count("accesses_elements", "elements", "loads and stores of the two-level model", of=lambda e: e.reads + e.writes),
+    count("reads_elements", "elements", "loads among them", of=lambda e: e.reads),
+    count("writes_elements", "elements", "stores among them", of=lambda e: e.writes),
+    count("sram_bytes", "B", "bytes between L2 and SMs", of=lambda e: e.sram.total),
+    count("sram_read_bytes", "B", "those read", of=lambda e: e.sram.read),
+    count("sram_write_bytes", "B", "those written", of=lambda e: e.sram.write),
+    count("dram_bytes", "B", "bytes that pass the memory pins", of=lambda e: e.dram.total),
+    count("dram_read_bytes", "B", "those read", of=lambda e: e.dram.read),
+    count("dram_write_bytes", "B", "those written", of=lambda e: e.dram.write),
+    SweepColumn("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
+    SweepColumn("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
+    SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
+    SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
+    SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
+    SweepColumn("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
+    count("memory_bytes", "B", "every tensor allocated at once"),
+    count("extra_memory_bytes", "B", "the part beyond inputs and outputs"),
+)
+PREDICTED = (
+    SweepColumn("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
+    SweepColumn("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
+    SweepColumn("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
+)
+
+
+def costs(cost: Estimate) -> Mapping[str, Number]:
+    """The columns of ``COSTS`` that an estimate gives."""
+    return computed(COSTS, cost)
+
+
+def predicted_columns(prediction: Any) -> dict[str, float | None]:
+    """The columns of ``PREDICTED``; None where there is no prediction."""
+    ends = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
+    return dict(zip((one.name for one in PREDICTED), ends, strict=True))
+
+
+def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:
+    """A workload of kernels: ``inputs`` beside device and format, ``columns`` beside costs, memory and predicted times."""
+    return SweepWorkload(
+        inputs=asked(question, HARDWARE, DTYPE, *inputs),
+        columns=(*COSTS, *columns, *PREDICTED),
+        shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
+        objective="roofline_s",
+        words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
+        **more,
+    )
+
+
+# Matrix multiplications
+
+_TILE = ("br", "bc", "threads")
+_EDGES = ("tile_m", "tile_n")
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulVariant(SweepVariant):
+    """One device and number format; ``probe`` has them and the split of k."""
+
+    device: Device
+    chip: OnChip
+    probe: Matmul
+    implementation: str | None = None
+    sizes: TileSizes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", TileSizes(_TILE, self._tile))
+
+    def _tile(self, br: int, bc: int) -> Mapping[str, Number] | str:
+        """Sizes of the tile with the edges given, 0 if not, or why there is none."""
+        try:
+            tile = choose_tile(self.probe.dtype, self.chip, br or None, bc or None, default_columns(self.device))
+        except PerfmodelError as error:
+            return error.message
+        return {name: getattr(tile, name) for name in _TILE}
+
+    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        """Sizes of the tile, which depend on the edges given alone."""
+        return {name: [edge for edge in _EDGES if edge in values] for name in _TILE}
+
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
+        """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
+        found, left_out = self.sizes.of(*(values.get(edge, 0) for edge in _EDGES))
+        return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
+
+    def _workload(self, numbers: Mapping[str, Number]) -> Matmul:
+        return replace(self.probe, **{name: numbers[name] for name in ("m", "n", "k", "batch")})
+
+    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
+        """Every column but predicted times."""
+        w = self._workload(numbers)
+        listed = w.kernels(Tile(*(numbers[name] for name in _TILE)))
+        bound = io_lower_bound(w, self.chip.total / w.dtype.size)
+        edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
+        extra = {"memory_bytes": memory_bytes(listed), "extra_memory_bytes": extra_memory_bytes(w)}
+        return {**costs(total(estimate(kernel, self.device) for kernel in listed)), **extra, **edges}
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """Predicted time and its interval; None where no calibration covers the row."""
+        w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
+        lower = float(self.formulas({**values, **extra})["lower_s"])
+        try:
+            found = select_kernel(TimeRequest(Case(w, self.implementation or ""), "matmul", w.dtype.name, self.device, lower, fallbacks))
+        except PerfmodelError:
+            return predicted_columns(None)
+        return predicted_columns(found)
+
+
+def variant(choices: Mapping[str, Any]) -> MatmulVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
+    device = device_named(choices["hardware"])
+    device = device if choices["sram"] is None else with_sram(device, choices["sram"])
+    probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
+    if choices["implementation"] is not None:
+        check_implementation(choices["implementation"], "matmul", device, fallbacks)
+    return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
+
+
+MATMUL = kernel_workload(
+    MatmulQuestion,
+    (
+        choice("split_k", "blocks that share the k of a tile"),
+        choice("sram", "SRAM per block", unit="B"),
+        choice("implementation", "kernel of the predicted columns", kind="name", columns=tuple(one.name for one in PREDICTED)),
+        SweepInput("m", "rows of A and C", required=True),
+        SweepInput("n", "columns of B and C", required=True),
+        SweepInput("k", "columns of A, rows of B", required=True),
+        SweepInput("batch", "independent matmuls"),
+        SweepInput("tile_m", "tile rows"),
+        SweepInput("tile_n", "tile columns"),
+    ),
+    (
+        SweepColumn("io_lower_bound_elements", "elements", "what any schedule moves with the device's fast memory"),
+        count("tile_rows", "rows", "rows of the tile"),
+        count("tile_columns", "columns", "columns of the tile"),
+    ),
+    name="matmul",
+    variant=variant,
+    always=("hardware", "m", "n", "k"),
+)

@@ -1,0 +1,68 @@
+"""What is measured: one kernel on one shape, in the words of a measurement record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from perfmodel.core.dtypes import dtype_named
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.validation.records import Record, Seconds
+
+FIT, HELD_OUT = "fit", "held out"
+SDPA_BACKENDS = {
+    "torch-sdpa-flash": "FLASH_ATTENTION",
+    "torch-sdpa-cudnn": "CUDNN_ATTENTION",
+    "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
+}
+"""Implementations that PyTorch's scaled_dot_product_attention runs, and its names of them."""
+UNTIMED = Seconds(1.0)
+"""Of records whose time nobody asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCase:
+    """One kernel to run. ``workload``, ``shape``, ``dtype``, ``direction`` and ``launch`` are those of its record.
+
+    ``role``: the set it belongs to, FIT or HELD_OUT; empty if the record does not say. ``cold``: L2 is flushed before each run.
+    ``row_major``: a matmul's second operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
+    ``launch``: the tile, ``br`` and ``bc``, where the kernel has one.
+    """
+
+    workload: str
+    implementation: str
+    shape: Mapping[str, Any]
+    dtype: str = "bf16"
+    direction: str = FORWARD
+    role: str = ""
+    cold: bool = True
+    row_major: bool = False
+    launch: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """In one line, for progress and messages."""
+        sizes = " ".join(f"{key} {value}" for key, value in self.shape.items() if value is not False)
+        tile = f" tile {self.launch['br']}x{self.launch['bc']}" if self.launch.get("br") else ""
+        return f"{self.implementation} {self.dtype} {sizes}{tile}"
+
+    def attention(self) -> Attention:
+        """The workload of an attention case, checked."""
+        return Attention(**self.shape, dv=self.shape["d"], dtype=dtype_named(self.dtype)).check()
+
+    def record(self, hardware: str = "", time_s: Seconds = UNTIMED, source: str = "", **more: Any) -> Record:
+        """The measurement record of this case. ``source`` is followed by the operand's order and the role. ``more``: other fields."""
+        return Record(
+            self.workload,
+            self.implementation,
+            hardware,
+            self.dtype,
+            dict(self.shape),
+            time_s,
+            cast(Any, self.direction),  # what runs the case has checked it
+            "cold" if self.cold else "warm",
+            launch=self.launch,
+            source="; ".join(filter(None, (source, "B row-major" if self.row_major else "", self.role))),
+            **more,
+        )

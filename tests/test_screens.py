@@ -1,0 +1,97 @@
+"""What a command prints in a terminal of 60, 80, 100 and 140 columns: whole numbers, no long line, an answer within a screen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from answers import lines
+
+from perfmodel.cli import main
+from perfmodel.commands import _command
+from perfmodel.report.document import SCREEN_ROWS, Report, on_screen
+from perfmodel.report.formats import readable
+from perfmodel.report.formats.txt import render as as_txt
+from perfmodel.report.terminal import render
+
+WIDTHS = 60, 80, 100, 140
+SCREEN = 24
+NUMBER = re.compile(r"\d(?:[\d,.]*\d)?(?: ?(?:[numkMGTPE]i?)?(?:B/s|FLOP/s|FLOP/B|FLOP|B|s|tokens/s|%|x)\b)?")
+
+
+@pytest.fixture(params=lines(), scope="module")
+def report(request) -> Report:
+    """What the line makes, before it is printed."""
+    made: list[Report] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_command.Destination, "emit", lambda self, report: made.append(report))
+        assert main(shlex.split(request.param)) in (0, 3)
+    return made[0]
+
+
+def test_a_screen_answers(report: Report) -> None:
+    """At most three sentences and twelve rows; no number broken, no line too long; hardly more lines when narrow."""
+    assert 1 <= len(report.verdict) <= 3
+    assert sum(len(table.rows) for table in on_screen(report)) <= SCREEN_ROWS
+    whole = numbers(as_txt(readable(report), full=False))
+    screens = {width: render(report, width, color=False, full=False) for width in WIDTHS}
+    for width, text in screens.items():
+        assert max(map(len, text.splitlines())) <= width
+        assert numbers(text.replace(f"left out at {width} columns", "left out")) <= whole, width
+    heights = {width: text.count("\n") for width, text in screens.items()}
+    assert heights[60] <= 1.3 * heights[140] + 1, heights  # of a text, and of the line that names what is left out
+    assert heights[80] <= 2 * SCREEN
+
+
+def numbers(text: str) -> set[str]:
+    """Every number of ``text`` with its unit."""
+    return set(NUMBER.findall(text))
+
+
+def test_the_whole_report_has_no_line_too_long_either(report: Report) -> None:
+    for width in WIDTHS:
+        assert max(map(len, render(report, width, color=False).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_terminal_is_asked_for_its_width(width: int) -> None:
+    text = in_a_terminal("attention --n 4096 --d 64", width, NO_COLOR="1")
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "flash2 is predicted" in text
+
+
+def test_colour_is_an_addition() -> None:
+    plain, coloured = (in_a_terminal("attention --n 4096 --d 64", 80, **kind) for kind in ({"NO_COLOR": "1"}, {"TERM": "xterm"}))
+    assert "\x1b[32mfaster\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+
+
+def in_a_terminal(line: str, width: int, **environment: str) -> str:
+    """What the command prints where stdout is a terminal of ``width`` columns."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", SCREEN, width, 0, 0))
+    known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
+    asked = [sys.executable, "-m", "perfmodel", *line.split()]
+    with subprocess.Popen(asked, stdout=secondary, stderr=secondary, env=known | environment) as process:
+        os.close(secondary)
+        found = b""
+        while True:
+            try:
+                part = os.read(primary, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            found += part
+    os.close(primary)
+    assert process.returncode == 0, found
+    return found.decode().replace("\r\n", "\n")
