@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -198,7 +199,8 @@ def test_rows_of_a_model_add_up_to_its_time(run, line):
     rows = run(line).out.split("\n\n")[2].splitlines()[1:]
     assert len(rows) == 12
     assert rows[-1].split()[1] == "others"
-    shares = [0.0 if row.endswith("<0.1%") else float(row.split()[-1].rstrip("%")) for row in rows]
+    found = [re.search(r"[num]?s +(<0.1|[\d.]+)%", row) for row in rows]
+    shares = [0.0 if one is None or one[1] == "<0.1" else float(one[1]) for one in found]
     assert shares[:-1] == sorted(shares[:-1], reverse=True)
     assert sum(shares) == pytest.approx(100, abs=0.7)
 

@@ -104,7 +104,7 @@ def data(found: ModelAnswer) -> dict[str, Any]:
     }
 
 
-BRIEF = ("name", "count", "FLOP", "bytes", "time", "of bound", "share")
+BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
 TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "tokens_per_s", "mfu")
@@ -215,9 +215,7 @@ STEP_NAMES = {PREFILL: "prefill", DECODE: "decode step", GENERATE: "generation"}
 
 def _metered(found: ModelAnswer) -> str:
     name = STEP_NAMES[found.request.phase]
-    return {PREDICTED: f"predicted {name}", ROOF: f"roof of the {name}", MIXED: f"{name}, with roofs where nothing is calibrated"}[
-        found.times_from
-    ]
+    return {PREDICTED: f"predicted {name}", ROOF: f"roof of the {name}", MIXED: f"{name}, roofs where not calibrated"}[found.times_from]
 
 
 def _verdict(found: ModelAnswer) -> list[str]:

@@ -36,6 +36,8 @@ class TimedRow(Protocol):
 
 LATENT = 0.5
 """Where roofs are less than this share of a time, no resource limits it."""
+MOST_BARS = 8
+"""Bars that a first screen of a page has room for."""
 LEAST_METER = 0.005
 """Resources that are busy for less of a step have no meter."""
 Named = Sequence[tuple[str, TimedRow]]
@@ -74,7 +76,7 @@ def limited(rows: Named, seconds: float, largest: str = "") -> str:
     largest = largest or f"{name}: {percent(most.seconds / seconds)}"
     shares, roofs = bound_shares(rows, seconds), sum(row.cost.roofline_s for _, row in rows) / seconds
     if roofs < LATENT:
-        return f"Limited by latency and launches, roofs are {percent(float(roofs))} of the time; {largest}."
+        return f"Limited by latency (roofs: {percent(float(roofs))} of the time); {largest}."
     if not shares:
         return f"What limits it is unknown; {largest}."
     bound, share = next(iter(shares.items()))
@@ -131,10 +133,10 @@ def _summed(entries: Sequence[Metrics]) -> Metrics:
 def time_bars(rows: Named, title: str = "Time by op") -> BarChart:
     """A bar per row, the longest first: its lower bound, and what it takes beyond."""
     listed = sorted(((name, float(row.cost.lower_s), row.seconds) for name, row in rows), key=lambda one: -one[2])
-    if len(listed) > SCREEN_ROWS:
-        rest = listed[SCREEN_ROWS - 1 :]
+    if len(listed) > MOST_BARS:
+        rest = listed[MOST_BARS - 1 :]
         others = (f"{len(rest)} others", sum(lower for _, lower, _ in rest), sum(seconds for *_, seconds in rest))
-        listed = [*listed[: SCREEN_ROWS - 1], others]
+        listed = [*listed[: MOST_BARS - 1], others]
     bars = [Bar(name, [("lower bound", min(lower, whole)), ("beyond it", max(whole - lower, 0.0))]) for name, lower, whole in listed]
     return BarChart(title, "s", bars)
 

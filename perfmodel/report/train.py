@@ -81,7 +81,7 @@ def data(found: TrainingEstimate) -> dict[str, Any]:
     }
 
 
-BRIEF = ("name", "phase", "count", "FLOP, run", "bytes", "time", "share")
+BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
 TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
 LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
@@ -204,7 +204,7 @@ def _took(found: TrainingEstimate) -> str:
 
 
 def _metered(found: TrainingEstimate) -> str:
-    return "predicted training step" if found.prediction else "training step, with roofs where nothing is calibrated"
+    return "predicted training step" if found.prediction else "training step, roofs where not calibrated"
 
 
 def _verdict(found: TrainingEstimate) -> list[str]:
