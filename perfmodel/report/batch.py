@@ -11,7 +11,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import TIMES, gpus_of, inputs_of, least, most
 from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
-from perfmodel.report.step import step_meters, taken, tokens
+from perfmodel.report.step import step_meters, step_part, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 
@@ -124,7 +124,7 @@ def _reasons(found: Curve) -> list[str]:
 def _metered(found: Curve) -> tuple[str, list[Meter]]:
     """How busy resources are in the step at the knee."""
     knee = _at_knee(found)
-    rows = [(row.op.name, row) for row in knee.step.rows]
+    rows = [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, found.request.device) for row in knee.step.rows]
     return f"step at batch {knee.batch:,}", step_meters(knee.step.cost, rows, knee.step.seconds)
 
 

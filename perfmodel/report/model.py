@@ -13,7 +13,7 @@ from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model_notes import notes, phases, stored_format
 from perfmodel.report.op_common import head, with_steps
-from perfmodel.report.step import by_share, limited, op_roofline, step_meters, taken, time_bars, tokens
+from perfmodel.report.step import SOFT_L2, StepPart, by_share, limited, op_roofline, step_meters, step_part, taken, time_bars, tokens
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
@@ -39,12 +39,11 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
     }[r.phase]
     title = f"{r.model.name}: {sizes}, batch {r.batch:,}, {r.dtype.name} on {gpus_of(r)}"
     plain = Report(title, _verdict(found), _tables(found), notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
-    rows = [(_row_name(line, found), line) for line in found.lines]
+    parts = _parts(found)
     first = by_share([_op(line, found) for line in found.lines], BRIEF)
-    plain = replace(plain, meters=step_meters(found.cost, rows, found.seconds), metered=_metered(found), brief=[first])
+    plain = replace(plain, meters=step_meters(found.cost, parts, found.seconds), metered=_metered(found), brief=[first])
     if pictures:
-        points = [(name, line.row.op, line.cost, line.times) for name, line in rows]
-        plain = replace(plain, charts=[time_bars(rows), *op_roofline(points, r.device, r.dtype)])
+        plain = replace(plain, charts=[time_bars(parts), *op_roofline(parts, r.device, r.dtype)])
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
@@ -139,8 +138,11 @@ def _phase_before(line: Line, found: ModelAnswer) -> str:
     return f"{line.phase}: " if len({one.phase for one in found.lines}) > 1 else ""
 
 
-def _row_name(line: Line, found: ModelAnswer) -> str:
-    return f"{_phase_before(line, found)}{line.row.op.name}"
+def _parts(found: ModelAnswer) -> list[StepPart]:
+    return [
+        step_part(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds, found.request.device)
+        for line in found.lines
+    ]
 
 
 def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric]:
@@ -226,8 +228,7 @@ def _verdict(found: ModelAnswer) -> list[str]:
         rate = f"first token in {format_time(found.ttft_s or 0, 3)}, then {format_time(found.tpot_s or 0, 3)} each"
     else:
         rate = f"{most(made)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}"
-    rows = [(_row_name(line, found), line) for line in found.lines]
-    return [_fitting(found), f"{took}: {rate}.", limited(rows, found.seconds)]
+    return [_fitting(found), f"{took}: {rate}.", limited(_parts(found), found.seconds)]
 
 
 def _fitting(found: ModelAnswer) -> str:
@@ -269,6 +270,7 @@ def _reasons(found: ModelAnswer) -> list[str]:
         words.append("Times are those of a GPU with more memory.")
     if found.times_from != PREDICTED:
         words.append(f"Times: {TIMES[found.times_from]}.")
+    words += [SOFT_L2] * any(part.soft for part in _parts(found))
     return words
 
 

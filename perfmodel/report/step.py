@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.roofline import Estimate
@@ -25,13 +25,34 @@ Times = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 
 
-class TimedRow(Protocol):
-    """All runs of one kernel. ``seconds``: predicted, else the roof."""
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """All runs of one kernel, ``name`` in words. ``seconds``: predicted as ``times``, else the roof. ``soft``: the L2 is no roof of it.
+
+    A product's L2 traffic counts loads of its tiles that several SMs share, where the device has multicast.
+    """
+
+    name: str
+    op: Op
+    cost: Estimate
+    times: Times | None
+    seconds: float
+    soft: bool = False
 
     @property
-    def cost(self) -> Estimate: ...  # noqa: D102
-    @property
-    def seconds(self) -> float: ...  # noqa: D102
+    def bound(self) -> str | None:
+        """The resource with the largest term, of those that are roofs."""
+        terms = {name: float(term) for name, term in self.cost.terms.items() if not (self.soft and name == "l2")}
+        return max(terms, key=lambda name: terms[name], default=None)
+
+
+def step_part(name: str, op: Op, cost: Estimate, times: Times | None, seconds: float, device: Device) -> StepPart:
+    """The part, with what the device says of its L2."""
+    if op.group != MATMUL or cost.bound != "l2":
+        return StepPart(name, op, cost, times, seconds)
+    from perfmodel.report.roofline_chart import multicasts
+
+    return StepPart(name, op, cost, times, seconds, multicasts(device))
 
 
 LATENT = 0.5
@@ -40,8 +61,7 @@ MOST_BARS = 8
 """Bars that a first screen of a page has room for."""
 LEAST_METER = 0.005
 """Resources that are busy for less of a step have no meter."""
-Named = Sequence[tuple[str, TimedRow]]
-"""Rows, each with what it is called."""
+SOFT_L2 = "L2 bytes of products count loads that several SMs share by multicast: kernels pass that roof, which limits none here."
 
 
 def taken(seconds: float, known: Times | None, least: str = "") -> str:
@@ -61,33 +81,37 @@ def tokens(per_s: float) -> str:
     return f"{digits(per_s, 3)} tokens/s"
 
 
-def bound_shares(rows: Named, seconds: float) -> dict[str, float]:
+def bound_shares(parts: Sequence[StepPart], seconds: float) -> dict[str, float]:
     """The share of ``seconds`` in kernels that each resource bounds, the largest first."""
     found: dict[str, float] = {}
-    for _, row in rows:
-        if row.cost.bound is not None:
-            found[row.cost.bound] = found.get(row.cost.bound, 0.0) + row.seconds / seconds
+    for part in parts:
+        if part.bound is not None:
+            found[part.bound] = found.get(part.bound, 0.0) + part.seconds / seconds
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def limited(rows: Named, seconds: float, largest: str = "") -> str:
-    """The sentence on what limits a step: the resource that bounds most of its time, and the ``largest`` part, else the largest row."""
-    name, most = max(rows, key=lambda pair: pair[1].seconds)
-    largest = largest or f"{name}: {percent(most.seconds / seconds)}"
-    shares, roofs = bound_shares(rows, seconds), sum(row.cost.roofline_s for _, row in rows) / seconds
+def _roofs(parts: Sequence[StepPart], seconds: float) -> float:
+    """The share of ``seconds`` that all would take at their roofs."""
+    return float(sum(part.cost.roofline_s for part in parts) / seconds)
+
+
+def limited(parts: Sequence[StepPart], seconds: float, largest: str = "") -> str:
+    """The sentence on what limits a step: the resource that bounds most of its time, and the ``largest`` share, else the largest part's."""
+    most = max(parts, key=lambda part: part.seconds)
+    largest = largest or f"{most.name}: {percent(most.seconds / seconds)}"
+    shares, roofs = bound_shares(parts, seconds), _roofs(parts, seconds)
     if roofs < LATENT:
-        return f"Limited by latency (roofs: {percent(float(roofs))} of the time); {largest}."
+        return f"Limited by latency (roofs: {percent(roofs)} of the time); {largest}."
     if not shares:
         return f"What limits it is unknown; {largest}."
     bound, share = next(iter(shares.items()))
     return f"Limited by {BOUND_WORDS[bound]}, {percent(share)} of the time; {largest}."
 
 
-def step_meters(cost: Estimate, rows: Named, seconds: float) -> list[Meter]:
+def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float) -> list[Meter]:
     """How busy each resource is in a step of ``seconds``; the one that bounds most of the time limits."""
     amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
-    latent = sum(row.cost.roofline_s for _, row in rows) < LATENT * seconds
-    first = "" if latent else next(iter(bound_shares(rows, seconds)), "")
+    first = "" if _roofs(parts, seconds) < LATENT else next(iter(bound_shares(parts, seconds)), "")
     name = RESOURCES[first][0] if first else ""
     used = [meter for meter in meters(cost.terms, amounts, seconds) if meter.share >= LEAST_METER]
     return [replace(meter, limits=meter.name == name) for meter in used]
@@ -130,9 +154,9 @@ def _summed(entries: Sequence[Metrics]) -> Metrics:
 # Charts
 
 
-def time_bars(rows: Named, title: str = "Time by op") -> BarChart:
-    """A bar per row, the longest first: its lower bound, and what it takes beyond."""
-    listed = sorted(((name, float(row.cost.lower_s), row.seconds) for name, row in rows), key=lambda one: -one[2])
+def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
+    """A bar per part, the longest first: its lower bound, and what it takes beyond."""
+    listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda one: -one[2])
     if len(listed) > MOST_BARS:
         rest = listed[MOST_BARS - 1 :]
         others = (f"{len(rest)} others", sum(lower for _, lower, _ in rest), sum(seconds for *_, seconds in rest))
@@ -162,13 +186,12 @@ def op_point(
     return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)
 
 
-def op_roofline(rows: Sequence[tuple[str, Op, Estimate, Times | None]], device: Device, dtype: Dtype) -> list[Chart]:
-    """The roofline of the rows that take most, of those that move bytes."""
+def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:
+    """The roofline of the parts that take most, of those that move bytes."""
     from perfmodel.report.roofline_chart import roofline, with_shares
 
-    moving = [row for row in rows if row[2].dram.total]
-    listed = sorted(moving, key=lambda row: -(row[3][0] if row[3] else row[2].roofline_s))[:SCREEN_ROWS]
-    points = [op_point(at, name, op, cost, times, op.count, device, dtype) for at, (name, op, cost, times) in enumerate(listed, 1)]
+    listed = sorted((part for part in parts if part.cost.dram.total), key=lambda part: -part.seconds)[:SCREEN_ROWS]
+    points = [op_point(at, part.name, part.op, part.cost, part.times, part.op.count, device, dtype) for at, part in enumerate(listed, 1)]
     return [roofline(device, with_shares(points), f"Roofline of its ops on {device.name}")] if points else []
 
 

@@ -15,7 +15,20 @@ from perfmodel.report.memory import question, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
-from perfmodel.report.step import LEAST_METER, by_share, limited, op_roofline, part_bar, step_meters, taken, time_bars, tokens
+from perfmodel.report.step import (
+    LEAST_METER,
+    SOFT_L2,
+    StepPart,
+    by_share,
+    limited,
+    op_roofline,
+    part_bar,
+    step_meters,
+    step_part,
+    taken,
+    time_bars,
+    tokens,
+)
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.explain import explain_step
@@ -195,8 +208,8 @@ def _tables(found: TrainingEstimate) -> list[Table]:
     ]
 
 
-def _rows(found: TrainingEstimate) -> list[tuple[str, TrainingKernel]]:
-    return [(line.op.name, line) for line in found.lines]
+def _kernels(found: TrainingEstimate) -> list[StepPart]:
+    return [step_part(line.op.name, line.op, line.cost, line.interval, line.seconds, found.device) for line in found.lines]
 
 
 def _took(found: TrainingEstimate) -> str:
@@ -213,7 +226,7 @@ def _verdict(found: TrainingEstimate) -> list[str]:
     rate = f"{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
     largest = max(parts, key=lambda name: parts[name])
     share = f"{largest}: {percent(parts[largest] / found.seconds)}"
-    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_rows(found), found.seconds, share)]
+    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_kernels(found), found.seconds, share)]
 
 
 def _fitting(found: TrainingEstimate) -> str:
@@ -230,7 +243,7 @@ def _meters(found: TrainingEstimate) -> list[Meter]:
     parts = found.time.parts
     beside = [(name, seconds / found.seconds) for name, seconds in parts.items() if name not in KERNELS]
     waits = [Meter(f"{name}, not hidden" if name not in (BUBBLE, HOST) else name, share) for name, share in beside if share >= LEAST_METER]
-    return [*step_meters(found.cost, _rows(found), found.seconds), *waits]
+    return [*step_meters(found.cost, _kernels(found), found.seconds), *waits]
 
 
 def _figures(found: TrainingEstimate) -> list[Figure]:
@@ -253,14 +266,14 @@ def _reasons(found: TrainingEstimate) -> list[str]:
     hfu = f"HFU {found.utilization[1]:.1%}"
     words = [f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.", f"{hfu}; MFU: FLOP on visible scores, HFU: executed."]
     waits = [f"{name} takes {100 * parts[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * found.seconds]
-    return words + ([f"{'; '.join(waits).capitalize()}."] if waits else [])
+    words += [f"{'; '.join(waits).capitalize()}."] if waits else []
+    return words + [SOFT_L2] * any(part.soft for part in _kernels(found))
 
 
 def _charts(found: TrainingEstimate) -> list[Chart]:
-    rows, dtype = _rows(found), found.job.micro_batch.forward.dtype
-    points = [(line.op.name, line.op, line.cost, line.interval) for line in found.lines]
+    rows, dtype = _kernels(found), found.job.micro_batch.forward.dtype
     parts = part_bar("Where a step goes", found.time.parts.items())
-    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(points, found.device, dtype)]
+    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(rows, found.device, dtype)]
 
 
 def _notes(found: TrainingEstimate) -> list[str]:
