@@ -54,7 +54,7 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
     plain = Report(title, _verdict(found), _tables(found), _notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
-    first = by_share([*(_op(line, found) for line in found.lines), *_others(found)], BRIEF)
+    first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
     plain = replace(plain, meters=_meters(found), metered=_metered(found), brief=[first])
     plain = replace(plain, charts=_charts(found)) if pictures else plain
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
@@ -94,6 +94,7 @@ def data(found: TrainingEstimate) -> dict[str, Any]:
     }
 
 
+SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
 BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
 TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
@@ -125,6 +126,14 @@ def _op(line: TrainingKernel, found: TrainingEstimate) -> list[Metric]:
         Metric("bytes", line.cost.dram.total, "bytes", "B"),
         *of_source(line.prediction, line.missing, "-"),
     ]
+
+
+def _short(entry: list[Metric]) -> list[Metric]:
+    """A row of a screen: gradients by their symbols."""
+    name = entry[0].value
+    for words, symbol in SYMBOLS.items():
+        name = name.replace(f"gradient of {words}", symbol)
+    return [replace(entry[0], value=name), *entry[1:]]
 
 
 def _others(found: TrainingEstimate) -> list[list[Metric]]:
@@ -280,6 +289,7 @@ def _notes(found: TrainingEstimate) -> list[str]:
     t = found.training
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
+        f"{', '.join(f'{symbol}: gradient of {words}' for words, symbol in SYMBOLS.items())}.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
         f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
         "their shares of the peak can be above HFU, and above 100 %.",
