@@ -74,10 +74,10 @@ SEEN = {
     # an architecture
     "model config.json --phase decode": "experts",
     "model config.json --phase prefill --n 512 --explain": "experts",
-    "model config.json --phase generate": "time to the first token",
+    "model config.json --phase generate": "first token in",
     "model config.json --phase train --n 512": "A step takes",
     "batch config.json": "per step",
-    "kv-cache config.json --n 8192": "12,288 B per token",
+    "kv-cache config.json --n 8192": "12,288 B",
     "memory config.json --batch 8 --n 512": "mine",
     "sweep model --model config.json --phase decode --kv-len 512,1024": "2 rows",
     # a kernel of one's own

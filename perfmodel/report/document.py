@@ -19,12 +19,16 @@ FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart.
 
 @dataclass(frozen=True, slots=True)
 class Table(SavedPart):
-    """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right."""
+    """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right.
+
+    ``drawn``: a picture made of characters, for formats in which all of them are as wide.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     align: str = ""
+    drawn: bool = False
 
     @property
     def alignment(self) -> str:

@@ -21,6 +21,7 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
+from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import Case
@@ -153,12 +154,9 @@ def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     """A point per row of the model, with its share of the time."""
     form, found, several = known.request.dtype, [], len({line.phase for line in known.lines}) > 1
     for line in known.lines:
-        name, tiled = f"{line.row.op.name}{f' in {line.phase}' * several}", line.row.op.group == "matmul"
-        made = point(UNNUMBERED, name, line.cost, device, form.name, form.matmul_unit, group=label, tiled=tiled)
-        runs = f"{int(line.count)} runs" if line.count != 1 else ""
+        name = f"{line.row.op.name}{f' in {line.phase}' * several}"
         kernel = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
-        note = "; ".join(filter(None, [runs, made.note, kernel]))
-        found.append(replace(made, predicted=_interval(line.times), note=note))
+        found.append(op_point(UNNUMBERED, name, line.row.op, line.cost, line.times, line.count, device, form, label, kernel))
     return with_shares(found)
 
 

@@ -134,7 +134,7 @@ def _points(report: Report) -> str:
 def _tables(report: Report) -> str:
     """Every table; those of a report that has its deciding rows above are folded."""
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
-    tables += [text_table(table) for table in report.tables]
+    tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     if not tables:
         return ""
     every = "".join(tables)
@@ -147,7 +147,7 @@ def _tables(report: Report) -> str:
 
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
-    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.reasons, *report.notes])
+    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
     parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
     return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'

@@ -15,7 +15,7 @@ def render(report: Report, full: bool = True) -> str:
     lines = [report.title, *report.verdict]
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
-        lines += ["", *([table.title] if table.title else []), *_aligned(table)]
+        lines += ["", *([table.title] if table.title else []), *aligned(table)]
     notes = [*printed_notes(report), *made_lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
@@ -57,7 +57,8 @@ def left_out(report: Report) -> str:
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 
-def _aligned(table: Table) -> list[str]:
+def aligned(table: Table) -> list[str]:
+    """Its lines, columns padded."""
     rows = [table.columns, *table.rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]
