@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from perfmodel.claims import VERDICTS, Check, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import Sources, head, with_steps
 
@@ -32,7 +32,9 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     tables = [as_rows("", found, labels=COLUMNS)] if found else []
     brief = [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", _first(claims, found), labels=BRIEF)] * bool(found)
     title = "Claims of lecture notes and papers, recomputed"
-    plain = Report(title, [_summary(len(claims), counts)], tables, [_NOTE], data, brief=brief)
+    figures = [Figure("claims", str(len(claims))), Figure("sources", str(len({claim.source for claim in claims})))]
+    figures += [Figure(verdict, str(number)) for verdict, number in counts.most_common(3)]
+    plain = Report(title, [_summary(len(claims), counts)], tables, [_NOTE], data, brief=brief, figures=figures)
     if not explained:
         return replace(plain, notes=[*plain.notes, *sources.notes()])
     parts = [(claim, check) for claim in claims for check in claim.checks]

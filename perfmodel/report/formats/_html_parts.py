@@ -110,7 +110,10 @@ def text_table(table: Table) -> str:
     if table.drawn:
         return f"<figure><figcaption>{clean(table.title)}</figcaption><pre>{clean(chr(10).join(aligned(table)))}</pre></figure>"
     sides = ["r" if side == "r" else "" for side in table.alignment]
-    head = "".join(f'<th scope="col"{_look(side, name)}>{clean(name)}</th>' for name, side in zip(table.columns, sides, strict=True))
+    head = "".join(
+        f'<th scope="col"{_look(side, name)}>{clean(name)}</th>' if name else "<td></td>"
+        for name, side in zip(table.columns, sides, strict=True)
+    )
     names = ["name", *sides[1:]]
     rows = [zip(names, row, strict=True) for row in table.rows]
     cells = ["".join(f"<td{_look(name, cell)}>{clean(cell.replace('  ', INDENT))}</td>" for name, cell in row) for row in rows]
