@@ -52,7 +52,7 @@ def is_stream(output: Output) -> bool:
 
 def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
     """What a file says of itself, where its format has a place for that."""
-    named = {"schema": SCHEMA, "version": __version__, "inputs": study.told(), "study": study.fingerprint()}
+    named = {"schema": SCHEMA, "version": __version__, "inputs": study.as_json(), "study": study.fingerprint()}
     return {**named, "rows_per_chunk": rows_per_chunk}
 
 
