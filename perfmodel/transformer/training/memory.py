@@ -120,8 +120,8 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
-        held=state.weights + state.optimizer + buffers + tokens + made.constant(),
-        waiting=made.waiting(shape, training.recompute),
+        held=state.weights + state.optimizer + buffers + tokens + made.constant_bytes(),
+        waiting=made.bytes_until_backward(shape, training.recompute),
         gradients=buffers,
         stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,

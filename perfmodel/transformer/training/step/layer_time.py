@@ -234,8 +234,8 @@ def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, a
     return layers * forward * US, layers * backward * US, tensors * TENSOR_US * US
 
 
-def waiting(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:
-    """By how much a step is longer than its kernels. The head counts to the backward pass: few kernels, long ones."""
+def exposed_host_s(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:
+    """Seconds that a step takes beyond its kernels, where the GPU waits for the host. The head counts as backward: few, long kernels."""
     phases = [(host[0], forward_s), (host[1], backward_s)] * micro_batches
     phases += [(host[2], 0.0), (0.0, optimizer_s)]  # the host goes over all tensors before it enqueues the first update
     return max(longest_way(phases) - sum(device for _, device in phases), 0.0)

@@ -23,10 +23,10 @@ from perfmodel.transformer.training.step.layer_time import (
     LayerTime,
     Machine,
     Window,
+    exposed_host_s,
     host_phases,
     joined,
     ops_window,
-    waiting,
 )
 from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
 
@@ -258,7 +258,7 @@ def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> f
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
     host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
-    return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
+    return exposed_host_s(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
