@@ -235,7 +235,7 @@ class CacheQuestion(Question):
         from perfmodel.transformer.cache_plan import workload
         from perfmodel.transformer.kv_cache import CacheFormat
 
-        [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).needed("kv-cache llama-3-8b --n 8192", "n")
+        [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).require("kv-cache llama-3-8b --n 8192", "n")
         form = CacheFormat(self.dtype, self.rope_dtype, self.block_size, self.scale_group)
         kept = 0 if self.reserve is None else size_bytes("reserve", self.reserve, least=0)
         return workload(model, n, self.batch, form, self.weights_dtype, kept)
