@@ -125,8 +125,8 @@ def test_lanes_kept_for_a_range_of_ratios_are_those_at_each(tiles, repeats, held
 
 def test_a_schedule_is_worked_out_once_for_all_ratios_that_share_it():
     kept = last_slot(list(range(16, 0, -1)) * 8, 24)
-    plain, calls = kept.work_out, []
-    kept.work_out = lambda ratio: calls.append(ratio) or plain(ratio)
+    plain, calls = kept.compute, []
+    kept.compute = lambda ratio: calls.append(ratio) or plain(ratio)
     for step in range(2000):
         kept.at(1 + step / 1000)
     assert 1 < len(calls) < 100

@@ -146,12 +146,12 @@ class SweepProgress:
         self.said = False
 
     def expect(self, total: int) -> Callable[[int], None]:
-        """To be told of rows, of which there will be ``total``."""
+        """Sets the number of rows to expect; returns the function to call as rows are done."""
         self.total = total
         return self.tell
 
     def tell(self, points: int) -> None:
-        """``points`` more are done."""
+        """Adds ``points`` finished rows and shows the progress if it is due."""
         self.points += points
         now = time.monotonic()
         due = not self.said or now - self.told > (0.5 if self.terminal else 10)

@@ -18,7 +18,7 @@ _TIMED = Condition("is for measurements of time", "leave it out", lambda asked: 
 
 @dataclass(frozen=True, slots=True)
 class ValidationQuestion(Question):
-    """What is measured, or read, and held against its prediction."""
+    """What to measure, or records to read, and to compare with predictions."""
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
     records: list[str] | None = option(f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")

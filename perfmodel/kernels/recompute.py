@@ -92,7 +92,7 @@ class RecomputeResult:
 
     @property
     def best(self) -> Level:
-        """The level with the shortest known time among those that the tensor is known to fit; else DRAM."""
+        """The level with the shortest known time among those that the tensor fits; else DRAM."""
         known = [level for level in self.levels[1:] if level.fits and level.store_s is not None]
         return min([self.levels[0], *known], key=lambda level: level.store_s or 0.0)
 

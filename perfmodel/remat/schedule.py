@@ -204,5 +204,5 @@ class Strategy:
 
     @property
     def source(self) -> str:
-        """Where its counts are from."""
+        """Source of its counts."""
         return f"{self.paper}: {self.rule}" if self.paper else self.rule

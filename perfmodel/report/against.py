@@ -117,7 +117,7 @@ def _roofs(reference: Side, other: Side) -> str:
 
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
-    """By roofs alone; beside it the time of the one that has one."""
+    """Verdict by roofs only, with the time of the side that has one."""
     gain = reference.roof_s / other.roof_s
     known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"

@@ -48,7 +48,7 @@ def report(found: ModelAnswer, *, explained: bool = False) -> Report:
 
 
 def gpus_of(r: Request) -> str:
-    """The device, with how many of it."""
+    """The device and the number of GPUs."""
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 

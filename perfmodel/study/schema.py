@@ -197,7 +197,7 @@ def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
 
 XY = list[tuple[Number, Number]]
 MOST_FORMULAS = 220
-"""Of a report: each takes some 160 B of a page and 300 B of JSON."""
+"""Limit per report: each formula takes about 160 B of a page and 300 B of JSON."""
 
 
 @dataclass(frozen=True, slots=True)

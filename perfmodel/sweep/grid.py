@@ -36,7 +36,7 @@ class SubGrid:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the axes."""
+        """Number of values of each axis."""
         return tuple(len(values) for values in self.axes.values())
 
     @property

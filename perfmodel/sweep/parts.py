@@ -51,7 +51,7 @@ def is_stream(output: Output) -> bool:
 
 
 def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
-    """What a file says of itself, where its format has a place for that."""
+    """Metadata of a file of rows, for formats that can hold it."""
     named = {"schema": SCHEMA, "version": __version__, "inputs": study.as_json(), "study": study.fingerprint()}
     return {**named, "rows_per_chunk": rows_per_chunk}
 
@@ -204,7 +204,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
 
 
 def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
-    """What each file in ``folder`` says of itself; UsageError if one was not written by a sweep."""
+    """Metadata of each file in ``folder``; UsageError if one was not written by a sweep."""
     found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     for path in found:
         if not _PART.fullmatch(path.name):
@@ -217,7 +217,7 @@ def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
-    """Of a Parquet file of a sweep; none where it cannot be read."""
+    """Metadata of a sweep's Parquet file; empty if it cannot be read."""
     pa = library()
     try:
         metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}

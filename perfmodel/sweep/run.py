@@ -21,9 +21,9 @@ BLOCK_POINTS = 1 << 15
 """Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
 MOST_CHUNK_ROWS = 1 << 20
 SLOW_ROWS = 256
-"""Of a block and a chunk where rows are computed one by one: about a second's work, so that little is lost with it."""
+"""Rows of a block and a chunk if rows are computed one by one: about a second's work, so that an interruption loses little."""
 SHARE_OF_MEMORY = 0.25
-"""Of the memory given, for the columns of a chunk; writers hold it a second time, encoded, and libraries take the rest."""
+"""Share of the given memory for the columns of a chunk; writers hold an encoded copy, and libraries take the rest."""
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
 
 

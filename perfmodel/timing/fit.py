@@ -14,9 +14,9 @@ Objective = Callable[[list[float]], float]
 STEP = 0.3
 """First step of each parameter, in logarithms."""
 ROUNDS = 100
-"""Of the simplex, per parameter, at most."""
+"""Largest number of simplex iterations per parameter."""
 SMALLEST = 1e-6
-"""Of a parameter, and one over the largest: an effect that the measurements do not show ends here."""
+"""Smallest value of a parameter; 1 / this is the largest. Parameters that measurements do not determine end here."""
 
 
 def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:

@@ -108,7 +108,7 @@ def stored_as(step: ModelPass, name: str) -> MatrixFormat:
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
-    """Of the formats of matrices that are multiplied together, the one with the most bits."""
+    """The format with the most bits among those of matrices that one kernel multiplies."""
     return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 

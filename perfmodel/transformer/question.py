@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.question import TrainingConfig
 
 MOST_GPUS = 10**6
-"""Of a search: more take long to be divided in every way, and no system has them."""
+"""Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 

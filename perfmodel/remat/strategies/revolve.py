@@ -23,7 +23,7 @@ LARGEST_PROGRAM = 1_500_000
 
 
 def slots_of(length: int, plan: Plan) -> int:
-    """As given, else as many as the checkpoints and x_0, else the fewest with which no layer runs more than twice."""
+    """Slots: as given; else one per checkpoint and one for x_0; else the fewest with which no layer runs more than twice."""
     if plan.slots is not None:
         return int(min(plan.slots, length))
     if plan.checkpoints:

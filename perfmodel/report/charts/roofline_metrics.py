@@ -26,7 +26,7 @@ CLOCK = "the clock ran above the datasheet's"
 CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
 """Why a kernel may be above its roof, by what that roof is of."""
 WHY = "it counts every tile's load, while clusters multicast one load to several SMs"
-"""Of the L2 roof of a tiled product. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 products measured above it."""
+"""Why the L2 roof of a tiled matmul is soft. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 matmuls above it."""
 
 
 def time_s(point: RooflinePoint) -> float | None:
@@ -158,7 +158,7 @@ def _gain(share: float, roof: str) -> str:
 
 
 def _aim(point: RooflinePoint, spent: float, ceilings: Iterable[Ceiling]) -> str:
-    """Of a kernel at its soft roof or above: share of the next hard roof, and what reaching that would give."""
+    """Sentence for a kernel at or above its soft roof: its share of the next hard roof, and the gain from reaching that."""
     found = {name: seconds for name, seconds in point.terms.items() if name != point.soft and seconds > 0}
     if not found:
         return f"that roof is soft ({WHY}) and no other is known"

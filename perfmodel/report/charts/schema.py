@@ -185,13 +185,13 @@ class Mark(SavedPart):
 
     @property
     def words(self) -> str:
-        """The label where no colour tells whose mark it is."""
+        """The label of a mark whose colour does not identify it."""
         return f"{self.label} ({self.group})" if self.group else self.label
 
 
 @dataclass(frozen=True, slots=True)
 class Limit(SavedPart):
-    """A capacity that a sweep or bars are held against."""
+    """A capacity or reference value, drawn as a line across a sweep or bars."""
 
     label: str
     value: Number

@@ -144,7 +144,7 @@ def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
 
 
 def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
-    """Of what different kernels are predicted on two devices, in words: part of the difference is theirs."""
+    """Sentences on workloads predicted for different kernels on two devices: part of the difference is the kernels'."""
     found = []
     for what in dict.fromkeys(what for kernels in by_device.values() for what in kernels):
         kernels = {device: kernels.get(what, "") for device, kernels in by_device.items()}

@@ -29,7 +29,7 @@ SHOWN = 0.0005
 MANY = 6
 """From this many measured points on, a sentence sums them up."""
 UNKNOWN = "", ""
-"""Unit and format of a kernel whose FLOP nothing tells."""
+"""Unit and format of a kernel with unknown FLOP."""
 GROUP = "Nsight Compute"
 UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
 """A line under the picture: where those kernels are. The notes have the whole command."""

@@ -48,7 +48,7 @@ WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
 WARP_THREADS = 32  # known
 LARGEST = 1e9  # known
-"""Of any parameter: keeps one that a fit has driven out of sight finite."""
+"""Upper limit of every parameter, so that a fit that diverges stays finite."""
 EVEN_PARTS = (1, 2, 3, 4)  # tuned
 """A free side may also cut a short length into this many even parts."""
 LARGEST_SPLIT = 16  # tuned

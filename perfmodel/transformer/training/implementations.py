@@ -59,7 +59,7 @@ class Kept:
 
 
 def kind_title(layer: Layer) -> str:
-    """What tells a kind of layer from another.
+    """Title that distinguishes a kind of layer from the others.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> kind_title(Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(2048)))

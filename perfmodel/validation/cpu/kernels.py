@@ -136,7 +136,7 @@ def flash(q: Any, k: Any, v: Any, o: Any, causal: Any, scale: Any, threads: Any)
 
 @parallel
 def standard_scores(q: Any, k: Any, s: Any, scale: Any, threads: Any) -> None:
-    """S = scale Q K^T, all of it."""
+    """S = scale Q K^T, the whole matrix."""
     (heads, n, d), (kv_heads, kv_len, _) = q.shape, k.shape
     group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
     for thread in prange(threads):

@@ -201,7 +201,7 @@ def kernel_of(record: Record) -> Kernel:
 
 
 def compare_counters(record: Record, device: Device) -> list[Count]:
-    """The counters of ``record`` beside the model; those that the record lacks are left out."""
+    """The counters of ``record`` beside the model's counts; counters that the record lacks are omitted."""
     kernel, found = kernel_of(record), record.counters
     cost, cache = estimate(kernel, device), device.cache_bytes or 0
     inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]

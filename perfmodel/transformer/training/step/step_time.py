@@ -56,32 +56,32 @@ class MicroBatchTime:
 
     @property
     def forward_s(self) -> float:
-        """Of the kernels of the forward pass."""
+        """Seconds of the forward kernels."""
         return self.forward.seconds
 
     @property
     def backward_s(self) -> float:
-        """Of those of the backward pass, without what runs again."""
+        """Seconds of the backward kernels, without recomputation."""
         return self.backward.seconds - self.again_s
 
     @property
     def kernels_s(self) -> float:
-        """Of its kernels."""
+        """Seconds of all kernels, recomputation included."""
         return self.forward.seconds + self.backward.seconds + self.added_s
 
     @property
     def before_head_s(self) -> float:
-        """Forward, up to the last norm."""
+        """Seconds of the forward kernels up to the last norm."""
         return self.forward_s - self.head_s
 
     @property
     def exposed_s(self) -> float:
-        """Of exchanges that nothing hides."""
+        """Seconds of exchanges that do not overlap with kernels."""
         return self.handed_s + sum(self.passed.values())
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Seconds of the micro-batch: kernels and exposed exchanges."""
         return self.kernels_s + self.exposed_s
 
 
@@ -151,7 +151,7 @@ def _passed(
 def _exchanged(
     layer: LayerTime, way: str, system: System, near: Parallel, on: Machine, overlap: bool
 ) -> tuple[dict[str, float], float, dict[str, float]]:
-    """Of a layer's exchanges in one pass, seconds by group that nothing hides, hidden ones, and those of each resource that these take."""
+    """A layer's exchanges in one pass: exposed seconds by group, hidden seconds, and seconds of each resource that hidden ones use."""
     forward = way == FORWARD_PASS
     kernels, passed = (layer.forward, layer.ops.forward_exchanges) if forward else (layer.backward, layer.ops.backward_exchanges)
     outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
@@ -254,7 +254,7 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
 
 
 def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
-    """By how much a step is longer because the host enqueues its kernels one by one."""
+    """Seconds that a step takes longer because the host enqueues its kernels one by one."""
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
     host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
@@ -268,6 +268,6 @@ def tensors(job: TrainingJob) -> int:
 
 
 def _learned(op: Op) -> int:
-    """Tensors of weights that a forward row reads; a layer norm has two, told by one access."""
+    """Weight tensors that a forward row reads; a layer norm has two, counted as one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count
