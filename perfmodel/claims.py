@@ -31,7 +31,7 @@ PENDING, NOT_CHECKABLE = "pending", "not checkable"
 VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
 
 STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
-"""What a check reads: the claim as it stands; the same with a label put right; the claim where it leaves something out."""
+"""Kinds of checks: the claim as stated; with a corrected label; for a case that the claim leaves open."""
 
 make_callable(__name__)
 _device = cache(find_device)

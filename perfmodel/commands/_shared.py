@@ -174,12 +174,12 @@ class SweepProgress:
             sys.stderr.write("\r\x1b[K")
 
     def interrupted(self, path: Path | None) -> None:
-        """Say what there is, and how to go on."""
+        """Message on the rows that an interrupted sweep kept, and how to resume it."""
         self.done()
         if path is None:
             return
-        from perfmodel.sweep.parts import kept
+        from perfmodel.sweep.parts import interrupted_rows
 
-        place = kept(path)
+        place = interrupted_rows(path)
         text = f"{place} holds the rows so far\n  go on with the same options and --resume" if place else "no rows were written"
         say(f"perfmodel: interrupted; {text}")

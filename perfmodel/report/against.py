@@ -71,7 +71,7 @@ def times(gain: float) -> str:
 
 
 def way(gain: float, than: str = "", most: str = "") -> str:
-    """How much faster or slower; ``most``: what to put before a gain, the opposite of it before a loss.
+    """Words for a gain: how much faster or slower. ``most``: put before a gain; its opposite ("at least") before a loss.
 
     >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
     ('2x faster', '2x slower than standard', 'as fast as standard', 'at least 2x slower')
@@ -83,7 +83,7 @@ def way(gain: float, than: str = "", most: str = "") -> str:
 
 
 def ends(known: Interval) -> str:
-    """The ends of a ratio, in the direction in which ``way`` tells it; that either may be faster, where they are on both sides of 1."""
+    """The interval of a ratio, in the direction of ``way``; says that either may be faster if it contains 1."""
     if known.low is None or known.high is None:
         return ""
     low, high = (known.low, known.high) if known.value >= 1 else (1 / known.high, 1 / known.low)
@@ -130,7 +130,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
 
 
 def alone(one: Side) -> str:
-    """What is known of one thing, without a full stop: its time and its roof."""
+    """Clause on one side: its time and its roof."""
     if one.time is None:
         return f"{one.name} has a roof of {format_time(one.roof_s)} and is not predicted"
     roof = f", {percent(one.roof_s / one.time.value)} of its roof of {format_time(one.roof_s)}" if one.roof_s else ""

@@ -88,7 +88,7 @@ def _client(library: Any, address: str) -> Any:
 
 
 async def _reached(address: str) -> None:
-    """Whether something at ``address`` speaks as dask does: a client that finds out by itself hangs when it is taken down."""
+    """Whether a dask scheduler answers at ``address``: a client that tries without this check hangs when it is closed."""
     if not address.strip():
         raise ValueError("the address is empty")
     if import_module("dask.config").get("distributed.client.security-loader", None):

@@ -146,8 +146,8 @@ def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
 
 
-def kept(path: Path) -> Path | None:
-    """Where the rows of an interrupted run are that was to write to the file or folder ``path``; None if there are none."""
+def interrupted_rows(path: Path) -> Path | None:
+    """Folder with the rows of an interrupted run whose output is the file or folder ``path``; None if there is none."""
     path = Path(os.path.realpath(path))
     places = [*_staged(path), path] if path.is_dir() else [*_staged(path)] if path.parent.is_dir() else []
     return next((place for place in places if any(place.glob("part-*"))), None)

@@ -124,7 +124,7 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
 
 
 def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
-    """``kernel`` with every access a name of its own."""
+    """``kernel`` with a distinct name for every access."""
 
     def name(index: int, access: Any) -> Any:
         title = f"{label}{access.tensor} {access.kind} {index}"

@@ -233,7 +233,7 @@ def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Numbe
 
 
 def activation_function(mlp: DenseMlp | MoeMlp, step: ModelPass, rows: Number, width: Number) -> Op:
-    """SiLU x gate, or the activation function alone, as a kernel of its own."""
+    """SiLU x gate, or the activation function alone, as a separate kernel."""
     name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
     kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")
     moved, like = ((2 if mlp.gated else 1) * rows * width, rows * width), ("scale", implementation, rows, width)

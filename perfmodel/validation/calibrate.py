@@ -136,7 +136,7 @@ def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
 
 
 def _errs_with(known: Sequence[FitPoint]) -> list[str]:
-    """What each of ``known`` errs with: as it is left out, but prefill and decode of a model apart."""
+    """Cross-validated errors of ``known``, each left out of the fit, with prefill and decode of a model separate."""
     phases = [str(point.record.shape.get("phase", "")) for point in known]
     return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
 

@@ -95,7 +95,7 @@ def soft_bound(point: RooflinePoint) -> bool:
 
 
 def overcounted(point: RooflinePoint, level: str) -> bool:
-    """Whether its prediction is faster than its bytes at ``level`` could pass: fewer do, so that its place there is not known."""
+    """Whether the prediction is shorter than the transfer of the bytes at ``level``: fewer pass, so its intensity there is unknown."""
     known = point.predicted if point.measured is None and point.soft == level else None
     return known is not None and known.value < point.terms.get(level, 0.0)
 

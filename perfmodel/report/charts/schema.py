@@ -38,7 +38,7 @@ class Interval(SavedPart):
 class Ceiling(SavedPart):
     """A roof of a device: ``value`` in FLOP/s of a compute unit and dtype, or in B/s of a memory level.
 
-    ``name`` stands on the line. ``evidence`` tells the datasheet's word from what was measured. ``source``: whose number it is.
+    ``name`` stands on the line. ``evidence``: datasheet or measured. ``source``: whose number it is.
     """
 
     kind: Literal["compute", "memory"]

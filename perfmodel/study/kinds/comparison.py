@@ -14,7 +14,7 @@ from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_point, summary, tables
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
-from perfmodel.study.points import asked, too_large
+from perfmodel.study.points import answers_to, too_large
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
@@ -74,7 +74,7 @@ class _Points:
         made = cls()
         for w in workloads:
             try:
-                found = asked(w, device, scope)
+                found = answers_to(w, device, scope)
             except UnavailableError as error:
                 made.missing.append(f"{error.message}.")
                 continue

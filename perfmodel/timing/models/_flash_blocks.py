@@ -24,7 +24,7 @@ MMA_SYNC_FLOP = 0.629 * 4096  # known
 
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
 OVERLAP = 3.0  # tuned
-"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
+"""Exponent of the norm that adds a tile's matmuls and exponentials, for implementations without a fitted one."""
 ROUNDS = 3  # known
 """The last so many rounds over all slots are followed block by block."""
 

@@ -138,7 +138,7 @@ def plans(
 
 
 def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
-    """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
+    """Plans of ``listed`` that can be fastest: no earlier plan is as good or better in every quantity that the time grows with."""
     kept: list[TilePlan] = []
     for plan in listed:
         as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)

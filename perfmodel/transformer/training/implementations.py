@@ -79,7 +79,7 @@ def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     return found
 
 
-def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
+def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
     """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
 
     Counts are over all micro-batches that are on their way through it.

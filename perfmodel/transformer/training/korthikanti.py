@@ -2,7 +2,7 @@
 
 Source: Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5, Table 2, equations 1 to 6. s: sequence, b: micro-batch, h: hidden,
 a: heads, L: layers, t: tensor-parallel GPUs, p: pipeline stages, m: interleaved chunks, v: vocabulary. The MLP is 4 h wide and not gated.
-``activations.kept`` counts the tensors that a given model keeps; for a GPT the two agree up to the statistics of norms.
+``implementations.saved_tensors`` counts the tensors that a given model keeps; for a GPT the two agree up to the statistics of norms.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from perfmodel.transformer.training.implementations import (
     chunk_blocks,
     end_block,
     implementation_named,
-    kept,
+    saved_tensors,
 )
 from perfmodel.transformer.training.korthikanti import Literature, literature
 from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
@@ -185,7 +185,7 @@ def evaluate(training: TrainingConfig, device: Device, implementation: str = FUS
         implementation=made,
         parameters=total(training.model),
         peak=found,
-        kept=kept(training, found.stage, implementation),
+        kept=saved_tensors(training, found.stage, implementation),
         literature=literature(training),
         capacity=capacity,
         largest=None if capacity is None else largest_micro_batch(training, capacity, implementation),

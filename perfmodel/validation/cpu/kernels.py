@@ -81,7 +81,7 @@ def seen_keys(row: Any, n: Any, kv_len: Any, causal: Any) -> Any:
 
 @compiled
 def scaled(out: Any, x: Any, count: Any, factor: Any) -> None:
-    """``factor`` times ``count`` values. A loop of its own: array expressions do not compile beside ``prange``."""
+    """``factor`` times ``count`` values. A separate loop: array expressions do not compile beside ``prange``."""
     for j in range(count):
         out[j] = factor * x[j]
 

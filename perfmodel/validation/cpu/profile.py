@@ -97,7 +97,7 @@ def thread_clocks() -> list[int]:
 
 
 def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item: None) -> None:
-    """Visit every item, again and again, until all are done: a slow spell then touches all of them alike. ``keep`` hears of each visit."""
+    """Runs all items in turn until each is done, so that a slow spell of the machine affects all. ``keep`` is called after each run."""
     while waiting := [item for item in items if not item.done]:
         for item in waiting:
             item.visit()

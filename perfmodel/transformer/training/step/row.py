@@ -95,8 +95,8 @@ def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
     return stored(WEIGHTS, kind, elements, 8 * size)
 
 
-def again(op: Op) -> Op:
-    """``op`` run once more: executed, but not needed."""
+def recomputed(op: Op) -> Op:
+    """``op`` as recomputation: executed work, but no needed work and no compulsory traffic."""
     accesses = tuple(replace(access, compulsory=0) for access in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, flops=0, needed=Work(), accesses=accesses))
 
