@@ -1,7 +1,7 @@
-"""The verdict on one thing against another, the same for every command: by times where both are known, else by roofs, called that.
+"""The verdict on two alternatives, the same for every command: by times if both are known, else by roofs, and it says which.
 
-A kernel takes no less than its roof. So where the one it is held against is at its roof, its gain is at most the ratio of the two
-roofs, and how near each comes to its own decides what is left of it.
+A kernel takes at least the time of its roof. If the reference runs at its roof, the gain is therefore at most the ratio of the two roofs;
+how close each kernel comes to its roof decides the real gain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A question about attention as a user puts it, every field optional, and its way to an answer."""
+"""The options of a question about attention, all optional, and how they become a workload and an answer."""
 
 from __future__ import annotations
 

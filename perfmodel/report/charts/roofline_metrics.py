@@ -1,4 +1,4 @@
-"""What a point of a roofline says: its rates, its limiting roof, how far it is from it, in numbers and in sentences.
+"""A point of a roofline in numbers and sentences: its rates, its limiting roof, its distance from that.
 
 A soft roof is one that kernels pass, since it counts loads that one transfer may serve.
 """

@@ -1,6 +1,6 @@
-"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here.
+"""The training loops to choose from. Each is a recorder of the tensors that its operations save; a new one is added here.
 
-``LayerBlock``: forward and backward over what is recomputed together: a layer, a segment of layers, or an end of the model.
+``LayerBlock``: forward and backward of a unit of recomputation: a layer, a segment of layers, the embedding or the head.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
 
 
 def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
-    """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
+    """Tensors saved for backward on a GPU of pipeline stage ``stage``, in the order in which they are computed.
 
-    Counts are over all micro-batches that are on their way through it.
+    Counts include all micro-batches in flight.
     """
     shape, parallel = shape_of(training), training.parallel
     flight = in_flight(parallel, stage, training.micro_batches)

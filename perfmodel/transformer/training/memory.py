@@ -55,10 +55,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One GPU's part of the work on a micro-batch: ``chunks`` of parts, of which so many micro-batches are in ``flight``.
+    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers, by interleaved chunk; ``flight``: micro-batches in each.
 
-    ``held``: bytes that are there all the time, ``gradients`` those of gradients among them; ``stream``: of what passes between stages;
-    ``waiting``: those of a micro-batch from after the embedding until before its backward pass, besides what the tapes say.
+    ``held``: during the whole step; ``gradients``: the part of it for gradients. ``stream``: a tensor passed between stages.
+    ``waiting``: held by a micro-batch from its embedding to that operation's backward pass, beside tensors on the tapes.
     """
 
     state: State
@@ -152,9 +152,10 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """``kept``: on the fullest GPU, of all micro-batches in flight, ``stored`` of the peak in all. ``parameters``: of the whole model.
+    """``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
 
-    ``capacity``, ``largest``: of the device, and the most sequences at a time that fit it; None where the profile has no capacity.
+    ``parameters``: of the whole model. ``capacity``: bytes of the device; ``largest``: the most sequences in a micro-batch that fits;
+    None if the profile has no capacity.
     """
 
     training: TrainingConfig

@@ -33,9 +33,9 @@ MATMULS = ("torch-matmul", "cublas")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``shape``: its sizes on one GPU. ``forward``: the pass over all its tokens, with the part of a sequence that one GPU has.
+    """``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
 
-    ``eager``: one kernel per written operation, as the modules of huggingface/transformers run.
+    ``eager``: one kernel per operation in the Python code, as the modules of huggingface/transformers run.
     """
 
     shape: Shape

@@ -36,12 +36,12 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTime:
-    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: of adding its gradients to those before; ``handed_s``: to and from
-    the stages beside.
+    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
+    and from the neighbouring stages.
 
-    ``forward``, ``backward``: kernels of each pass, the second with the ``again_s`` of those that run again, and what of each resource
-    they and their exchanges take. ``passed``: exchanges by group that nothing hides. ``head_s``: the forward pass from the last norm
-    on, if it is here. ``hidden_s``: exchanges inside of the stage that run beside kernels.
+    ``forward``, ``backward``: kernels of each pass, with the use of each resource by kernels and exchanges; ``backward`` includes
+    recomputation, ``again_s``. ``passed``: exposed exchanges by group. ``head_s``: the forward pass from the last norm on, if it is on
+    this GPU. ``hidden_s``: exchanges within the stage that overlap with kernels.
     """
 
     forward: Window
