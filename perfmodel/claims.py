@@ -240,7 +240,7 @@ class Claim:
         return [value for value in named if isfunction(value)]
 
     def explain(self, check: Check) -> list[FormulaStep]:
-        """How the number of ``check`` comes about: its inputs, then its formula in symbols and in values."""
+        """The number of ``check`` explained: its inputs, then its formula in symbols and in values."""
         trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
         named = {name: given for name, given in self.inputs(check).items() if name in names_in(check.of)}
         result = evaluate(check.of, {name: trace.symbol(one.symbol, one.value, one.meaning, one.source) for name, one in named.items()})

@@ -30,7 +30,7 @@ class ValidationQuestion(Question):
     required: int | None = as_in(Common, "required")
 
     def check_together(self) -> None:
-        """UsageError for options of which one would be ignored."""
+        """UsageError for options that exclude each other, since one would be ignored."""
         from perfmodel.core.errors import UsageError
 
         given = list(self.given())

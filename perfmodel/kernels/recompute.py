@@ -117,7 +117,7 @@ def evaluate(w: Recompute, device: Device) -> RecomputeResult:
 
 
 def explain(result: RecomputeResult) -> list[FormulaStep]:
-    """How every number of ``result`` comes about."""
+    """The formula of every number of ``result``, as steps."""
     trace, w = Trace(), result.workload
     traced = Recompute(
         trace.symbol("S", w.size, "B of the tensor", "given"),

@@ -155,7 +155,7 @@ def every_values(n: Number, k: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Inputs of the strategies. ``checkpoints``: layers, from 0, whose outputs are kept; None where nobody named any.
+    """Inputs of the strategies. ``checkpoints``: layers, from 0, whose outputs are kept; None if none were named.
 
     ``every``: layers per segment; ``slots``: values stored at once, x_0 among them; ``memory``: bytes that everything may take.
     """

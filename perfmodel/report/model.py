@@ -24,7 +24,7 @@ from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, nativ
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Of what a time is made, in words."""
+"""Words for the kind of a time."""
 
 
 def report(found: ModelAnswer, *, explained: bool = False) -> Report:

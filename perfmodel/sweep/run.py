@@ -144,7 +144,7 @@ class Runner:
         return self._table
 
     def _block(self, number: int, slices: Slices) -> GridBlock:
-        """That at ``slices`` of part ``number``; its variants write their columns into the table, one after the other."""
+        """The block at ``slices`` of part ``number``; its variants write their columns into the table in turn."""
         if self._evaluator is None or self._evaluator[0] != number:  # the one before is let go: parts come one after another
             self._evaluator = number, Evaluator(self.grid, self.grid.parts[number])
         lengths = tuple(one.stop - one.start for one in slices)

@@ -175,7 +175,7 @@ def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) ->
 
 
 Known = TypeVar("Known")
-"""What a model knows of a case on a device before any parameter is: worked out once, however often a fit asks."""
+"""Data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
 MOST_KEPT = 8192
 """Cases per function; more than the records of all devices together."""
 

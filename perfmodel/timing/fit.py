@@ -20,7 +20,7 @@ SMALLEST = 1e-6
 
 
 def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:
-    """Where ``objective`` is least, as far as the method finds.
+    """The point of the least ``objective`` that the simplex method finds.
 
     >>> [round(x, 3) for x in simplex(lambda x: (x[0] - 1) ** 2 + (x[1] + 2) ** 2, [0.0, 0.0])]
     [1.0, -2.0]

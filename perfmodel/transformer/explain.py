@@ -137,7 +137,7 @@ def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
 
 
 def explain_cache(result: CacheResult) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
     n: Any = trace.symbol("n", w.n, "tokens of a sequence", "given")

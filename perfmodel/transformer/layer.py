@@ -47,7 +47,7 @@ class Operation:
     """One operation of a layer or of an end of the model.
 
     ``kind``: the method that handles it. ``name``: on autograd's tape; ``row``: name of its kernel, if different. ``reads``, ``writes``:
-    tensors; ``features``: of the result, per token. ``matrices``: multiplied with the same input. ``vectors``: number of learned biases and norm
+    tensors; ``features``: of the result, per token. ``matrices``: multiplied with the same input. ``vectors``: number of biases and norm
     weights. ``heads``: vectors per token that a norm normalizes. ``own``: with sequence parallelism, a GPU has the result of its own
     tokens only; ``gathers``: it gathers the tokens of all GPUs first, or scatters their partial sums last.
     """

@@ -17,7 +17,7 @@ from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
 
 PAPER = "Griewank & Walther 2000, Algorithm 799: revolve, ACM TOMS 26(1)"
 ONE_MORE_PASS = 2
-"""Runs of a layer for which slots are given where nobody says how many: at most one more than there have to be."""
+"""Most runs of a layer for the default number of slots: one more than without recomputation."""
 LARGEST_PROGRAM = 1_500_000
 """Splits that the dynamic program may weigh."""
 

@@ -26,7 +26,7 @@ On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. A
 OVERLAP = 3.0  # tuned
 """Exponent of the norm that adds a tile's matmuls and exponentials, for implementations without a fitted one."""
 ROUNDS = 3  # known
-"""The last so many rounds over all slots are followed block by block."""
+"""Last rounds over all slots that are simulated block by block."""
 
 
 @dataclass(frozen=True, slots=True)

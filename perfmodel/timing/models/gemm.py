@@ -235,7 +235,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, TilePlan]:
-    """Seconds of the fastest candidate, and what it is."""
+    """Seconds of the fastest candidate, and its plan."""
     work = _work(case, device)
     time = plan_seconds(work, {name: min(value, LARGEST) for name, value in parameters.items()})
     return min(((time(plan), plan) for plan in work.plans), key=lambda found: found[0])

@@ -30,7 +30,7 @@ REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
 
 A launch record has one of the two numbers, and does not say which."""
 SOFTMAX_REGISTERS = 32  # known
-"""Few enough for as many warps as a multiprocessor holds."""
+"""Registers per thread of the softmax kernel: few enough for a multiprocessor full of warps."""
 SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 """Most rows of a block, and shared memory that they share."""
 
