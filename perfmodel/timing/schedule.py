@@ -239,7 +239,7 @@ def lane_ends(tiles: Sequence[int], blocks: int, shares: SharedSlots) -> ByRatio
     return ByRatio(compute)
 
 
-def drain_time(found: LaneEnds, ratio: float, speeds: Sequence[float]) -> float:
+def drain_time(lanes: LaneEnds, ratio: float, speeds: Sequence[float]) -> float:
     """Time at which the last lane ends, in times of a tile alone; ``speeds`` as in ``SharedSlots``.
 
     >>> drain_time(frozenset([((1, 1), (1, 3))]), 1.0, (1.0, 0.5))
@@ -253,4 +253,4 @@ def drain_time(found: LaneEnds, ratio: float, speeds: Sequence[float]) -> float:
             now, clock = now + (end - clock) / speed, end
         return now
 
-    return max(map(end_of, found))
+    return max(map(end_of, lanes))
