@@ -24,7 +24,7 @@ from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, nativ
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Of what a time is made, in words."""
+"""Words for the kind of a time."""
 
 
 def report(found: ModelAnswer, *, explained: bool = False) -> Report:
@@ -48,7 +48,7 @@ def report(found: ModelAnswer, *, explained: bool = False) -> Report:
 
 
 def gpus_of(r: Request) -> str:
-    """The device, with how many of it."""
+    """The device and the number of GPUs."""
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 

@@ -18,7 +18,7 @@ MOST_TICKS = 14
 CROSSED = 6
 """A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
-"""Of the picture's width: longer names go to a legend."""
+"""Share of the picture's width; longer names go to a legend."""
 STRUCK = 3
 """A label that a mark's line strikes is as bad as one over that many other shapes."""
 AWAY = (2.0, 8.0, 16.0, 26.0, 38.0, 52.0, 70.0, 90.0, 115.0, 145.0)
