@@ -94,7 +94,7 @@ class ExplainedPicture(Pictured, _Explaining):
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """A Typer application in the house's settings: plain help, no completion options of its own."""
+    """A Typer application with this project's settings: plain help, no completion options."""
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **settings)
 
 
@@ -208,7 +208,7 @@ class Command(TyperCommand):
         formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The options, with what there is to choose from."""
+        """The options, with their allowed values."""
         for param in self.params:
             param.help = spelled_out(getattr(param, "help", None) or "")  # type: ignore[attr-defined]
         super().format_options(ctx, formatter)
@@ -241,7 +241,7 @@ class Command(TyperCommand):
 
 
 def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:
-    """``help`` of an option with the names of what there is, for which ``shown`` holds, in place of words such as {algorithms}."""
+    """``help`` with placeholders such as {algorithms} replaced by the available names for which ``shown`` holds."""
     found = re.search(r"\{(algorithms|formats|pictured)\}", help)
     if found is None:
         return help

@@ -23,7 +23,7 @@ from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Of what a time is made, in words."""
+"""Words for the kind of a time."""
 
 
 def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -55,7 +55,7 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
 
 
 def gpus_of(r: Request) -> str:
-    """The device, with how many of it."""
+    """The device and the number of GPUs."""
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
