@@ -385,6 +385,13 @@ def test_tiles_of_head_dim_128_where_sram_is_small(name: str, causal: bool, edge
     assert (tile.br, tile.bc) == edges
 
 
+def test_the_widest_head_of_flash_attention_2_has_256_dims() -> None:
+    """run_mha_fwd_hdim256: 64 x 64 where 128 x 64 does not fit, and no kernel beyond."""
+    found = [fa2_tile(attention(4096, d), find_device("nvidia-l40s"), 99 << 10, FORWARD) for d in (256, 257)]
+    assert found[0] is not None and found[1] is None
+    assert (found[0].br, found[0].bc, found[0].head_dim) == (64, 64, 256)
+
+
 def test_layers_that_are_all_experts_need_no_width_of_another() -> None:
     """Llama 4 without intermediate_size_mlp: of 2 layers each has experts, unless every second one alone does."""
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100}
