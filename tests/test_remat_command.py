@@ -73,7 +73,7 @@ def test_charts_fit_a_terminal(run, monkeypatch, line, width):
     from perfmodel.commands import _command
     from perfmodel.report.terminal import render
 
-    monkeypatch.setattr(_command, "_as_text", lambda report, as_json: render(report, width, color=False))
+    monkeypatch.setattr(_command, "as_text", lambda report, as_json, full: render(report, width, color=False))
     lines = run(line).out.splitlines()
     assert max(map(len, lines)) <= width
     drawn = [text for text in lines if "█" in text]

@@ -16,7 +16,7 @@ from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul import explain as explain_matmul
 from perfmodel.kernels.matmul import minimum_elements
-from perfmodel.report.attention import left_out
+from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint

@@ -147,7 +147,7 @@ def _tables(report: Report) -> str:
 
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
-    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
+    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.reasons, *report.notes])
     parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
     return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'

@@ -23,8 +23,8 @@ def render(report: Report) -> str:
     blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
-    if report.notes:
-        blocks.append("\n".join(f"- {_line(note)}" for note in report.notes))
+    if report.reasons or report.notes:
+        blocks.append("\n".join(f"- {_line(note)}" for note in [*report.reasons, *report.notes]))
     blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
 

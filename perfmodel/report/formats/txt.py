@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfmodel.report import made_by
+from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import Meter, Report, Table, on_screen
 from perfmodel.report.formats import tables
 
-BAR = 30
+BAR = 20
 """Characters of a full bar."""
 
 
@@ -15,7 +17,7 @@ def render(report: Report, full: bool = True) -> str:
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *_aligned(table)]
-    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
+    notes = [*printed_notes(report), *made_by.lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -33,12 +35,9 @@ def printed_notes(report: Report) -> list[str]:
 def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> list[str]:
     """A bar per resource, of at most ``bar`` characters, with its share and its rate; the one that limits is marked."""
     widest = max(len(meter.name) for meter in meters)
-    rates = [meter.detail if details else "" for meter in meters]
-    room = max(map(len, rates))
-    return [
-        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {rate:<{room}}{'  limits' * meter.limits}".rstrip()
-        for meter, rate in zip(meters, rates, strict=True)
-    ]
+    shares = [f"{_bar(float(meter.share), bar)} {percent(float(meter.share)):>4}" for meter in meters]
+    ends = [f"  {meter.detail}" * bool(meter.detail and details) + "  < limits" * meter.limits for meter in meters]
+    return [f"{meter.name:<{widest}}  {share}{end}" for meter, share, end in zip(meters, shares, ends, strict=True)]
 
 
 def _bar(share: float, width: int) -> str:
@@ -51,7 +50,7 @@ def left_out(report: Report) -> str:
     shown, every = on_screen(report), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
     notes = len(printed_notes(report))
-    parts = [f"{rows} rows"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
+    parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 

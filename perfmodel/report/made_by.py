@@ -1,0 +1,59 @@
+"""How to make a report again: the command line, the version, and every device profile that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from perfmodel import __version__
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.report.document import ProfileUse, Provenance, Report
+
+
+def made_by(report: Report, command: str, devices: Iterable[str]) -> Report:
+    """``report`` with its provenance, if it has none yet. ``devices``: as asked for, by name or by the path of a profile."""
+    if report.provenance is not None:
+        return report
+    found: dict[str, ProfileUse] = {}
+    for name in [*devices, *_devices(report)]:
+        use = _use(name)
+        if use is not None:
+            found.setdefault(use.id, use)
+    return replace(report, provenance=Provenance(command, __version__, list(found.values())))
+
+
+def _devices(report: Report) -> list[str]:
+    """Ids of the devices that a report names."""
+    named = [report.data.get(key) for key in ("hardware", "device")]
+    return [one["id"] for one in named if isinstance(one, dict) and "id" in one] + [chart.device for chart in report.rooflines]
+
+
+def _use(name: str) -> ProfileUse | None:
+    """The profile that ``name`` means; None if it means none."""
+    from perfmodel.catalog import find_device
+    from perfmodel.report.roofline_chart import profile_use
+
+    try:
+        return profile_use(find_device(name), Path(name) if name.endswith((".yaml", ".yml")) else None)
+    except PerfmodelError:
+        return None
+
+
+def lines(known: Provenance | None) -> list[str]:
+    """Provenance in words, a line for the command and one for each profile and input.
+
+    >>> lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
+    ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
+    """
+    if known is None:
+        return []
+    command = f"perfmodel {known.version}" + (f": {known.command}" if known.command else "")
+    profiles = [
+        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles
+    ]
+    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in known.inputs.items())]
+
+
+def _hash(digest: str) -> str:
+    return f", SHA-256 {digest[:12]}" if digest else ""
