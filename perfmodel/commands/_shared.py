@@ -83,7 +83,7 @@ def based(report: Report, baseline: str | None) -> Report:
     if baseline is None:
         return report
     from perfmodel.report.document import read_report
-    from perfmodel.study.schema import with_base
+    from perfmodel.study.document import with_base
 
     path = Path(baseline)
     return with_base(report, read_report(path), path.stem)

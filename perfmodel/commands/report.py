@@ -35,7 +35,7 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
 
         found = read_report(Path(asked.study))
     else:
-        from perfmodel.study.schema import build
+        from perfmodel.study.document import build
 
         found = build(read_study(asked.study), command_line("report", asked.study, baseline=asked.baseline))
     to.emit(based(found, asked.baseline))

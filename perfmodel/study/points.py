@@ -20,6 +20,7 @@ from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
@@ -30,7 +31,6 @@ from perfmodel.timing.select_kernel import check_implementation, predictions, se
 from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
-NO_ROOM = "CANNOT RUN: it does not fit the memory"
 
 
 @dataclass(frozen=True, slots=True)

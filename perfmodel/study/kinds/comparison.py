@@ -11,9 +11,10 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_point, summary, tables
+from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, figures, summary, tables
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
+from perfmodel.report.saved_metrics import of_point
 from perfmodel.study.points import asked, too_large
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
@@ -35,9 +36,18 @@ class ComparisonSection(Options):
         made = operands(self.between, self.workloads, self.device, scope)
         found = changes(made.before.metrics, made.after.metrics, self.threshold)
         names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
-        first, *others = summary(found, *names, self.threshold, (made.before.metrics, made.after.metrics))
-        sentences = [f"{self.title}: {first}" if self.title else first, *others, *made.warnings]
-        return SectionResult(sentences, [made.chart] if made.chart else [], tables(title, found, *names), made.notes)
+        every = (made.before.metrics, made.after.metrics)
+        (first, *others), (short, *more) = (say(found, *names, self.threshold, every) for say in (summary, answers))
+        head = f"{self.title}: " * bool(self.title)
+        return SectionResult(
+            [head + first, *others, *made.warnings],
+            [made.chart] if made.chart else [],
+            tables(title, found, *names),
+            made.notes,
+            answers=[head + short, *more],
+            brief=brief(found, *names),
+            figures=figures(found),
+        )
 
 
 @dataclass(frozen=True, slots=True)
