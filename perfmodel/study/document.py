@@ -14,7 +14,7 @@ from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.format_number import as_text
 from perfmodel.report.charts.schema import Chart, Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
-from perfmodel.report.document import Figure, Formula, Provenance, Report, Table
+from perfmodel.report.document import DataTable, Figure, Formula, Provenance, Report, Table
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
 from perfmodel.study.schema import Scope, SectionResult, StudyFile, kind_names, together
@@ -44,7 +44,8 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
 def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
     whole = together(parts)
-    said = in_turn([part.answers or part.verdict for part in parts])
+    others, points = ([part.answers or part.verdict for part in parts if _only_points(part) is only] for only in (False, True))
+    said = [*in_turn(others), *in_turn(points)]
     verdict = said[:SENTENCES]
     reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *first_of_each(parts)]) if sentence not in verdict]
     once: dict[tuple[str, str], Formula] = {}
@@ -67,6 +68,10 @@ def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: st
     )
 
 
+def _only_points(part: SectionResult) -> bool:
+    return bool(part.charts) and all(isinstance(chart, Roofline) for chart in part.charts)
+
+
 def in_turn(lists: Sequence[Sequence[str]]) -> list[str]:
     """The first of each list, then the second of each, and so on.
 
@@ -86,9 +91,17 @@ def _brief(parts: Sequence[SectionResult]) -> list[Table]:
     """The table of a screen: that of the first section, points of its rooflines, or its first table."""
     for part in parts:
         points = roofline_answer.table([chart for chart in part.charts if isinstance(chart, Roofline)])
-        if found := part.brief or points or [as_text(table) for table in part.data_tables]:
+        if found := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
             return found[:1]
     return []
+
+
+def _without_ends(table: DataTable) -> DataTable:
+    """``table`` without intervals, which take a line each on a narrow screen."""
+    ends = {key for column in table.columns for key in (column.low, column.high)}
+    kept = [place for place, column in enumerate(table.columns) if column.key not in ends]
+    columns = [replace(table.columns[place], low="", high="") for place in kept]
+    return DataTable(table.title, columns, [[row[place] for place in kept] for row in table.rows])
 
 
 def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Figure]:
