@@ -26,9 +26,7 @@ class StudyQuestion(Question):
     """Which study to build, and a saved report to compare it with."""
 
     study: str | None = argument("STUDY", "A shipped study, a study's .yaml, or a saved report's .json.", None)
-    attention: list[str] | None = option(
-        "A study of attention: 'n=1024:65536:x2 d=64 heads=16 batch=8', at most one size swept. Repeatable."
-    )
+    attention: list[str] | None = option("A study of attention: 'n=1024:65536:x2 d=64 heads=16', one size swept or none. Repeatable.")
     matmul: list[str] | None = option("The same of a matmul: 'm=64:8192:x2 n=4096 k=4096', or 8192x128x8192. Repeatable.")
     model: list[str] | None = option("The same of a phase of a model: 'llama-3-8b decode batch=1:64:x2 kv_len=2048'. Repeatable.")
     hardware: list[str] | None = option(f"Device: id, words of one, or a path. Repeatable. [default: {DEFAULT_DEVICE}]", reader=_ASKED)
@@ -43,7 +41,7 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
     """A study in one document: verdict, rooflines, sweeps and tables, in every format.
 
     A saved report is rendered again without computing. Example: perfmodel report standard-vs-flash -o report.html -o report.md
-    Or: perfmodel report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100-sxm --hardware h200
+    Or: perfmodel report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200
     """
     from perfmodel.core.errors import UsageError
 

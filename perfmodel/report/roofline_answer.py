@@ -37,7 +37,9 @@ def answers(charts: Sequence[Roofline]) -> list[str]:
     if not shares:
         return [f"{len(found)} points; no time of theirs is known."]
     ordered = sorted(shares.values())
-    ends = f"{percent(ordered[0])} to {percent(ordered[-1])} of their roofs, {percent(quantile(ordered, 0.5))} in the median"
+    least, most = percent(ordered[0]), percent(ordered[-1])
+    median = f", {percent(quantile(ordered, 0.5))} in the median"
+    ends = f"{least} of their roofs" if least == most else f"{least} to {most} of their roofs{median}"
     farthest = min((one for one in found if id(one[1]) in shares), key=lambda one: shares[id(one[1])])
     return [f"{len(shares)} points reach {ends}{_above(found)}.", f"Farthest: {answer_of(farthest[1], farthest[0].device_name * several)}."]
 

@@ -51,7 +51,7 @@ def section_of(kind: str) -> dict[str, Any]:
     """The schema of a kind of section, those of its parts under ``$defs``."""
     section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").SECTION
     raw = TypeAdapter(section).json_schema(ref_template=_REF)
-    known = {one.__name__: one for one in [AttentionQuestion, *_under(Options)]}
+    known: dict[str, type[Any]] = {one.__name__: one for one in (AttentionQuestion, *_under(Options))}
     parts = {name: _described(part, known.get(name)) for name, part in raw.pop("$defs", {}).items()}
     made = _described(raw, section)
     properties = {"kind": {"const": kind}, **made["properties"]}
@@ -70,13 +70,13 @@ def _said(of: type[Any]) -> str:
 
 def _described(part: dict[str, Any], of: type[Any] | None) -> dict[str, Any]:
     """``part`` with the names and the help of options, without titles and what stands for nothing given."""
-    known = {} if of is None else {one.name: one.metadata.get("option") for one in fields(of)}
+    known: dict[str, Any] = {} if of is None else {one.name: one.metadata.get("option") for one in fields(of)}
     written = {field: name for name, field in getattr(of, "OPTION_NAMES", {}).items()}
     properties = {}
     for name, one in part.get("properties", {}).items():
         if name == ON_DEVICES and known.get(name) is not None:
             continue
-        help = {"description": known[name].help} if known.get(name) else {}
+        help = {"description": known[name].help} if known.get(name) is not None else {}
         properties[written.get(name, name)] = {**_plain(one), **help}
     said = {"description": _said(of)} if of is not None else {}
     return {**{key: value for key, value in part.items() if key != "title"}, **said, "properties": properties}

@@ -22,6 +22,7 @@ from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
+from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import Case
@@ -58,6 +59,12 @@ def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     """Everything that ``w`` asks for on ``device``: one entry per algorithm of an attention, else one."""
     found = {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind](w, device, scope)
     return [_flagged(one) if too_large(one, device) else one for one in found]
+
+
+def with_dtypes(found: Sequence[WorkloadAnswer]) -> list[WorkloadAnswer]:
+    """``found``, each named with its number format where they are of several."""
+    names = name_dtypes([one.point for one in found])
+    return [replace(one, point=named) for one, named in zip(found, names, strict=True)]
 
 
 def asked(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:

@@ -15,7 +15,7 @@ from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes,
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
-from perfmodel.study.points import asked, too_large
+from perfmodel.study.points import WorkloadAnswer, asked, too_large, with_dtypes
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
@@ -81,19 +81,20 @@ class _Points:
     @classmethod
     def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope) -> _Points:
         """Those of ``workloads``."""
-        made = cls()
+        made, answers = cls(), list[WorkloadAnswer]()
         for w in workloads:
             try:
                 found = asked(w, device, scope)
             except UnavailableError as error:
                 made.missing.append(f"{error.message}.")
                 continue
-            for one in found:
-                made.points.append(one.point)
-                made.missing += one.missing
-                made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
-                words = too_large(one, device)
-                made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
+            answers += found
+        for one in with_dtypes(answers):
+            made.points.append(one.point)
+            made.missing += one.missing
+            made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
+            words = too_large(one, device)
+            made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
         return made
 
 

@@ -17,7 +17,8 @@ from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, multicasts, point_of_row, roofline, verdict_on, with_shares
-from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, asked, too_large
+from perfmodel.report.roofline_chart import with_dtypes as with_formats
+from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, asked, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
@@ -80,11 +81,13 @@ class RooflineSection(Options):
         return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], answers=said)
 
     def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
-        found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
+        pairs = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
+        named = with_dtypes([answer for _, answer in pairs])
+        found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
-        every = scope.numbered([*points, *measured, *counted])
+        every = scope.numbered([*points, *_named_apart(measured, points), *counted])
         title = f"{self.title}: {device.name}" if self.title and several else self.title
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
@@ -117,6 +120,11 @@ class RooflineSection(Options):
         if not points:
             raise UsageError(f"{self.ncu.file}: none of its {len(kernels)} kernels has a duration", advice(kernels)[0])
         return points, advice(kernels)
+
+
+def _named_apart(measured: Sequence[RooflinePoint], others: Sequence[RooflinePoint]) -> list[RooflinePoint]:
+    """Measured points, named with their format where they or the ``others`` are of several."""
+    return with_formats([*others, *measured])[len(others) :]
 
 
 def _workload_points(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
