@@ -51,7 +51,8 @@ def section_of(kind: str) -> dict[str, Any]:
     """The schema of a kind of section, those of its parts under ``$defs``."""
     section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").SECTION
     raw = TypeAdapter(section).json_schema(ref_template=_REF)
-    known: dict[str, type[Any]] = {one.__name__: one for one in (AttentionQuestion, *_under(Options))}
+    classes: list[type[Any]] = [AttentionQuestion, *_under(Options)]
+    known = {one.__name__: one for one in classes}
     parts = {name: _described(part, known.get(name)) for name, part in raw.pop("$defs", {}).items()}
     made = _described(raw, section)
     properties = {"kind": {"const": kind}, **made["properties"]}

@@ -87,7 +87,7 @@ class RooflineSection(Options):
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
-        every = scope.numbered([*points, *_named_apart(measured, points), *counted])
+        every = scope.numbered([*points, *with_formats(measured), *counted])
         title = f"{self.title}: {device.name}" if self.title and several else self.title
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
@@ -107,9 +107,8 @@ class RooflineSection(Options):
         if several or len(self.workloads) > 1 or (len(found) < len(chart.points) and not models):
             return replace(made, answers=answers, figures=figures)
         last = found[-1].point
-        return replace(
-            made, answers=answers, figures=figures, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)]
-        )
+        made = replace(made, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)])
+        return replace(made, answers=answers, figures=figures)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and what their file lacks."""
@@ -120,11 +119,6 @@ class RooflineSection(Options):
         if not points:
             raise UsageError(f"{self.ncu.file}: none of its {len(kernels)} kernels has a duration", advice(kernels)[0])
         return points, advice(kernels)
-
-
-def _named_apart(measured: Sequence[RooflinePoint], others: Sequence[RooflinePoint]) -> list[RooflinePoint]:
-    """Measured points, named with their format where they or the ``others`` are of several."""
-    return with_formats([*others, *measured])[len(others) :]
 
 
 def _workload_points(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
