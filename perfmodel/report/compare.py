@@ -196,9 +196,10 @@ def brief(found: Sequence[Change], before: str, after: str) -> list[Table]:
     order = {SLOWER: 0, FASTER: 1, MORE: 2, LESS: 2, SAME: 3}
     chosen = sorted(found, key=lambda one: (order[one.word], one.kind, one.gain if one.word == SLOWER else -one.gain))[:ROWS_ON_SCREEN]
     sides = [[_brief_cell(side) for side in (one.after, one.before)] for one in chosen]
-    heads = ([f"{one.before.label}, {one.before.key}", _changed(one)] for one in chosen)
+    several = len({one.before.key for one in chosen}) > 1
+    heads = ([f"{one.before.label}{f', {one.before.key}' * several}", _changed(one)] for one in chosen)
     rows = [[*head, *cells] for head, cells in zip(heads, sides, strict=True)]
-    return [Table("", ["", "change", after, before], rows, "lrrr")] if rows else []
+    return [Table("", ["number", "change", after, before], rows, "lrrr")] if rows else []
 
 
 def _changed(one: Change) -> str:

@@ -12,8 +12,6 @@ from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
 from perfmodel.validation.statistics import quantile
 
-FEW = 6
-"""Points up to which a screen shows their rates."""
 EACH = 3
 """Up to this many points have a sentence of their own."""
 NAMED = 2
@@ -55,7 +53,7 @@ def answer_of(point: RooflinePoint, device: str = "") -> str:
 
     >>> known = RooflinePoint(1, "flash2", 4e12, {"dram": 10**9}, "fp16", roofline_s=4e-3, predicted=Interval(8e-3), terms={"tensor": 4e-3})
     >>> answer_of(known)
-    'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its roof, the tensor unit'
+    'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'
     """
     name = f"{point.name}, {device}" if device else point.name
     if time_s(point) is None:
@@ -83,10 +81,10 @@ def _near(point: RooflinePoint) -> str:
     if share is None or limit is None:
         return ""
     if launch_bound(point):
-        return f"most of it the launch: {percent(share)} of its roof"
+        return f"most of it the launch ({percent(share)} of its roof)"
     wrong = "ABOVE ITS ROOF, " * bool(flag(point))
     room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
-    return f"{wrong}{percent(share)} of its roof, {roof_of(point)}{room}"
+    return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{' (soft)' * soft_bound(point)}{room}"
 
 
 def roof_of(point: RooflinePoint) -> str:
@@ -102,14 +100,13 @@ def table(charts: Sequence[Roofline]) -> list[Table]:
     if len(found) > SCREEN_ROWS:
         found = sorted(found, key=lambda one: (-(one[1].share or 0), share_of_roof(one[1]) or 0))
     rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in found]
-    columns = ["", "time", "of roof", "bound", "of time", "rate"]
-    kept = [place for place in range(6) if place < 4 or (any(point.share for _, point in found) if place == 4 else len(found) <= FEW)]
-    shown = [[row[place] for place in kept] for row in rows]
-    return [Table("", [columns[place] for place in kept], shown, "".join("lrrlrr"[place] for place in kept))] if rows else []
+    columns = ["workload", "time", "of roof", "bound", "of time"]
+    kept = 5 if any(point.share for _, point in found) else 4
+    return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])] if rows else []
 
 
 def _cells(point: RooflinePoint) -> list[str]:
-    """Time, share of the roof, what it is of, share of the time, rate."""
+    """Time, share of the roof, what it is of, share of the time."""
     spent, share = time_s(point), share_of_roof(point)
     time = format_time(spent, 3) if spent is not None else ABSENT
     return [
@@ -117,7 +114,6 @@ def _cells(point: RooflinePoint) -> list[str]:
         ABSENT if share is None else percent(share) + " !" * bool(flag(point)),
         SHORT.get(bound(point) or "", ABSENT),
         ABSENT if point.share is None else percent(point.share),
-        _rate(point) or ABSENT,
     ]
 
 

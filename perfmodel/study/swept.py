@@ -182,23 +182,23 @@ def too_large(swept: SweptSeries, over: str) -> str:
 
 def table(every: Sequence[SweptSeries], over: str) -> Table:
     """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
-    values, several = sorted({value for swept in every for value in swept.found}), len({swept.device.id for swept in every}) > 1
+    values, names = sorted({value for swept in every for value in swept.found}), short_names([swept.device for swept in every])
     if len(values) > SCREEN_ROWS:
         values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
-    heads = [swept.name + f" {short_name(swept.device)}" * several + ", roof" * (not swept.predicted) for swept in every]
+    heads = [swept.name + f" {names[swept.device.id]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
     rows = [[f"{value:,}", *(_time(swept, value) for swept in every)] for value in values]
     return Table("predicted time", [over, *heads], rows, "r" * (1 + len(every)))
 
 
-def short_name(device: Device) -> str:
-    """What the head of a column has room for.
+def short_names(devices: Sequence[Device]) -> dict[str, str]:
+    """By id, what a line has room for: the word after the vendor where it tells them apart, else the full name.
 
     >>> from perfmodel.catalog import find_device
-    >>> short_name(find_device("h200")), short_name(find_device("a100-sxm-80gb"))
-    ('H200', 'A100')
+    >>> short_names([find_device("h200"), find_device("a100-sxm-80gb")])
+    {'nvidia-h200-sxm': 'H200', 'nvidia-a100-sxm-80gb': 'A100'}
     """
-    words = device.name.removeprefix(device.vendor).split()
-    return words[0] if words else device.id
+    words = {device.id: (device.name.removeprefix(device.vendor).split() or [device.name])[0] for device in devices}
+    return words if len(set(words.values())) == len(words) else {device.id: device.name for device in devices}
 
 
 def _time(swept: SweptSeries, value: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -16,7 +16,7 @@ from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Figure, Value
 from perfmodel.study.points import WorkloadAnswer, answers
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
-from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, table, too_large
+from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, short_names, table, too_large
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
@@ -73,8 +73,9 @@ class SweepSection(Options):
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
         verdict, marks, short = list[str](), list[Mark](), SectionResult()
+        names = short_names([own[0].device for own in by_device])
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
-            verdict += self._compared(own, scope, several, marks, short)
+            verdict += self._compared(own, scope, names, marks, short)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
         made = SectionResult(verdict, [*charts], [self._table(every, several)], notes)
@@ -98,13 +99,17 @@ class SweepSection(Options):
             swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
-    def _compared(self, own: Sequence[SweptSeries], scope: Scope, several: bool, marks: list[Mark], short: SectionResult) -> list[str]:
+    def _compared(
+        self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: SectionResult
+    ) -> list[str]:
         """Sentences on every other series of a device against the first one; where they turn goes to ``marks``, the rest to ``short``."""
         first, *others = own
-        device = first.device
-        head, where = on(device, several, self.title), f" ({device.name})" if several else ""
+        device, several = first.device, len(names) > 1
+        head, where = on(device, several, self.title), f" ({names[device.id]})" if several else ""
+        brief = ", ".join([self.title] * bool(self.title) + [names[device.id]] * several)
+        lead = f"{brief}: " * bool(brief)
         sentences = [] if others else [alone(first, self.over)]
-        short.answers.extend(f"{head}{said}" for said in sentences)
+        short.answers.extend(f"{lead}{said}" for said in sentences)
         short.figures.extend([] if others else _ends(first, self.over, where))
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
@@ -112,10 +117,11 @@ class SweepSection(Options):
                 continue
             turns = pair.turns()
             sentences.append(pair.sentence(turns))
-            short.answers.append(f"{head}{pair.answer(turns)}.")
+            short.answers.append(f"{lead}{pair.answer(turns)}.")
             short.figures.extend(_figures(pair, where))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
+        marks += [mark for swept in own if (mark := _no_room(swept, where))]
         return [head + words for words in [*sentences, *filter(None, (too_large(swept, self.over) for swept in own))]]
 
     def _chart(self, show: str, every: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
@@ -139,6 +145,12 @@ class SweepSection(Options):
             for value, one in swept.found.items()
         ]
         return DataTable(self.title or f"{self.workload.kind} over {self.over}", [*head, *(column for column, _ in COLUMNS)], rows)
+
+
+def _no_room(swept: SweptSeries, where: str) -> Mark | None:
+    """Where it does not fit the memory any more."""
+    at = next((value for value, one in swept.found.items() if one.fits is False), None)
+    return None if at is None else Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.found[at]))
 
 
 def _figures(pair: Pairwise, where: str) -> list[Figure]:
