@@ -32,6 +32,7 @@ from perfmodel.sweep.base import (
     count,
     device_named,
     fallbacks,
+    fits,
 )
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
@@ -152,13 +153,15 @@ MODEL = SweepWorkload(
         SweepColumn("ttft_s", "s", "time to the first token", of=lambda a: a.ttft_s),
         SweepColumn("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
         SweepColumn("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
-        SweepColumn("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
+        SweepColumn(
+            "mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu, more=True
+        ),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
         count("kv_cache_bytes", "B", "KV cache on it", of=lambda a: a.memory.kv_cache),
         count("activations_bytes", "B", "activations on it", of=lambda a: a.memory.activations),
         count("memory_bytes", "B", "all of it", of=lambda a: a.memory.total),
-        count(FITS, "", _FITS, of=lambda a: a.memory.fits),
-        count("max_batch", "sequences", "sequences that fit", of=lambda a: a.memory.max_batch),
+        count(FITS, "", _FITS, of=lambda a: a.memory.fits, more=True),
+        count("max_batch", "sequences", "sequences that fit", of=lambda a: a.memory.max_batch, more=True),
     ),
     variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
@@ -199,6 +202,7 @@ class CacheVariant(SweepVariant):
             "unused_block_bytes": size - batch_bytes(spec, n, batch, replace(form, block_size=1)),
             "weights_bytes": self.weights,
             "memory_bytes": size + self.weights + self.probe.reserve,
+            FITS: fits(size + self.weights + self.probe.reserve, self.device),
             "room_bytes": unknown if self.room is None else self.room,
             "max_batch": unknown if self.room is None else largest_batch(self.room, spec, n, form),
         }
@@ -249,12 +253,13 @@ KV_CACHE = SweepWorkload(
         count("unused_block_bytes", "B", "of its pages that hold no token"),
         count("weights_bytes", "B", "weights"),
         count("memory_bytes", "B", "weights, cache and reserve"),
-        count("room_bytes", "B", "what weights and reserve leave of the device's memory"),
-        count("max_batch", "sequences", "sequences whose cache fits"),
-        count("max_context", "tokens", "tokens to which every sequence can grow", pointwise=True),
+        count("room_bytes", "B", "what weights and reserve leave of the device's memory", more=True),
+        count("max_batch", "sequences", "sequences whose cache fits", more=True),
+        count("max_context", "tokens", "tokens to which every sequence can grow", pointwise=True, more=True),
+        count(FITS, "", "1 if all of it fits the memory, 0 if not", more=True),
     ),
     variant=_cache_variant,
-    shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),
+    shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch", FITS),
     objective="memory_bytes",
     words={"memory": "memory_bytes", "io": "cache_bytes"},
     always=("model", "hardware", "n", "batch"),
