@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from perfmodel.commands._command import Pictured, command
+from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import based, command_line
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
@@ -69,7 +70,8 @@ def _asked(asked: StudyQuestion) -> Report:
     scope = Scope()
     texts = {kind: getattr(asked, kind) or [] for kind in _WORKLOADS}
     raw = study_of(texts, asked.hardware or [DEFAULT_DEVICE], asked.implementation, scope)
-    found = report_of(raw, scope, command_line("report", **asked.given()))
+    with ProgressBar() as bar:
+        found = report_of(raw, scope, command_line("report", **asked.given()), bar.done)
     if asked.save_study is not None:
         _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{yaml_text({'study': raw})}")
     return found
@@ -92,7 +94,8 @@ def _named(asked: StudyQuestion) -> Report:
     from perfmodel.study.document import build
 
     study = read_study(asked.study)
-    found = build(study, command_line("report", asked.study, baseline=asked.baseline))
+    with ProgressBar() as bar:
+        found = build(study, command_line("report", asked.study, baseline=asked.baseline), done=bar.done)
     if asked.save_study is not None:
         _save(asked.save_study, study.path.read_text(encoding="utf-8"))
     return found

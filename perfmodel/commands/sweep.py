@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app
-from perfmodel.commands._shared import SweepProgress
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
 
@@ -77,12 +77,11 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     budget = memory_bytes(asked.memory)
     progress = SweepProgress()
     try:
-        with _terminated_is_interrupted():
+        with _terminated_is_interrupted(), progress:
             result = run_sweep(study, rows, budget, progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
-    progress.done()
     _show(result, rows, shown)
 
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from perfmodel.core.errors import UsageError
 from perfmodel.report.document import Report
-from perfmodel.study.document import joined
+from perfmodel.study.document import Done, joined
 from perfmodel.study.schema import Scope, Study
 from perfmodel.study.workloads import Workload, workload_of
 from perfmodel.sweep.base import SweepInput
@@ -103,9 +103,12 @@ def _listed(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def report_of(raw: dict[str, Any], scope: Scope, command: str) -> Report:
+def report_of(raw: dict[str, Any], scope: Scope, command: str, done: Done = lambda share: None) -> Report:
     """The report of a study that no file holds."""
     study = TypeAdapter(Study).validate_python(raw)
-    parts = [section.build(scope) for section in study.sections]
+    parts = []
+    for place, section in enumerate(study.sections, 1):
+        parts.append(section.build(scope))
+        done(place / len(study.sections))
     made = joined(study.title, parts, scope, command)
     return replace(made, notes=[*made.notes, *(study.notes or [])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
@@ -24,7 +24,11 @@ SENTENCES = 3
 FIGURES = 5
 
 
-def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Report:
+Done = Callable[[float], None]
+"""Hears what share of the work is done."""
+
+
+def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None) -> Report:
     """The report of a study; ``kinds``: of these sections only. DataError names file and line of a section that cannot be computed."""
     if not file.study.sections:
         raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
@@ -38,6 +42,7 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
             parts.append(section.build(scope))
         except PerfmodelError as error:
             raise file.placed(place, error) from None
+        done((place + 1) / len(file.study.sections))
     return joined(file.study.title, parts, scope, command, file.study.notes or [])
 
 
