@@ -68,7 +68,7 @@ class Destination(Question):
 class Pictured(Destination):
     """Of a report with charts: .svg and .png are written from them."""
 
-    OFFERS = ("charts",)
+    OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
     output: list[str] | None = option("Write to FILE: {pictured}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
 
