@@ -26,6 +26,9 @@ _HELP = """Analytical performance model for attention and transformers on accele
 
 Start with: perfmodel attention --n 4096 --d 64
 
+Numbers as you type them: 8k is 8000, 8Ki 8192, 1e6; sizes 80GB, 163KiB;
+formats FP16, half, bfloat16. Docs: docs/glossary.md, docs/tour.md
+
 Completion (bash, zsh, fish): eval "$(perfmodel --show-completion bash)" """
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.core.errors import UsageError, cut, visible_lines
+from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option
+from perfmodel.core.units import parse_number
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -261,7 +262,17 @@ class _Conversion:
         try:
             return self.annotation(value)
         except ValueError:
-            raise typer.BadParameter(f"{value[:40]!r} is not {_WORDS[self.annotation]}", ctx=ctx, param=param) from None
+            return self._as_written(value, param, ctx)
+
+    def _as_written(self, text: str, param: Any, ctx: Any) -> int | float:
+        """A number as people write it: 8k, 8Ki, 1e6."""
+        try:
+            number = parse_number(text)
+        except DataError as error:
+            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[self.annotation]}; {error.fix}", ctx=ctx, param=param) from None
+        if self.annotation is int and not isinstance(number, int):
+            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[int]}", ctx=ctx, param=param)
+        return number
 
 
 _WORDS = {int: "a whole number", float: "a number"}

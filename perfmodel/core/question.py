@@ -7,10 +7,13 @@ questions imports little, so that ``--help`` answers at once: methods import the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.dtypes import canonical
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 
@@ -84,6 +87,12 @@ class Question:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a question
     OPTION_NAMES = _WrittenNames()
 
+    def __post_init__(self) -> None:
+        """Formats get the names that are used here, however they were written."""
+        for one in fields(self):
+            if is_format(one.name) and isinstance(value := getattr(self, one.name), str):
+                object.__setattr__(self, one.name, canonical(value))
+
     def given(self) -> dict[str, Any]:
         """Options other than their defaults, by field.
 
@@ -132,6 +141,33 @@ class Common(Question):
     required: int | None = option("Exit code 2 if fewer than so many count; 0 accepts none. [default: 1]", "--require")
 
 
+def is_format(name: str) -> bool:
+    """Whether the field called ``name`` holds a number format."""
+    return name.endswith("dtype") or name in ("precision", "gradients")
+
+
+def typed(question: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` from a file or a text with numbers and formats as people write them read by the fields of ``question``.
+
+    What cannot be read stays as it is, for the error of whoever checks it.
+
+    >>> from perfmodel.kernels.question import MatmulQuestion
+    >>> typed(MatmulQuestion, {"m": "8k", "batch": "2", "dtype": "FP16"})
+    {'m': 8000, 'batch': 2, 'dtype': 'fp16'}
+    """
+    kinds = {one.name: str(one.type).removeprefix("list[") for one in fields(question)}
+    return {name: _read(name, kinds.get(name, ""), value) for name, value in raw.items()}
+
+
+def _read(name: str, kind: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(name, kind, one) for one in value]
+    if isinstance(value, str) and kind.startswith(("int", "float")):
+        with suppress(DataError):
+            return parse_number(value)
+    return canonical(value) if isinstance(value, str) and is_format(name) else value
+
+
 def as_typed(one: Any, value: Any = True) -> str:
     """The option of a field as a user writes it: of a pair of switches the one for ``value``."""
     asked: Option = one.metadata["option"]
@@ -170,6 +206,8 @@ def converted(name: str, kind: str, value: Any) -> Any:
         return None
     if kind.startswith("bool"):
         return of_kind(name, value, isinstance(value, bool), "True or False")
+    if isinstance(value, str) and kind.startswith(("int", "float")):
+        value = _number(name, value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind.startswith("int"):
         return int(of_kind(name, value, number and value == value // 1, "a whole number"))
@@ -180,6 +218,13 @@ def converted(name: str, kind: str, value: Any) -> Any:
     if kind.startswith("list") and isinstance(value, str):
         return [value]
     return of_kind(name, value, isinstance(value, str), "a text")
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        return parse_number(text)
+    except DataError as error:
+        raise UsageError(f"{name} is {text!r:.40}", error.fix) from None
 
 
 def of_kind(name: str, value: Any, holds: bool, kind: str) -> Any:

@@ -85,6 +85,7 @@ class AttentionQuestion(Question):
 
     def compare(self, device: Device) -> Comparison:
         """Evaluate every algorithm that was asked for on ``device``."""
+        from perfmodel.core.checks import check_sram
         from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
         from perfmodel.kernels.attention.request import Comparison
 
@@ -101,6 +102,8 @@ class AttentionQuestion(Question):
         several = len(texts) > 1 or any(text.startswith("+") for text in texts)
         own = sram_bytes_for(algorithms if several or not texts else [], device)
         sizes = tuple(_size(text, own) for text in texts)
+        for size in sizes:
+            check_sram(size, device)
         sram_bytes = sizes[0] if sizes and not several else own
         results = compare(algorithms, w, device, PASSES[direction], sram_bytes, self.block_q, self.block_kv)
         compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
