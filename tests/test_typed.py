@@ -17,7 +17,7 @@ ALIKE = {
     "attention --n 8000 --d 64 --batch 10 --dtype fp16": "attention --n 8k --d 64 --batch 1e1 --dtype Float16",
     "attention --n 8192 --d 64 --dtype bf16": "attention --n 8Ki --d 64 --dtype torch.bfloat16",
     "matmul -m 8000 -n 128 -k 8192 --hardware h200 --dtype fp8": "matmul -m 8K -n 128 -k 8Ki --hardware h200 --dtype float8_e4m3fn",
-    "mlp --batch 4000 --d-in 1024 --d-hidden 64 --d-out 64 --dtype fp32": "mlp --batch 4k --d-in 1Ki --d-hidden 64 --d-out 64 --dtype float",
+    "mlp --batch 4000 --d-in 64 --d-hidden 64 --d-out 64 --dtype fp32": "mlp --batch 4k --d-in 64 --d-hidden 64 --d-out 64 --dtype float",
     "softmax --rows 4000 --cols 32768 --dtype bf16": "softmax --rows 4e3 --cols 32Ki --dtype BF16",
     "fuse --elements 1000000 --ops 30 --dtype fp16": "fuse --elements 1M --ops 30 --dtype half",
     "recompute --bytes 64MB --flops 10GFLOP --dtype fp16": "recompute --bytes 64mb --flops 1e10 --dtype HALF",

@@ -80,17 +80,38 @@ class Pictured(Destination):
 
 @dataclass(frozen=True)
 class _Explaining(Question):
-    explain: bool = option("Show every number as its formula, with values and source.", default=False)
+    explained: str | None = option("One number as its formula, with values and source: its name; or all.", "--explain", metavar="NAME")
+
+    @property
+    def explain(self) -> bool:
+        """Whether formulas are asked for."""
+        return self.explained is not None
+
+    def shown(self, report: Report) -> Report:
+        """``report``, or the one number of it that is to be explained."""
+        from perfmodel.report.explained import ALL, only
+
+        return report if self.explained in (None, ALL) else only(report, str(self.explained))
 
 
 @dataclass(frozen=True)
 class Explained(Destination, _Explaining):
     """Of a report with formulas."""
 
+    def emit(self, report: Report) -> None:
+        """Write ``report``, or one number of it, whole."""
+        Destination.emit(self, self.shown(report))
+
+    def show(self, report: Report) -> None:
+        """Write ``report`` to stdout; an explanation whole."""
+        sys.stdout.write(_as_text(report, self.json, self.full or self.explain))
+
 
 @dataclass(frozen=True)
-class ExplainedPicture(Pictured, _Explaining):
+class ExplainedPicture(Explained, Pictured):
     """Of a report with formulas and charts."""
+
+    OFFERS = Pictured.OFFERS
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -160,6 +181,9 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
     given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
+    if "explain" in given:
+        named = given.pop("explain")
+        given["explained"] = ("all" if named else None) if isinstance(named, bool) else named
     for key, value in given.items():
         _check_number(key, value)
     with suppress(typer.Exit):  # after the report: what it found is in it
@@ -219,6 +243,7 @@ class Command(TyperCommand):
             typer.echo(self.get_help(ctx))
             ctx.exit()
         _check_words(args)
+        args = _named_explanation(self, args)
         parsed: list[str] = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             _check_numbers(self, ctx)
@@ -290,6 +315,17 @@ def _check_words(args: Sequence[str]) -> None:
             raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
         if _ZERO.fullmatch(value):
             raise UsageError(f"{name or 'an argument'} is {value}", "give a number without a minus")
+
+
+def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
+    """``args`` with the name after ``--explain`` that older versions did not take: all."""
+    if "--explain" not in args or not any("--explain" in param.opts for param in command.params):
+        return args
+    place = args.index("--explain") + 1
+    if place < len(args) and not args[place].startswith("-"):
+        return args
+    say("note: --explain takes a name now, such as --explain predicted; taken as --explain all")
+    return [*args[:place], "all", *args[place:]]
 
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:

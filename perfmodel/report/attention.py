@@ -47,7 +47,7 @@ def report(
     found = replace(_metered(found, comparison, known), reasons=summary, brief=_tables(comparison, known, BRIEF)[-1:])
     found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
     found = _with_crossovers(found, comparison) if crossover else found
-    found = _with_formulas(found, comparison) if explained else found
+    found = _with_formulas(found, comparison, known) if explained else found
     return _with_pictures(found, comparison, known) if pictures else found
 
 
@@ -386,9 +386,10 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
     return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
 
 
-def _with_formulas(plain: Report, comparison: Comparison) -> Report:
+def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``plain`` and every number of every pass as its formula, with its source."""
     from perfmodel.kernels.attention.evaluate import explain
+    from perfmodel.timing.explain import explain_time
 
     parts, algorithms = [], {result.algorithm.name: result.algorithm for result in comparison.results}
     for result in comparison.results:
@@ -396,6 +397,7 @@ def _with_formulas(plain: Report, comparison: Comparison) -> Report:
             one, direction = result.algorithm, result.direction
             title = f"{one.name} {direction}: {one.title}; accesses grow as Theta({one.io_class})"
             steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
+            steps += explain_time(predictions.get((one.name, direction)))
             parts.append((title, {"algorithm": one.name, "pass": direction}, steps))
     summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
     vector = [f"{one.name}, vector operations: {one.vector_work}." for one in algorithms.values()]

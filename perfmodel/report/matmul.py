@@ -29,6 +29,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.report.roofline_chart import multicasts
+from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
 
@@ -43,7 +44,9 @@ def report(result: MatmulResult, *, prediction: Prediction | None = None, unpred
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
     notes += [] if prediction is None else [note("The matmul", prediction)]
     plain = Report(title, [_summary(result, prediction)], _tables(result, prediction), notes, data(result, prediction))
-    return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
+    if not explained:
+        return plain
+    return with_steps(plain, [("every number", {"algorithm": "tiled"}, [*explain(result), *explain_time(prediction)])])
 
 
 def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str, Any]:

@@ -50,12 +50,12 @@ def checked(model: type[Any], raw: Any) -> Any:
     """``raw`` with the names of ``model``'s fields; a ValidationError names one that it does not have."""
     if not isinstance(raw, Mapping):
         return raw
-    renamed: dict[Any, str] = getattr(model, "OPTION_NAMES", {})
+    renamed = getattr(model, "OPTION_NAMES", {})
     known = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
     for key in raw:
         if key not in known and key not in renamed.values():
             raise _problem((key,), f"unknown field; {suggest(str(key), sorted(known))}", raw)
-    return typed(model, {renamed.get(key, key): value for key, value in raw.items()})
+    return typed(model, {str(renamed.get(key, key)): value for key, value in raw.items()})
 
 
 def _problem(place: Place, message: str, raw: Any) -> ValidationError:
