@@ -35,8 +35,8 @@ class Destination(Question):
     OFFERS: ClassVar[tuple[str, ...] | None] = ()
 
     json: bool = option("Print one JSON object.", default=False)
-    output: list[str] | None = option("Write the report to FILE: {formats}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
-    full: bool = option("Print every table and note, not only what fits a screen.", default=False)
+    output: list[str] | None = option("To FILE: {formats}; - is stdout", *_OUTPUT, metavar="FILE")
+    full: bool = option("Print every table and note.", default=False)
 
     def check(self, offers: Sequence[str] = ()) -> None:
         """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
@@ -70,7 +70,7 @@ class Pictured(Destination):
 
     OFFERS = ("charts",)
 
-    output: list[str] | None = option("Write to FILE: {pictured}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
+    output: list[str] | None = option("To FILE: {pictured}; - is stdout", *_OUTPUT, metavar="FILE")
 
     @property
     def pictures(self) -> bool:
@@ -80,7 +80,7 @@ class Pictured(Destination):
 
 @dataclass(frozen=True)
 class _Explaining(Question):
-    explained: str | None = option("One number as its formula, with values and source: its name; or all.", "--explain", metavar="NAME")
+    explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
 
     @property
     def explain(self) -> bool:
@@ -108,10 +108,8 @@ class Explained(Destination, _Explaining):
 
 
 @dataclass(frozen=True)
-class ExplainedPicture(Explained, Pictured):
+class ExplainedPicture(Pictured, Explained):
     """Of a report with formulas and charts."""
-
-    OFFERS = Pictured.OFFERS
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -214,7 +212,7 @@ def _parameter(one: Field[Any], kind: Any) -> Parameter:
     info = (
         typer.Argument(metavar=asked.metavar, help=asked.help, show_default=False)
         if asked.argument
-        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False)
+        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False, rich_help_panel=asked.group or None)
     )
     default = Parameter.empty if asked.argument and one.default is MISSING else one.default
     return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
@@ -229,13 +227,18 @@ class Command(TyperCommand):
         self.help, examples = examples_apart(full)
         super().format_help_text(ctx, formatter)
         self.help = full
-        formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
+        formatter.write("".join(f"  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The options, with what there is to choose from."""
-        for param in self.params:
-            param.help = spelled_out(getattr(param, "help", None) or "")  # type: ignore[attr-defined]
-        super().format_options(ctx, formatter)
+        """Arguments and common options first, those of a group after, with what there is to choose from."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in [param for param in self.get_params(ctx) if param.name != "help" and not getattr(param, "hidden", False)]:
+            heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in _SAME else OUTPUT)
+            text = spelled_out(getattr(param, "help", None) or "")
+            groups.setdefault(heading, []).append((_names(param), text.removeprefix(f"{heading.partition(' ')[0]}: ")))
+        for heading in sorted(groups, key=lambda heading: (heading != "Options", heading == OUTPUT)):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading], col_max=NAMES)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""
@@ -257,6 +260,26 @@ class Command(TyperCommand):
                 conversion = _Conversion(param.type_descriptor.annotation)
                 param.get_runtime_param = lambda conversion=conversion: conversion
         return params
+
+
+NAMES = 22
+"""Columns of the names of options in ``--help``; longer ones have a line of their own, or leave out how to turn them off."""
+OUTPUT = "Output"
+_SAME = ("explained", "json", "output", "full")
+"""Options that every command has."""
+_LETTERS: dict[Any, str] = {int: "N", float: "X"}
+
+
+def _names(param: Any) -> str:
+    """An option as it is typed, with a word for its value; of a pair of switches both, where there is room."""
+    if param.param_type_name == "argument":
+        return param.make_metavar(None) if param.metavar is None else str(param.metavar)
+    listed = sorted(param.opts, key=len)
+    if param.is_flag:
+        both = "/".join([listed[-1], *param.secondary_opts])
+        return both if len(both) <= NAMES else str(listed[-1])
+    kind = param.get_runtime_param().annotation if hasattr(param, "get_runtime_param") else None
+    return f"{', '.join(listed)} {param.metavar or _LETTERS.get(kind, 'TEXT')}"
 
 
 def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:

@@ -29,16 +29,16 @@ class SweepQuestion(Question):
     """A study or a workload with axes, which rows are kept, and what is looked for among them."""
 
     words: list[str] | None = argument("[STUDY] [--AXIS VALUES]...", "A study file or its name, or a workload; then axes.", None)
-    where: list[str] | None = option("Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")
-    columns: str | None = option("Columns to write, separated by commas. [default: the usual ones]")
-    minimize: str | None = option("Find the rows with the least time, io, memory or other column.")
-    subject_to: list[str] | None = option("The same as --where: 'memory < 80 GB'. Repeatable.")
-    pareto: str | None = option("Two columns, as time,memory: the rows that none beats in both.")
+    where: list[str] | None = option("Keep rows that meet this: 'n * batch <= 65536'.")
+    columns: str | None = option("Columns to write, with commas. [default: the usual]")
+    minimize: str | None = option("Rows with the least roofline_s, io or other column.")
+    subject_to: list[str] | None = option("The same as --where: 'memory < 80GB'.")
+    pareto: str | None = option("Rows that none beats in both: predicted_s,memory.")
     top: int | None = option("Rows that --minimize shows. [default: 10]")
-    memory: str | None = option("Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
+    memory: str | None = option("Memory for rows held at once. [default: 1GiB]")
     form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
     resume: bool = option("Go on with a file that was interrupted.", default=False)
-    dask: str | None = option("Run on this dask scheduler, into a folder of Parquet files.", metavar="ADDRESS")
+    dask: str | None = option("Dask scheduler to run on, into a folder of Parquet.", metavar="ADDRESS")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Rows(Destination):
     OFFERS = None
 
     output: list[str] | None = option(
-        "Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
+        "Rows: .csv, .jsonl, .parquet, a folder/, or - with --format; report: .html, .json, .md.",
         "--output",
         "-o",
         metavar="FILE",
@@ -54,11 +54,20 @@ class _Rows(Destination):
 
 
 class SweepCommand(Command):
-    """Help that lists the axes of every workload."""
+    """Help that lists the axes of the workload that is named beside it, of attention where none is."""
+
+    named = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual, ``--help`` with the workload in view."""
+        from perfmodel.sweep.study import WORKLOADS
+
+        self.named = next((word for word in args if word in WORKLOADS), WORKLOADS[0])
+        return super().parse_args(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, then axes and columns."""
-        return f"{super().get_help(ctx)}\n{axes_help()}"
+        return f"{super().get_help(ctx).rstrip()}\n\n{axes_help(self.named)}"
 
 
 @add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
@@ -221,19 +230,20 @@ def memory_bytes(text: str | None) -> int:
     return size_bytes("memory", text, least=1 << 20)
 
 
-def axes_help() -> str:
-    """Axes and columns of every workload."""
+def axes_help(name: str = "") -> str:
+    """Axes and columns of the workload called ``name``, of attention where none is, in 78 columns."""
+    from textwrap import wrap
+
     from perfmodel.sweep.study import WORKLOADS, workload_named
 
-    lines = [
-        "Axes are options named as those of the command itself:",
-        "  --n 512:131072:x2 --d 64,128 --batch 1:64:+1 --kv-heads heads/4 --hardware all --causal both",
-        "A value is a number, a list, a range (:xF multiplies, :+S adds), or an expression of other axes; 'all' is every name.",
+    workload = workload_named(name or WORKLOADS[0])
+    others = ", ".join(other for other in WORKLOADS if other != workload.name)
+    axes = ", ".join(one.name.replace("_", "-") for one in workload.inputs)
+    short = ", ".join(f"{word} = {column}" for word, column in workload.words.items())
+    parts = [
+        "Values: a number (8k, 1e6), a list 64,128, a range 512:128Ki:x2 or 1:64:+1, an expression of other axes (heads/4), or all.",
+        f"Axes of {workload.name}: {axes}",
+        f"Columns: {', '.join(one.name for one in workload.columns)}",
+        f"Short: {short}. Of {others}: perfmodel sweep NAME --help",
     ]
-    for name in WORKLOADS:
-        workload = workload_named(name)
-        listed = ", ".join(one.name.replace("_", "-") for one in workload.inputs)
-        lines += ["", f"Axes of {name}: {listed}", f"Columns: {', '.join(one.name for one in workload.columns)}"]
-        if workload.words:
-            lines.append("Short names: " + ", ".join(f"{word} = {column}" for word, column in workload.words.items()))
-    return "\n".join(lines)
+    return "\n".join(line for part in parts for line in wrap(part, 78, subsequent_indent="  ", break_on_hyphens=False))

@@ -34,6 +34,7 @@ class Condition(NamedTuple):
 class Option(NamedTuple):
     """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none.
 
+    ``group``: the heading under which ``--help`` lists it, after the options without one, which are the common ones.
     ``{algorithms}``, ``{formats}`` and ``{pictured}`` in ``help`` become a list of what there is where it is shown.
     """
 
@@ -42,15 +43,19 @@ class Option(NamedTuple):
     metavar: str | None = None
     argument: bool = False
     reader: Condition | None = None
+    group: str = ""
 
 
-def option(help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None) -> Any:
+def option(
+    help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None, group: str = ""
+) -> Any:
     """A field of a question that is an option; None takes the default that ``help`` describes, else the default is added to it.
 
     ``names``: as typed, by default ``--`` and the name of the field. ``reader``: which questions read it, by default all.
+    ``group``: its heading in ``--help``, if it is not a common one.
     """
     shown = f"{help} [default: {default:{'g' if isinstance(default, float) else ''}}]" if _is_value(default) else help
-    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader)})
+    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader, group=group)})
 
 
 def _is_value(default: Any) -> bool:
@@ -62,14 +67,19 @@ def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition 
     return field(default=default, metadata={"option": Option(help, (), metavar, True, reader)})
 
 
-def as_in(question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None) -> Any:
+def as_in(
+    question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
+) -> Any:
     """The option ``name`` of another question; with ``before`` in front of its help, or of ``help``, and None for its default."""
     one = next(one for one in fields(question) if one.name == name)
     asked: Option = one.metadata["option"]
     text = asked.help
     if before:
         text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
-    return field(default=None if before else one.default, metadata={"option": asked._replace(help=text, reader=reader)})
+    return field(
+        default=None if before else one.default,
+        metadata={"option": asked._replace(help=text, reader=reader, group=asked.group if group is None else group)},
+    )
 
 
 class _WrittenNames:
@@ -130,10 +140,7 @@ class Common(Question):
 
     hardware: str | None = option(f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
     dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16]")
-    implementation: str | None = option(
-        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
-        "[default: the fastest calibrated on the device, else the most certain one borrowed]"
-    )
+    implementation: str | None = option("Kernel to predict, such as torch-sdpa-flash. [default: the fastest calibrated]")
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")

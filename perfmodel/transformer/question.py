@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST_GPUS = 10**6
 """Of a search: more take long to be divided in every way, and no system has them."""
+TRAINING, RARER = "Training (--phase train)", "Rarer options"
+"""Headings in ``--help``."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
@@ -37,21 +39,21 @@ ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: 
 class MemoryQuestion(Question):
     """A training step of a model, on one GPU or several."""
 
-    name: str = argument("MODEL", "A model's name, such as llama-3-8b, or the path of a config.json.")
+    name: str = argument("MODEL", "A name, such as llama-3-8b, or a config.json's path.")
     batch: int = option("Sequences of a step on all GPUs.", default=1)
-    n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes at most]")
-    micro_batch: int | None = option("Sequences at a time on one GPU. [default: all of its share]")
+    n: int | None = option("Tokens of a sequence. [default: at most 2048]")
+    micro_batch: int | None = option("Sequences at a time on one GPU. [default: its share]")
     precision: str = option("mixed, bf16 or fp32.", default="mixed")
     optimizer: str = option("adam, adamw, sgd, momentum, adafactor, adam8bit, lion or muon.", default="adam")
-    recompute: str = option("none, selective, full or every:K layers.", default="none")
+    recompute: str = option("none, selective, full or every:K.", default="none")
     flash: bool = option("FlashAttention, or scores in memory. [default: flash]", "--flash/--no-flash", default=True)
     dropout: bool = option("Keep masks of dropout. [default: none]", "--dropout/--no-dropout", default=False)
-    lora: int | None = option("Rank of adapters; all else is frozen. [default: train all]")
-    lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS)
-    gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit")
-    gradient_life: str = option("freed after a step, kept, or applied one by one.", default="freed")
+    lora: int | None = option("Rank of adapters. [default: none, all is trained]", group=RARER)
+    lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS, group=RARER)
+    gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit", group=RARER)
+    gradient_life: str = option("freed after a step, kept, or applied one by one.", default="freed", group=RARER)
     fused_optimizer: bool = option(
-        "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES
+        "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES, group=RARER
     )
     implementation: str = option("What is kept: fused or huggingface.", default="fused")
     zero: int = option("What data-parallel GPUs divide: 0 to 3.", default=0)
@@ -59,9 +61,9 @@ class MemoryQuestion(Question):
     tp: int = option("GPUs that share each matrix.", default=1)
     sp: bool = option("Divide the rest of a layer too. [default: no]", "--sp/--no-sp", default=False)
     pp: int = option("Pipeline stages of consecutive layers.", default=1)
-    interleave: int = option("Chunks of layers per stage.", default=1)
-    cp: int = option("GPUs that share each sequence.", default=1)
-    ep: int = option("Groups of GPUs that hold different experts.", default=1)
+    interleave: int = option("Chunks of layers per stage.", default=1, group=RARER)
+    cp: int = option("GPUs that share each sequence.", default=1, group=RARER)
+    ep: int = option("GPU groups with different experts.", default=1, group=RARER)
     hardware: str | None = as_in(Common, "hardware")
 
     def training(self, model: ModelSpec) -> TrainingConfig:
@@ -83,7 +85,7 @@ class MemoryQuestion(Question):
 
 
 def _of_training(name: str, help: str = "") -> Any:
-    return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING)
+    return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING, group=TRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +95,19 @@ class PhaseQuestion(Question):
     name: str = as_in(MemoryQuestion, "name")
     phase: str = option("prefill, decode, generate or train.", default="prefill")
     batch: int = option("Sequences.", default=1)
-    n: int | None = option("Tokens of the prompt. [default: 2048, or what the model takes at most]")
-    kv_len: int | None = option("Tokens of a sequence at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
+    n: int | None = option("Tokens of the prompt. [default: at most 2048]")
+    kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option(
-        "Format of the weights; int8 and int4 too. [default: as config.json says, else the dtype]", reader=_INFERENCE
-    )
-    kv_dtype: str | None = option("Format of the KV cache; int8 and int4 too. [default: the dtype]", reader=_INFERENCE)
+    weights_dtype: str | None = option("Weights; int8, int4 too. [default: as published]", reader=_INFERENCE)
+    kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
-    ep: int = as_in(MemoryQuestion, "ep")
-    fused: bool = option(
-        "Run element-wise operations inside other kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE
-    )
-    graph: bool | None = option(
-        "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
-    )
+    ep: int = as_in(MemoryQuestion, "ep", group="")
+    fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
+    graph: bool | None = option("CUDA graph, or launches. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE)
     kv_cache: bool = option(
-        "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
+        "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
 
     @property
@@ -149,9 +145,11 @@ class ModelQuestion(PhaseQuestion):
     sp: bool | None = _of_training("sp")
     interleave: int | None = _of_training("interleave")
     cp: int | None = _of_training("cp")
-    overlap: bool | None = option("Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING)
-    system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
-    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
+    overlap: bool | None = option(
+        "Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING, group=TRAINING
+    )
+    system: str | None = option("Training: what joins the GPUs: its name or a file.", reader=_TRAINING, group=TRAINING)
+    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING, group=TRAINING)
 
     def training(self, model: ModelSpec, precision: str | None) -> TrainingConfig:
         """The training step, in ``precision`` if that is given."""
