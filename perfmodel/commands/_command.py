@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
-from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed
 from perfmodel.core.units import parse_number
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
 
         parameters = _parameters(questions)
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.renamed = {old: new for question in questions for old, new in renamed(question).items()}  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name, cls=cls or Command, **settings)(run)
         return function
@@ -246,7 +247,7 @@ class Command(TyperCommand):
             typer.echo(self.get_help(ctx))
             ctx.exit()
         _check_words(args)
-        args = _named_explanation(self, args)
+        args = _named_explanation(self, _with_new_names(getattr(self.callback, "renamed", {}), args))
         parsed: list[str] = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             _check_numbers(self, ctx)
@@ -338,6 +339,17 @@ def _check_words(args: Sequence[str]) -> None:
             raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
         if _ZERO.fullmatch(value):
             raise UsageError(f"{name or 'an argument'} is {value}", "give a number without a minus")
+
+
+def _with_new_names(new: Mapping[str, str], args: Sequence[str]) -> list[str]:
+    """``args`` with options by the names that they have now; a note says each."""
+    found = []
+    for word in args:
+        name, equals, value = word.partition("=")
+        if name in new:
+            say(f"note: {name} is called {new[name]} now; the old name is taken for one more version")
+        found.append(f"{new.get(name, name)}{equals}{value}")
+    return found
 
 
 def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:

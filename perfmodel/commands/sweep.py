@@ -35,7 +35,7 @@ class SweepQuestion(Question):
     subject_to: list[str] | None = option("The same as --where: 'memory < 80GB'.")
     pareto: str | None = option("Rows that none beats in both: predicted_s,memory.")
     top: int | None = option("Rows that --minimize shows. [default: 10]")
-    memory: str | None = option("Memory for rows held at once. [default: 1GiB]")
+    memory: str | None = option("Memory for rows held at once. [default: 1GiB]", "--row-memory", old="--memory")
     form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
     resume: bool = option("Go on with a file that was interrupted.", default=False)
     dask: str | None = option("Dask scheduler to run on, into a folder of Parquet.", metavar="ADDRESS")
@@ -219,15 +219,15 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 
 
 def memory_bytes(text: str | None) -> int:
-    """The memory that ``--memory`` gives a sweep."""
+    """The memory that ``--row-memory`` gives a sweep."""
     from perfmodel.core.checks import size_bytes
     from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
 
     if text is None:
         return DEFAULT_MEMORY
     if not text.strip().endswith("B"):
-        raise UsageError(f"--memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
-    return size_bytes("memory", text, least=1 << 20)
+        raise UsageError(f"--row-memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
+    return size_bytes("row-memory", text, least=1 << 20)
 
 
 def axes_help(name: str = "") -> str:

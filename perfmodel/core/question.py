@@ -35,6 +35,7 @@ class Option(NamedTuple):
     """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none.
 
     ``group``: the heading under which ``--help`` lists it, after the options without one, which are the common ones.
+    ``old``: names of one version before, for one version still taken with a note; pairs of switches as in ``names``.
     ``{algorithms}``, ``{formats}`` and ``{pictured}`` in ``help`` become a list of what there is where it is shown.
     """
 
@@ -44,18 +45,19 @@ class Option(NamedTuple):
     argument: bool = False
     reader: Condition | None = None
     group: str = ""
+    old: tuple[str, ...] = ()
 
 
 def option(
-    help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None, group: str = ""
+    help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None, group: str = "", old: str = ""
 ) -> Any:
     """A field of a question that is an option; None takes the default that ``help`` describes, else the default is added to it.
 
     ``names``: as typed, by default ``--`` and the name of the field. ``reader``: which questions read it, by default all.
-    ``group``: its heading in ``--help``, if it is not a common one.
+    ``group``: its heading in ``--help``, if it is not a common one. ``old``: its name of one version before, if that was another one.
     """
     shown = f"{help} [default: {default:{'g' if isinstance(default, float) else ''}}]" if _is_value(default) else help
-    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader, group=group)})
+    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader, group=group, old=(old,) if old else ())})
 
 
 def _is_value(default: Any) -> bool:
@@ -184,11 +186,25 @@ def as_typed(one: Any, value: Any = True) -> str:
     return off if value is False and off else on
 
 
+def renamed(question: type[Question]) -> dict[str, str]:
+    """Options of ``question`` by their names of one version before."""
+    found: dict[str, str] = {}
+    for one in fields(question):
+        asked: Option = one.metadata["option"]
+        for old in asked.old:
+            found |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
+    return found
+
+
 def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
     """``questions`` with ``options`` from Python, each given to all that have it. ``asked``: who is called.
 
-    UsageError for a name that none of them has, a value of another kind, or an option that is missing.
+    An option may also go by the name that is typed. UsageError for a name that none of them has, a value of another kind, or an option
+    that is missing.
     """
+    written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
+    fitting = {one.name for question in questions for one in fields(question)}
+    options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
     known = dict.fromkeys(one.name for question in questions for one in fields(question))
     for name in options:
         if name not in known:

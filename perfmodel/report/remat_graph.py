@@ -81,7 +81,7 @@ def _made_again(best: GraphRun, units: Units) -> Table:
 def _graph_summary(found: GraphAnswer, units: Units) -> str:
     kept = f"With everything kept: cost {units.cost(found.kept.cost)}, {units.size(found.kept.peak)} at the peak."
     if found.memory is None:
-        return f"{kept} Give --memory for the cheapest schedule within it."
+        return f"{kept} Give --budget for the cheapest schedule within it."
     if found.best is None:
         least = "" if found.least is None else f"; the least that any needs is {units.amount(round(found.least, 6))}"
         return f"{kept} No schedule fits {units.amount(found.memory)}{least}."

@@ -47,7 +47,9 @@ class MemoryQuestion(Question):
     optimizer: str = option("adam, adamw, sgd, momentum, adafactor, adam8bit, lion or muon.", default="adam")
     recompute: str = option("none, selective, full or every:K.", default="none")
     flash: bool = option("FlashAttention, or scores in memory. [default: flash]", "--flash/--no-flash", default=True)
-    dropout: bool = option("Keep masks of dropout. [default: none]", "--dropout/--no-dropout", default=False)
+    dropout: bool = option(
+        "Keep masks of dropout. [default: none]", "--dropout-masks/--no-dropout-masks", default=False, old="--dropout/--no-dropout"
+    )
     lora: int | None = option("Rank of adapters. [default: none, all is trained]", group=RARER)
     lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS, group=RARER)
     gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit", group=RARER)
@@ -55,7 +57,7 @@ class MemoryQuestion(Question):
     fused_optimizer: bool = option(
         "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES, group=RARER
     )
-    implementation: str = option("What is kept: fused or huggingface.", default="fused")
+    implementation: str = option("Whose layers: fused or huggingface.", "--model-code", default="fused", old="--implementation")
     zero: int = option("What data-parallel GPUs divide: 0 to 3.", default=0)
     dp: int = option("GPUs with a copy each.", default=1)
     tp: int = option("GPUs that share each matrix.", default=1)
@@ -105,7 +107,9 @@ class PhaseQuestion(Question):
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
-    graph: bool | None = option("CUDA graph, or launches. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE)
+    graph: bool | None = option(
+        "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
+    )
     kv_cache: bool = option(
         "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -181,7 +185,7 @@ class ModelQuestion(PhaseQuestion):
         if clash is not None:
             raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
         if self.implementation == HUGGINGFACE:
-            raise UsageError("--search knows the kernels of fused only", "leave out --implementation")
+            raise UsageError("--search knows the kernels of fused only", "leave out --model-code")
         assert self.search is not None
         positive_int("search", self.search)
         if self.search > MOST_GPUS:
@@ -219,11 +223,13 @@ class CacheQuestion(Question):
     model: str | None = argument("MODEL", "A name, or the path of a config.json.", None)
     n: int | None = option("Tokens of a sequence. [default: the most the model takes]", "--n", "-n")
     batch: int = option("Sequences.", default=1)
-    dtype: str = option(f"Of the cache: {FORMATS}.", default="fp16")
-    rope_dtype: str | None = option("Of the rotated key of latent attention. [default: as --dtype]")
+    dtype: str = option(f"KV cache: {FORMATS}.", "--kv-dtype", default="fp16", old="--dtype")
+    rope_dtype: str | None = option("Of the rotated key of latent attention. [default: as --kv-dtype]")
     scale_group: int | None = option("Elements that share a 4-byte scale, if quantized. [default: no scales]")
     block_size: int = option("Tokens per page of a paged cache.", default=1)
-    weights_dtype: str | None = option(f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --dtype, else fp16]")
+    weights_dtype: str | None = option(
+        f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --kv-dtype, else fp16]"
+    )
     reserve: str | None = option("Memory for neither weights nor cache, such as 4GiB. [default: none]")
     hardware: str | None = as_in(Common, "hardware")
 
