@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.commands._command import Command, Destination, add_command, new_app
+from perfmodel.commands._command import Command, Destination, add_command, new_app, say
 from perfmodel.commands._shared import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
@@ -142,9 +143,24 @@ def merged(asked: SweepQuestion) -> SweepStudy:
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
     options = {"columns": asked.columns, "minimize": asked.minimize, "pareto": asked.pareto, "top": asked.top}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    _note_of_time(study.workload, asked)
     axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
     where = [*study.where, *(asked.where or ()), *(asked.subject_to or ())]
     return replace(study, axes=axes, where=where, **given)
+
+
+TIME = "time"
+"""A word for a column that is a roof of kernels, and a prediction of models: for one version more."""
+
+
+def _note_of_time(workload: str, asked: SweepQuestion) -> None:
+    """Say which column ``time`` is, where an option has that word."""
+    from perfmodel.sweep.study import workload_named
+
+    texts = [asked.minimize, asked.pareto, asked.columns, *(asked.where or ()), *(asked.subject_to or ())]
+    column = workload_named(workload).words.get(TIME)
+    if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts if text):
+        say(f"note: time is {column} of {workload}; name roofline_s or predicted_s, the short name is taken for one more version")
 
 
 def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
@@ -152,14 +168,18 @@ def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
     from perfmodel.sweep.study import workload_named
 
     workload = workload_named(kind)
-    known = {one.name.replace("_", "-"): one for one in workload.inputs}
+    old = {one.name.replace("_", "-"): one for one in workload.inputs if one.typed}
+    known = {one.option.removeprefix("--"): one for one in workload.inputs}
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word, _, value = rest.pop(0).partition("=")
         name = word.lstrip("-")
         negated = name.startswith("no-") and name not in known
-        one = known.get(name.removeprefix("no-") if negated else name)
+        name = name.removeprefix("no-") if negated else name
+        one = known.get(name) or old.get(name)
+        if one is not None and name not in known:
+            say(f"note: --{name} is called {one.option} now; the old name is taken for one more version")
         if not word.startswith("-") or one is None:
             raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(known)))
         if one.kind == "flag" and not value:
@@ -238,8 +258,8 @@ def axes_help(name: str = "") -> str:
 
     workload = workload_named(name or WORKLOADS[0])
     others = ", ".join(other for other in WORKLOADS if other != workload.name)
-    axes = ", ".join(one.name.replace("_", "-") for one in workload.inputs)
-    short = ", ".join(f"{word} = {column}" for word, column in workload.words.items())
+    axes = ", ".join(one.option.removeprefix("--") for one in workload.inputs)
+    short = ", ".join(f"{word} = {column}" for word, column in workload.words.items() if word != TIME)
     parts = [
         "Values: a number (8k, 1e6), a list 64,128, a range 512:128Ki:x2 or 1:64:+1, an expression of other axes (heads/4), or all.",
         f"Axes of {workload.name}: {axes}",

@@ -19,7 +19,7 @@ RESOURCES = {
     "tensor": ("tensor unit", "FLOP/s"),
     "vector": ("vector unit", "FLOP/s"),
     "sfu": ("exponential unit", "/s"),
-    "sram": ("SRAM bandwidth", "B/s"),
+    "sram": ("shared memory bandwidth", "B/s"),
     "l2": ("L2 bandwidth", "B/s"),
     "llc": ("LLC bandwidth", "B/s"),
     "dram": ("DRAM bandwidth", "B/s"),

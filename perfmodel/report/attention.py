@@ -18,11 +18,24 @@ from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idl
 from perfmodel.report.answer import compared, fit, limits, metered, meters_of, rate_of, rates
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import BOUND_WORDS, Labels, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
+from perfmodel.report.metrics import (
+    BOUND_WORDS,
+    Labels,
+    Metric,
+    as_json,
+    as_rows,
+    as_table,
+    bound_by,
+    of_cost,
+    of_memory,
+    outside,
+    seconds,
+    words_for,
+)
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.select_kernel import Predictions
 
-LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
+LABELS = {"flops": "FLOP, visible scores", "accesses.total": "accesses without a cache"}
 EAGER = "an eager softmax of standard, which stays far from its roof"
 
 
@@ -139,7 +152,10 @@ def _predicted_ratio(result: AttentionResult, predictions: Predictions) -> Inter
 
 def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
     known = seconds(predictions.get((result.algorithm.name, result.direction)))
-    return [*of_cost(result.total, known, LABELS), *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
+    return [
+        *of_cost(result.total, known, LABELS | words_for(comparison.device)),
+        *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes),
+    ]
 
 
 def _io_lower_bound(comparison: Comparison) -> list[Metric]:
@@ -415,6 +431,6 @@ def _with_pictures(plain: Report, comparison: Comparison, predictions: Predictio
         name, cost = result.algorithm.name, result.total
         known = predictions.get((name, result.direction))
         points.append(point(number, name, cost, device, dtype.name, dtype.matmul_unit, known, group=name))
-        for level, traffic in (("SRAM", cost.sram), ("DRAM", cost.dram)):
+        for level, traffic in ((outside(device), cost.sram), ("DRAM", cost.dram)):
             bars.append(Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)]))
-    return replace(plain, charts=[roofline(device, points), BarChart("Bytes across the SRAM boundary and to DRAM", "B", bars)])
+    return replace(plain, charts=[roofline(device, points), BarChart("Bytes between L2 and SMs, and to DRAM", "B", bars)])

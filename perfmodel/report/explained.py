@@ -30,6 +30,7 @@ SAME = {
     "executed flops": ("flop executed",),
     "lower bound cold l2": ("lower bound",),
     "accesses without a cache": ("accesses",),
+    "bytes without a cache": ("sram read bytes", "sram write bytes"),
     "accesses two level model": ("accesses",),
     "hbm accesses two level model": ("accesses",),
     "exponentials": ("work sfu",),

@@ -34,7 +34,7 @@ class SweepInput:
     ``kind``, and a default that is not given here, are those of the field of the workload's question. ``choice``: whether it decides
     which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which must be below ``below``.
     ``varies``: its default depends on the choices (``SweepWorkload.defaults``). ``pointwise``: where it is given, every column is
-    computed row by row. ``columns``: those that alone read it, if not all may.
+    computed row by row. ``columns``: those that alone read it, if not all may. ``typed``: its option, if rows call it another name.
     """
 
     name: str
@@ -52,11 +52,12 @@ class SweepInput:
     varies: bool = False
     pointwise: bool = False
     columns: tuple[str, ...] = ()
+    typed: str = ""
 
     @property
     def option(self) -> str:
         """As it is written on the command line."""
-        return f"--{self.name.replace('_', '-')}"
+        return f"--{self.typed or self.name.replace('_', '-')}"
 
 
 choice = partial(SweepInput, choice=True)
@@ -159,6 +160,11 @@ class SweepWorkload:
     def named(self) -> dict[str, SweepInput]:
         """Inputs by name."""
         return {one.name: one for one in self.inputs}
+
+    def by_name(self, axes: Mapping[str, Any]) -> dict[str, Any]:
+        """``axes`` by the names of inputs, some of which options call by another one."""
+        typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
+        return {typed.get(name, name): value for name, value in axes.items()}
 
     @property
     def numbers(self) -> dict[str, str]:
