@@ -55,3 +55,9 @@ def run() -> Callable[..., Outcome]:
         return Outcome(code, out.getvalue(), err.getvalue())
 
     return call
+
+
+@pytest.fixture
+def run_full(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """``run`` with every table and note."""
+    return lambda line, *more: run(line, *more, "--full")

@@ -57,7 +57,7 @@ SEEN = {
     # a device
     "attention --n 512 --d 64 --hardware example-card": "Example Card",
     "--complete attention --hardware example-c": "example-card",
-    "hardware list": "example-card",
+    "hardware list --full": "example-card",
     "hardware show example-card": "695.8 GB/s",
     "hardware check example-card": "example-card",
     "sweep --n 512 --d 64 --hardware h200,example-card": "example-card",
@@ -74,10 +74,10 @@ SEEN = {
     # an architecture
     "model config.json --phase decode": "experts",
     "model config.json --phase prefill --n 512 --explain": "experts",
-    "model config.json --phase generate": "time to the first token",
+    "model config.json --phase generate": "first token in",
     "model config.json --phase train --n 512": "A step takes",
     "batch config.json": "per step",
-    "kv-cache config.json --n 8192": "12,288 B per token",
+    "kv-cache config.json --n 8192": "12,288 B",
     "memory config.json --batch 8 --n 512": "mine",
     "sweep model --model config.json --phase decode --kv-len 512,1024": "2 rows",
     # a kernel of one's own
@@ -120,7 +120,7 @@ def test_a_kernel_of_ones_own_is_fitted_and_predicted(run) -> None:
     assert fitted.held_out_median_error < 0.05
     question = f"softmax --rows 8192 --cols 4096 --dtype bf16 --hardware mine.yaml --implementation {name}"
     assert 30e-6 < run(f"{question} --json").json["predicted"]["time_s"]["predicted"] < 40e-6
-    assert f"by {name}" in run(question).out
+    assert f"\n{name}: predicted " in run(question).out
     for line in ("validate --records runs.jsonl --hardware mine.yaml", "roofline --records runs.jsonl --hardware mine.yaml"):
         outcome = run(line)
         assert outcome.code == 0

@@ -56,7 +56,7 @@ def test_the_papers_figure_2(run):
 def test_json_contract(run):
     data = run("attention --n 256 --d 64 --pass both --json").json
     assert data["schema"] == "perfmodel.attention/1"
-    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios", "verdict"}
+    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios", "verdict", "reasons"}
     assert data["hardware"] == {"id": "nvidia-a100-sxm-80gb", "name": "NVIDIA A100 SXM 80 GB"}
     assert [(r["algorithm"], r["pass"]) for r in data["results"]] == [
         (algorithm, direction) for algorithm in ("standard", "flash2") for direction in ("forward", "backward", "both")
@@ -209,7 +209,7 @@ def test_times_follow_from_the_profile(run):
 
 
 def test_unknown_rates_are_said(run):
-    outcome = run("attention --n 4096 --d 64 --hardware nvidia-b200-sxm")
+    outcome = run("attention --n 4096 --d 64 --hardware nvidia-b200-sxm --full")
     assert "has no rate for L2 bandwidth" in outcome.out
     data = run("attention --n 4096 --d 64 --hardware nvidia-b200-sxm --json").json
     assert entry(data, "flash2")["time_s"]["unknown"] == ["l2"]
@@ -244,7 +244,8 @@ def test_does_not_fit_is_said(run):
     ],
 )
 def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):
-    verdict = " ".join(run("attention " + line).out.partition("\n\n")[0].splitlines()[1:])
+    said = run(f"attention {line} --json").json
+    verdict = " ".join([*said["verdict"], *said["reasons"]])
     for word in words:
         assert word in verdict
 
@@ -273,9 +274,11 @@ def test_files_hold_what_is_printed(run, tmp_path, suffix):
     assert (outcome.code, outcome.out) == (0, "")
     text = path.read_text()
     if suffix == "json":
-        assert json.loads(text) == run("attention --n 64 --d 64 --json").json
+        made = json.loads(text)
+        assert made.pop("provenance")["command"] == "perfmodel attention --n 64 --d 64"
+        assert made == run("attention --n 64 --d 64 --json").json
     elif suffix == "txt":
-        assert text == run("attention --n 64 --d 64").out
+        assert text.startswith(run("attention --n 64 --d 64 --full").out)
     else:
         assert text.count("|") > 60
         assert text.startswith("## Attention forward")

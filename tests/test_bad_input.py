@@ -238,7 +238,7 @@ def test_a_profile_that_knows_almost_nothing(run, tmp_path):
         "memory:\n  - {level: dram, scope: device, name: DDR, bandwidth: {value: 100 GB/s, kind: measured, source: s}}\n"
         "peaks: {tensor: {fp16: {value: 1 TFLOP/s, kind: measured, source: s}}}\n"
     )
-    outcome = run(f"attention --n 512 --d 64 --hardware {path} --sram 64KiB")
+    outcome = run(f"attention --n 512 --d 64 --hardware {path} --sram 64KiB --full")
     assert outcome.code == 0
     assert "has no L2 size" in outcome.out
     assert "has no rate for the exponential unit" in outcome.out

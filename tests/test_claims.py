@@ -357,7 +357,7 @@ def test_a_broken_input_is_told_with_claim_and_line():
 
 
 def test_command_lists_every_claim_with_counts(run):
-    outcome = run("claims")
+    outcome = run("claims --full")
     assert outcome.code == 0
     counts = {verdict: sum(row["verdict"] == verdict for row in EXPECTED.values()) for verdict in VERDICTS}
     summary = outcome.out.splitlines()[1]

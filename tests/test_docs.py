@@ -215,4 +215,4 @@ def test_completion_loads_no_more_than_it_needs():
     assert not [name for name in modules if name.startswith("perfmodel.commands.") and name.rsplit(".", 1)[1] not in LOADED]
 
 
-LOADED = ("_command", "_completion", "attention")
+LOADED = ("_command", "_completion", "_output", "attention")

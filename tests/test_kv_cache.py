@@ -40,6 +40,13 @@ from perfmodel.transformer.parameters import active
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
 from perfmodel.transformer.step import Request
 
+
+@pytest.fixture
+def run(run_full):
+    """Tables and notes are in the output, whatever a screen shows first."""
+    return run_full
+
+
 SIXTEEN = CacheFormat("bf16")
 
 

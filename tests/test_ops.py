@@ -87,11 +87,11 @@ def test_tiled_traffic_equals_the_walk() -> None:
 @pytest.mark.parametrize(("shape", "intensity"), [("-m 8192 -n 128 -k 8192", 124.12), ("-m 8192 -n 8192 -k 8192", 2730.67)])
 def test_intensity_of_the_lecture_notes(run, shape, intensity):
     """Claims S021, S022; the first is memory bound on an A100, the second compute bound."""
-    outcome = run(f"matmul {shape}")
+    outcome = run(f"matmul {shape} --full")
     data = run(f"matmul {shape} --json").json
     [entry] = data["results"]
     assert round(entry["arithmetic_intensity"]["minimum"], 2) == intensity
-    assert ("At best it is memory bound" in outcome.out) == (intensity < 153)
+    assert ("Fits; at best memory bound" in outcome.out.splitlines()[1]) == (intensity < 153)
     assert f"{intensity:,.2f} FLOP/B" in outcome.out
     assert entry["bound"] == ("dram" if intensity < 153 else "tensor")
 
@@ -159,7 +159,7 @@ def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
 
 
 def test_io_bound_says_that_its_formula_is_from_memory(run):
-    outcome, data = run("matmul -m 4096 -n 4096 -k 4096"), run("matmul -m 4096 -n 4096 -k 4096 --json").json
+    outcome, data = run("matmul -m 4096 -n 4096 -k 4096 --full"), run("matmul -m 4096 -n 4096 -k 4096 --json").json
     bound = data["io_lower_bound"]
     assert "from memory" in outcome.out
     assert "from memory" in bound["source"]
@@ -247,8 +247,8 @@ def test_sectors_equal_the_bytes_touched(element):
 
 
 def test_coalescing_is_said(run):
-    assert "The access is coalesced" in run("occupancy --threads 128 --stride 1").out
-    assert "not coalesced" in run("occupancy --threads 128 --stride 8").out
+    assert "\nCoalesced: " in run("occupancy --threads 128 --stride 1").out
+    assert "\nNot coalesced: " in run("occupancy --threads 128 --stride 8").out
     request = run("occupancy --threads 128 --stride 32 --json").json["results"][0]["request"]
     assert request == {"sectors": 32, "bytes": 1024, "sectors_needed": 4, "coalesced": False, "efficiency": 0.125}
 
@@ -280,12 +280,13 @@ def test_three_pass_softmax_moves_3_or_4_per_element(run):
 
 
 def test_a_row_that_does_not_fit_is_said(run):
-    assert "fused does not fit" in run("softmax --rows 64 --cols 200000").out
+    assert "(390.6 KiB) does not fit the SRAM of a block: online reads it 2x, safe 3x.\n" in run("softmax --rows 64 --cols 200000").out
+    assert "fused does not fit" in run("softmax --rows 64 --cols 200000 --full").out
     entries = run("softmax --rows 64 --cols 200000 --json").json["results"]
     assert [entry["row_fits"] for entry in entries] == [None, None, False]
     assert entries[2]["fits"] is False
-    assert "as fast as safe" in run("softmax --rows 64 --cols 2000").out
-    assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16").out
+    assert "as fast as safe" in run("softmax --rows 64 --cols 2000 --full").out
+    assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16 --full").out
 
 
 def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
@@ -296,7 +297,8 @@ def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
     assert entry["implementation"] == "torch-softmax"
     assert entry["time_s"]["predicted"] == calibrated_seconds(H200, "softmax", "bf16", case)
     assert entry["time_s"]["low"] < entry["time_s"]["predicted"] < entry["time_s"]["high"]
-    shown = run(f"{question} --implementation torch-softmax").out
+    shown = run(f"{question} --implementation torch-softmax --full").out
+    assert "\ntorch-softmax: predicted " in shown
     assert "The softmax is predicted at " in shown
     assert "The softmax is predicted for torch-softmax, with its 80 % interval" in shown
     assert "leave out --no-store" in run(f"{question} --implementation torch-softmax --no-store").err
@@ -360,7 +362,7 @@ def test_sin_cos_reproduces_the_published_ratio_and_claims_no_more(run):
     assert data["inputs"]["ops"] == unfused["launches"] == 30
     assert unfused["bytes"] == 70 * 2**20 * 4 == pytest.approx(294e6, rel=2e-3)
     assert unfused["traffic"]["dram"]["read_bytes"] == 2**20 * 4
-    text = run("fuse --example sin-cos").out
+    text = run("fuse --example sin-cos --full").out
     assert re.search(r"eager / fused +6\.28x +19\.\d+x\n", text)
     assert re.search(r"eager / fused in a CUDA graph +0\.183x", text)
     assert "CUDA graphs hurt this small function" in text

@@ -320,7 +320,7 @@ def ignored(name: str, line: list[str]) -> list[str]:
     before, found = result([*line, "--json"]), []
     assert before is not None, line
     for param in command(name).params:
-        apart = ("help", "json", "output", *(key for own, key in HOW if own == name))
+        apart = ("help", "json", "full", "output", *(key for own, key in HOW if own == name))
         if (
             param.param_type_name == "argument"
             or param.name in apart

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from browser import BINARY, Browser
 from report_example import HOSTILE, crowded, example, long_names
+from test_answer_first import LINES
 
 from perfmodel.report import write
 from perfmodel.report.charts.chart_tables import points_table
@@ -93,6 +94,19 @@ def test_the_page_fits_its_width_and_its_labels_keep_apart(browser: Browser, pag
         assert browser.run(OVERLAPS) == []
         browser.run("document.querySelectorAll('input[data-level]').forEach(i => i.click())")
         browser.run("document.querySelectorAll('input[data-key]:not(:checked)').forEach(i => i.click())")
+        assert browser.run(OVERLAPS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("line", LINES)
+def test_the_page_of_a_kernel_fits_its_width(run, browser: Browser, tmp_path: Path, line: str, theme: str) -> None:
+    path = tmp_path / "page.html"
+    assert run(line, "-o", str(path)).code == 0
+    for width in WIDTHS:
+        browser.open(path, width, theme=theme)
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.run("document.querySelectorAll('.picture').length >= 1")
         assert browser.run(OVERLAPS) == []
 
 

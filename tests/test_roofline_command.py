@@ -373,9 +373,10 @@ def test_a_product_at_its_l2_roof_is_told_of_the_next_hard_one(run) -> None:
     near = [said for said in counted.verdict if said.startswith(("nvjet", "sm90_xmma_gemm_f32f32"))]
     assert len(near) == 4
     assert all("the next hard one, the tensor unit" in said and "reaching it" not in said for said in near)
-    verdict = run("matmul -m 4096 -n 4096 -k 4096 --hardware h200").out.splitlines()[1]
-    assert "bound by L2 bandwidth" in verdict
-    assert "that roof is soft" in verdict
+    data = run("matmul -m 4096 -n 4096 -k 4096 --hardware h200 --json").json
+    assert "bound by L2 bandwidth" in data["reasons"][0]
+    assert "that roof is soft" in data["reasons"][0]
+    assert data["verdict"][2].startswith("Limited by the tensor unit, ")
 
 
 def test_kernels_of_a_model_above_their_roofs_are_named(run) -> None:

@@ -101,7 +101,7 @@ def test_the_pages_say_where_forward_counts_were_tested():
     "line", ["attention --n 1024 --d 64", "matmul --m 512 --n 512 --k 512", "model llama-3-8b --phase decode --kv-len 2048"]
 )
 def test_answers_say_what_their_predictions_assume(run, line):
-    assert "Assumed: " in run(f"{line} --hardware h200").out
+    assert "Assumed: " in run(f"{line} --hardware h200 --full").out
 
 
 def test_the_json_says_what_its_predictions_assume(run):

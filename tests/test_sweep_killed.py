@@ -20,7 +20,9 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.study import SweepStudy
+from perfmodel.sweep.table import WHOLE, Field
 from perfmodel.sweep.writers import find, formats
+from perfmodel.sweep.writers.parquet import ParquetWriter
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -272,3 +274,13 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
 def bulk(path: Path) -> int:
     place = kept(path)
     return 0 if place is None else sum(one.stat().st_size for one in place.glob("part*"))
+
+
+def test_a_part_that_was_interrupted_is_dropped_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow ends a file when its writer goes: the stream is closed by then, and what is left has no place."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with (tmp_path / "part.parquet").open("wb") as stream:
+        writer = ParquetWriter(stream, (Field("n", "", WHOLE),), {}, True)
+    del writer
+    assert said == []

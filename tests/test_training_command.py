@@ -10,6 +10,13 @@ from perfmodel.catalog import find_model
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import TrainingConfig
 
+
+@pytest.fixture
+def run(run_full):
+    """Tables and notes are in the output, whatever a screen shows first."""
+    return run_full
+
+
 SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
 SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"
 
@@ -49,7 +56,8 @@ def test_a_long_causal_sequence_uses_no_more_than_the_peak(run, model):
     assert data["mfu"] <= data["hfu"] < 1
     assert data["conventions"]["palm"]["mfu"] > data["hfu"]
     out = run(f"model {model} --phase train --n 1000000").out
-    assert f"MFU {100 * data['mfu']:.3g} %, HFU {100 * data['hfu']:.3g} % (FLOP on visible scores; FLOP executed)." in " ".join(out.split())
+    assert f"MFU {data['mfu']:.1%}." in out
+    assert f"HFU {data['hfu']:.1%}; MFU: FLOP on visible scores, HFU: executed." in out
 
 
 def test_memory_is_that_of_the_memory_command(run):
@@ -58,7 +66,7 @@ def test_memory_is_that_of_the_memory_command(run):
     assert data["memory"]["peak"] == run("memory gpt2-medium --batch 8 --n 1024 --json").json["bytes"]["peak"]
     assert data["memory"]["fits"] is True
     assert run(f"{SMALL} --batch 512 --json").json["memory"]["fits"] is False
-    assert "It does not fit" in run(f"{SMALL} --batch 512").out
+    assert "does not fit" in run(f"{SMALL} --batch 512").out
 
 
 def test_options_reach_the_model(run):
@@ -116,7 +124,7 @@ def test_a_search_tells_the_options_of_what_it_found(run):
     assert again["mfu"] == pytest.approx(best["mfu"])
     assert [layout["step_s"] for layout in found["layouts"]] == sorted(layout["step_s"] for layout in found["layouts"])
     assert "layouts timed in" in run(f"{line} --search 8").out
-    assert "None of" in run("model llama-3.1-405b --phase train --batch 8 --system h200-x8 --search 8").out
+    assert "none of" in run("model llama-3.1-405b --phase train --batch 8 --system h200-x8 --search 8").out
 
 
 def test_a_system_of_ones_own(run, tmp_path):

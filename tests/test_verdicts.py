@@ -97,21 +97,24 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
     known = data["ratios"]["flash2"][direction]["predicted"]
     assert (known["value"], known["low"], known["high"]) == tuple(getattr(ratio(over, under), key) for key in ("value", "low", "high"))
     assert known["low"] < known["value"] < known["high"]
-    [said] = data["verdict"]
-    head = f"flash2 is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x): "
-    assert said.startswith(head)
+    head = f"is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x)"
+    assert data["verdict"][0] == f"flash2 fits and {head}."
+    [said] = data["reasons"]
+    assert said.startswith(f"flash2 {head}: ")
     roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
     assert f"; ratio of roofs {roofs:.3g}x. " in said
     text = run(f"{BIG} --hardware {device} --pass {direction}").out
     assert head in text.splitlines()[1]
-    assert RATIO_NOTE in text
-    assert re.search(rf"predicted, standard / this +- +{known['value']:.3g}x \(", text)
+    assert RATIO_NOTE in run(f"{BIG} --hardware {device} --pass {direction} --full").out
+    assert re.search(rf"\nstandard / this +- +{known['value']:.3g}x \(", text)
 
 
 def test_one_side_alone_is_said_to_be_predicted(run) -> None:
-    said = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json["verdict"][0]
-    assert re.match(r"split-kv is at most [\d.]+x faster with standard at its roof \(ratio of roofs: ", said)
-    assert "; only standard is predicted, " in said
+    data = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json
+    at_most = r"is at most [\d.]+x faster with standard at its roof"
+    assert re.fullmatch(rf"split-kv fits and {at_most}; only standard is predicted\.", data["verdict"][0])
+    assert re.match(rf"split-kv {at_most} \(ratio of roofs: ", data["reasons"][0])
+    assert "; only standard is predicted, " in data["reasons"][0]
 
 
 def test_passes_by_two_kernels_are_said_to_be_by_both(run) -> None:
@@ -122,18 +125,18 @@ def test_passes_by_two_kernels_are_said_to_be_by_both(run) -> None:
     assert both["implementation"] == f"{forward['implementation']} + {backward['implementation']}"
     assert "borrowed" in {one["prediction"]["kind"] for one in (forward, backward)}
     assert both["prediction"]["kind"] == "borrowed"
-    told = run(line).out
+    told = run(f"{line} --full").out
     assert f" by {both['implementation']}" in told
     assert ";." not in told
 
 
 def test_what_dominates_and_is_left_out_is_told(run) -> None:
     """Launch and idle multiprocessors of a small question, the softmax of eager kernels in a large one."""
-    small = run("attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware mi300x --json").json["verdict"][0]
+    small = run("attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware mi300x --json").json["reasons"][0]
     assert "Left out: " in small
     assert "standard's 3 launches" in small
     assert "flash1 has 1 block for 304 multiprocessors" in small
-    large = run(f"{BIG} --hardware mi300x --json").json["verdict"][0]
+    large = run(f"{BIG} --hardware mi300x --json").json["reasons"][0]
     assert "Left out: an eager softmax of standard" in large
     assert "launch" not in large
     assert "blocks" not in large
@@ -178,8 +181,7 @@ def test_every_gain_says_what_it_rests_on(run, line: str) -> None:
 
 def test_first_sentences_are_the_same_in_every_format(run, tmp_path: Path) -> None:
     line = f"{BIG} --hardware h200"
-    [said] = verdict_of(run, line)
-    head = said.partition(" (")[0]
+    head = verdict_of(run, line)[0].partition(" (")[0]
     files = [tmp_path / f"x.{suffix}" for suffix in ("txt", "md", "html", "json")]
     assert run(line, *(word for file in files for word in ("-o", str(file)))).code == 0
     assert all(head in file.read_text() for file in files)

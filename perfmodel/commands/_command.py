@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
+from perfmodel.commands._output import WORDS, as_text, asked_in, signed
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed
 from perfmodel.core.units import parse_number
@@ -54,14 +53,16 @@ class Destination(Question):
         """Write ``report`` to every file, and to stdout unless only files were asked for."""
         from perfmodel.report import write
 
-        for name in self.files:
-            write(Path(name), report)
+        if self.files:
+            made = signed(report)
+            for name in self.files:
+                write(Path(name), made)
         if not self.output or self.json or "-" in self.output:
             self.show(report)
 
     def show(self, report: Report) -> None:
         """Write ``report`` to stdout."""
-        sys.stdout.write(_as_text(report, self.json, self.full))
+        sys.stdout.write(as_text(report, self.json, self.full or bool(getattr(self, "explain", False))))
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,6 @@ class Explained(Destination, _Explaining):
     def emit(self, report: Report) -> None:
         """Write ``report``, or one number of it, whole."""
         Destination.emit(self, self.shown(report))
-
-    def show(self, report: Report) -> None:
-        """Write ``report`` to stdout; an explanation whole."""
-        sys.stdout.write(_as_text(report, self.json, self.full or self.explain))
 
 
 @dataclass(frozen=True)
@@ -248,10 +245,16 @@ class Command(TyperCommand):
             ctx.exit()
         _check_words(args)
         args = _named_explanation(self, _with_new_names(getattr(self.callback, "renamed", {}), args))
+        ctx.meta[WORDS] = tuple(args)
         parsed: list[str] = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             _check_numbers(self, ctx)
         return parsed
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; what it writes says by which command line."""
+        with asked_in(ctx):
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All options, with plain conversions."""
@@ -408,18 +411,3 @@ def device_for(name: str | None) -> Device:
 def say(text: str) -> None:
     """Progress, on stderr."""
     print(visible_lines(text), file=sys.stderr, flush=True)
-
-
-def _as_text(report: Report, as_json: bool, full: bool) -> str:
-    if as_json:
-        from perfmodel.report.formats.json import render as render_json
-
-        return render_json(report)
-    if not sys.stdout.isatty():
-        from perfmodel.report.formats import readable
-        from perfmodel.report.formats.txt import render as render_text
-
-        return render_text(readable(report), full)
-    from perfmodel.report.terminal import render
-
-    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"), full=full)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Destination, command, device_for
+from perfmodel.commands._command import Pictured, command, device_for
 from perfmodel.transformer.question import BatchQuestion
 
 
 @command
-def batch(asked: BatchQuestion, to: Destination) -> None:
+def batch(asked: BatchQuestion, to: Pictured) -> None:
     """Throughput and latency of decode against the batch: the knee, what bounds each side, where memory ends.
 
     Example: perfmodel batch llama-3-8b --kv-len 2048 --hardware h200
@@ -19,4 +19,4 @@ def batch(asked: BatchQuestion, to: Destination) -> None:
     from perfmodel.transformer.generation import curve
 
     device = device_for(asked.hardware)
-    to.emit(report(curve(asked.request_for(find_model(asked.name), device), cache(calibrated_devices))))
+    to.emit(report(curve(asked.request_for(find_model(asked.name), device), cache(calibrated_devices)), to.pictures))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.kernels.question import FuseQuestion
 
 
 @command
-def fuse(asked: FuseQuestion, to: Explained) -> None:
+def fuse(asked: FuseQuestion, to: ExplainedPicture) -> None:
     """Fuse a chain of elementwise operations: bytes, launches and time unfused, in a CUDA graph, fused.
 
     Example: perfmodel fuse --elements 1048576 --ops 30
@@ -17,4 +17,4 @@ def fuse(asked: FuseQuestion, to: Explained) -> None:
 
     device = device_for(asked.hardware)
     chain, published = asked.workload(device)
-    to.emit(report(chain, device, evaluate(chain, device), published=published, explained=to.explain))
+    to.emit(report(chain, device, evaluate(chain, device), published=published, explained=to.explain, pictures=to.pictures))

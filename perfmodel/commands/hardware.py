@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
-from perfmodel.commands._command import Destination, Explained, add_command, new_app
+from perfmodel.commands._command import Destination, ExplainedPicture, add_command, new_app
 from perfmodel.core.question import Question, argument
 
 app = new_app(help="List, show and check device profiles.", no_args_is_help=True)
@@ -39,7 +39,7 @@ def list_devices(to: Destination) -> None:
 
 
 @add_command(app)
-def show(asked: DeviceQuestion, to: Explained) -> None:
+def show(asked: DeviceQuestion, to: ExplainedPicture) -> None:
     """Show every number of one profile with its kind and source, and the ridge points they imply.
 
     Example: perfmodel hardware show h200
@@ -47,7 +47,7 @@ def show(asked: DeviceQuestion, to: Explained) -> None:
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
 
-    to.emit(show_report(find_device(asked.device), to.explain))
+    to.emit(show_report(find_device(asked.device), to.explain, to.pictures))
 
 
 @add_command(app)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.transformer.question import CacheQuestion
 
 
 @command
-def kv_cache(asked: CacheQuestion, to: Explained) -> None:
+def kv_cache(asked: CacheQuestion, to: ExplainedPicture) -> None:
     """KV cache of a model: bytes per token, sequence and batch, what fits a device, what generation costs without it.
 
     Example: perfmodel kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm
@@ -22,4 +22,5 @@ def kv_cache(asked: CacheQuestion, to: Explained) -> None:
     if asked.model is None:
         raise UsageError("MODEL is missing", f"give one of {', '.join(model_names())}; or the path of a config.json")
     w, device = asked.workload(find_model(asked.model)), device_for(asked.hardware)
-    to.emit(report(evaluate(w, device), generation_on(w, device, cache(calibrated_devices)), explained=to.explain))
+    times = generation_on(w, device, cache(calibrated_devices))
+    to.emit(report(evaluate(w, device), times, explained=to.explain, pictures=to.pictures))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.question import Common, as_in
 from perfmodel.kernels.question import MatmulQuestion
 
@@ -17,7 +17,7 @@ class MatmulRun(MatmulQuestion):
 
 
 @command
-def matmul(asked: MatmulRun, to: Explained) -> None:
+def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     """Matrix multiplication: FLOP, tiled traffic, waves, roofline, predicted time and the IO lower bound.
 
     C [m, n] = A [m, k] B [k, n], tile by tile. Example: perfmodel matmul -m 8192 -n 128 -k 8192
@@ -41,4 +41,4 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
-    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain))
+    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.transformer.question import MemoryQuestion
 
 
 @command
-def memory(asked: MemoryQuestion, to: Explained) -> None:
+def memory(asked: MemoryQuestion, to: ExplainedPicture) -> None:
     """Memory of training a transformer: weights, gradients, optimizer state, activations by tensor, and the peak with its moment.
 
     Example: perfmodel memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full
@@ -17,4 +17,5 @@ def memory(asked: MemoryQuestion, to: Explained) -> None:
     from perfmodel.transformer.training.memory import evaluate
 
     training = asked.training(find_model(asked.name))
-    to.emit(report(evaluate(training, device_for(asked.hardware), asked.implementation), explained=to.explain))
+    found = evaluate(training, device_for(asked.hardware), asked.implementation)
+    to.emit(report(found, explained=to.explain, pictures=to.pictures))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.kernels.question import MlpQuestion
 
 
 @command
-def mlp(asked: MlpQuestion, to: Explained) -> None:
+def mlp(asked: MlpQuestion, to: ExplainedPicture) -> None:
     """Two-layer MLP, forward and backward: FLOP per layer, kernels, what must be kept.
 
     x W1, ReLU, W2. Example: perfmodel mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024
     """
     from perfmodel.kernels.mlp import evaluate
-    from perfmodel.report.ops import mlp_report
+    from perfmodel.report.mlp import report
 
     passes, device = asked.passes(), device_for(asked.hardware)
     w = asked.workload(device)
-    to.emit(mlp_report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explain))
+    to.emit(report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explain, pictures=to.pictures))

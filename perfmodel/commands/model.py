@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @command
-def model(asked: ModelQuestion, to: Explained) -> None:
+def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
     """A transformer as a sum of kernels, in every phase, on one GPU or several.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
@@ -28,13 +28,14 @@ def model(asked: ModelQuestion, to: Explained) -> None:
     if to.explain:
         ONE_LAYOUT.check("--explain", asked)
     if asked.trains:
-        to.emit(_training(asked, to.explain))
+        to.emit(_training(asked, to.explain, to.pictures))
         return
     device = device_for(asked.hardware)
-    to.emit(report(answer(asked.request_for(find_model(asked.name), device), cache(calibrated_devices)), explained=to.explain))
+    found = answer(asked.request_for(find_model(asked.name), device), cache(calibrated_devices))
+    to.emit(report(found, explained=to.explain, pictures=to.pictures))
 
 
-def _training(asked: ModelQuestion, explained: bool) -> Report:
+def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
     """A training step, or a search for the fastest layout."""
     from functools import cache
 
@@ -50,17 +51,19 @@ def _training(asked: ModelQuestion, explained: bool) -> Report:
     implementation = implementation_named(asked.implementation or FUSED).name
     training, fallbacks, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
     if gpus is not None:
-        from perfmodel.report.train import search_report
+        from perfmodel.report.layouts import search_report
         from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        return search_report(search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap))
+        found = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
+        return search_report(found, pictures)
     from perfmodel.report.train import report
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    return report(answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap), explained=explained)
+    one = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
+    return report(one, explained=explained, pictures=pictures)
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.kernels.question import OccupancyQuestion
 
 
 @command
-def occupancy(asked: OccupancyQuestion, to: Explained) -> None:
+def occupancy(asked: OccupancyQuestion, to: ExplainedPicture) -> None:
     """Occupancy: blocks and threads per multiprocessor, what limits them, and the sectors of a strided load.
 
     Example: perfmodel occupancy --threads 256 --registers 64 --sram 48KiB --stride 2
@@ -16,4 +16,4 @@ def occupancy(asked: OccupancyQuestion, to: Explained) -> None:
     from perfmodel.report.occupancy import report
 
     block, access = asked.block(), asked.access()
-    to.emit(report(evaluate(block, device_for(asked.hardware), access), explained=to.explain))
+    to.emit(report(evaluate(block, device_for(asked.hardware), access), explained=to.explain, pictures=to.pictures))

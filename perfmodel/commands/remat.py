@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command
+from perfmodel.commands._command import ExplainedPicture, command
 from perfmodel.remat.question import AUTOGRAD, EXACT, GRAPH, IN_SCHEDULES, RematQuestion
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @command
-def remat(asked: RematQuestion, to: Explained) -> None:
+def remat(asked: RematQuestion, to: ExplainedPicture) -> None:
     """Rematerialization: what backward needs kept or built again, schedules, steps against memory, their timelines.
 
     Example: perfmodel remat --layers 10 --checkpoints 5
@@ -24,10 +24,10 @@ def remat(asked: RematQuestion, to: Explained) -> None:
     if asked.seconds <= 0:
         raise UsageError(f"--seconds is {asked.seconds:g}", "give a time above 0")
     answers = {GRAPH: _graph, EXACT: _exact, AUTOGRAD: _autograd}
-    to.emit(answers[asked.mode](asked) if asked.mode in answers else _schedules(asked, to.explain))
+    to.emit(answers[asked.mode](asked, to.pictures) if asked.mode in answers else _schedules(asked, to.explain, to.pictures))
 
 
-def _schedules(asked: RematQuestion, explained: bool) -> Report:
+def _schedules(asked: RematQuestion, explained: bool, pictures: bool) -> Report:
     from perfmodel.remat.device_chain import choices
     from perfmodel.remat.evaluate import curve, evaluate
     from perfmodel.report.remat import report
@@ -37,10 +37,10 @@ def _schedules(asked: RematQuestion, explained: bool) -> Report:
     found = evaluate(source, asked.plan(memory), named)
     points = curve(source.chain) if memory is not None else []
     ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
-    return report(found, points, ranked, explained=explained)
+    return report(found, points, ranked, explained=explained, pictures=pictures)
 
 
-def _exact(asked: RematQuestion) -> Report:
+def _exact(asked: RematQuestion, pictures: bool) -> Report:
     from perfmodel.remat.checkmate import answer
     from perfmodel.remat.graph import graph_of
     from perfmodel.report.remat_graph import graph_report
@@ -48,10 +48,10 @@ def _exact(asked: RematQuestion) -> Report:
     source = asked.source()
     memory = asked.budget(source.sized)
     asked.needed("remat --layers 8 --budget 6 --exact", "memory")
-    return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed))
+    return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed), pictures)
 
 
-def _graph(asked: RematQuestion) -> Report:
+def _graph(asked: RematQuestion, pictures: bool) -> Report:
     from pathlib import Path
 
     from perfmodel.remat.checkmate import answer
@@ -60,12 +60,12 @@ def _graph(asked: RematQuestion) -> Report:
 
     forward, sized = read_graph(Path(str(asked.graph)))
     title = f"graph of {len(forward)} values and their gradients"
-    return graph_report(answer(title, training(forward), sized, asked.budget(sized), asked.seconds))
+    return graph_report(answer(title, training(forward), sized, asked.budget(sized), asked.seconds), pictures)
 
 
-def _autograd(asked: RematQuestion) -> Report:
+def _autograd(asked: RematQuestion, pictures: bool) -> Report:
     from perfmodel.remat.autograd import picture
     from perfmodel.report.remat_graph import autograd_report
 
     source = asked.source()
-    return autograd_report(picture(source.chain, asked.relu), source)
+    return autograd_report(picture(source.chain, asked.relu), source, pictures)

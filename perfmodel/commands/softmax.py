@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.question import Condition, option
 from perfmodel.kernels.question import SoftmaxQuestion
 
@@ -25,19 +25,19 @@ class SoftmaxRun(SoftmaxQuestion):
 
 
 @command
-def softmax(asked: SoftmaxRun, to: Explained) -> None:
+def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
     """Softmax in three ways (safe, online, fused): reads per element, bytes, roofline.
 
     Example: perfmodel softmax --rows 4096 --cols 32768
     """
     from perfmodel.kernels.softmax import evaluate
-    from perfmodel.report.ops import softmax_report
+    from perfmodel.report.softmax import report
 
     device = device_for(asked.hardware)
     w = asked.workload(device)
     results = evaluate(w, device)
     known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device)
-    to.emit(softmax_report(w, device, results, prediction=known, explained=to.explain))
+    to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device) -> Prediction:

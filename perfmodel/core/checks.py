@@ -39,25 +39,7 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
 
 
 MOST_SRAM = 1 << 30
-"""B of SRAM per block that a question may suppose where the profile of the device knows none."""
-
-
-def check_sram(size: int, device: Device) -> None:
-    """UsageError for SRAM per block that no block can be meant to have: more than all multiprocessors hold together.
-
-    Less than that, but more than the device gives a block, is a question of what more SRAM would buy.
-    """
-    sram, number = device.level("sram"), device.multiprocessors
-    known = None if sram is None else sram.capacity or sram.per_block
-    most = MOST_SRAM if known is None or number is None else known.number * number.number
-    if size > most:
-        own = sram.per_block if sram else None
-        fix = (
-            f"give at most {MOST_SRAM:,} B"
-            if own is None
-            else f"it has {own.number} B; give less, or such as +64KiB for what more would buy"
-        )
-        raise UsageError(f"--sram is {size} B, more than a block on {device.id} can have", fix)
+"""B of SRAM per block that a sweep takes: what more would buy, and no DRAM."""
 
 
 def flop_count(option: str, text: str) -> int:

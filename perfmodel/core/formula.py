@@ -1,4 +1,4 @@
-"""An evaluator for the formulas in shipped files: Python's, of the forms that are allowed and without its builtins.
+"""An evaluator for the formulas in shipped files: Python's parser reads them, no part of them is run as code.
 
 Constants, names, attributes and calls, arithmetic, comparisons of two, ``a if b else c``, tuples, lists, dicts, subscripts,
 f-strings and comprehensions. The caller hands in the names. All other syntax is refused with SyntaxError.
@@ -7,13 +7,12 @@ f-strings and comprehensions. The caller hands in the names. All other syntax is
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import cache
 from inspect import Parameter, Signature, ismodule
-from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from perfmodel.core.errors import DataError, PerfmodelError
 
@@ -25,12 +24,20 @@ class FormulaError(DataError):
     """A function of the file that cannot be read or worked out; names its place."""
 
 
-_FORMS = (
-    *(ast.Constant, ast.Name, ast.Load, ast.Store, ast.Attribute, ast.Call, ast.keyword, ast.IfExp, ast.Subscript, ast.Slice),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow, ast.UnaryOp, ast.USub),
-    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-    *(ast.Tuple, ast.List, ast.Dict, ast.JoinedStr, ast.FormattedValue, ast.ListComp, ast.GeneratorExp, ast.comprehension),
-)
+_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 @cache
@@ -50,58 +57,74 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
     >>> value(read("[2 * x for x in row if x > 1]"), {"row": (1, 2, 3)})
     [4, 6]
     """
-    try:
-        return eval(_compiled(tree), {**names, "__builtins__": {}, _ATTRIBUTE: _attribute})
-    except NameError as error:
-        raise _refusal(error.name or str(error)) from None
+
+    def of(part: ast.expr) -> Any:
+        return value(part, names)
+
+    match tree:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Attribute(value=owner, attr=name) if not name.startswith("_"):
+            return _attribute(of(owner), name, tree)
+        case ast.Call(func=called, args=parts, keywords=options):
+            return of(called)(*map(of, parts), **{option.arg or _refuse(tree): of(option.value) for option in options})
+        case ast.BinOp(left=a, op=sign, right=b) | ast.Compare(left=a, ops=[sign], comparators=[b]) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](of(a), of(b))
+        case ast.UnaryOp(op=ast.USub(), operand=part):
+            return -of(part)
+        case ast.IfExp(test=test, body=then, orelse=otherwise):
+            return of(then if of(test) else otherwise)
+        case ast.Subscript(value=owner, slice=place):
+            return of(owner)[of(place)]
+        case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
+            return [value(part, found) for found in _iterations(loops, names)]
+        case _:
+            return _collected(tree, of)
 
 
-@cache
-def _compiled(tree: ast.expr) -> CodeType:
-    """Code of ``tree``, whose forms are checked, with every attribute taken by ``_attribute``."""
-    checked: Any = ast.fix_missing_locations(ast.Expression(_Checked().visit(deepcopy(tree))))
-    return compile(checked, "formula", "eval")
+def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
+    """The value of a tuple, list, dict, slice or f-string; ``of`` evaluates one part."""
+    match tree:
+        case ast.Tuple(elts=parts):
+            return tuple(map(of, parts))
+        case ast.List(elts=parts):
+            return list(map(of, parts))
+        case ast.Dict(keys=keys, values=parts):
+            return {of(key) if key else _refuse(tree): of(part) for key, part in zip(keys, parts, strict=True)}
+        case ast.Slice(lower=first, upper=last, step=None):
+            return slice(first and of(first), last and of(last))
+        case ast.JoinedStr(values=parts):
+            return "".join(map(str, map(of, parts)))
+        case ast.FormattedValue(value=part, conversion=-1, format_spec=None):
+            return of(part)
+        case _:
+            return _refuse(tree)
 
 
-class _Checked(ast.NodeTransformer):
-    def visit(self, node: ast.AST) -> Any:
-        if not _is_allowed(node):
-            raise _refusal(ast.unparse(node))
-        self.generic_visit(node)
-        if isinstance(node, ast.Attribute):
-            return ast.Call(ast.Name(_ATTRIBUTE, ast.Load()), [node.value, ast.Constant(node.attr)], [])
-        return node
+def _refuse(tree: ast.AST) -> NoReturn:
+    raise SyntaxError(f"there is no {ast.unparse(tree)!r} in a formula")
 
 
-_ATTRIBUTE = "."
-"""The name of ``_attribute`` in code: one that no formula can write."""
-
-
-def _is_allowed(node: ast.AST) -> bool:
-    match node:
-        case ast.UnaryOp(op=sign) | ast.BinOp(op=sign) | ast.Compare(ops=[sign]):
-            return isinstance(sign, _FORMS)
-        case ast.Attribute(attr=name, ctx=ast.Load()):
-            return not name.startswith("_")
-        case ast.Dict(keys=keys):
-            return None not in keys
-        case ast.FormattedValue(conversion=how, format_spec=spec):
-            return how == -1 and spec is None
-        case ast.Compare() | ast.Attribute() | ast.keyword(arg=None) | ast.Slice(step=ast.expr()) | ast.comprehension(is_async=1):
-            return False
-    return isinstance(node, _FORMS)
-
-
-def _attribute(owner: Any, name: str) -> Any:
+def _attribute(owner: Any, name: str, tree: ast.expr) -> Any:
     """``owner.name``, but no module inside a module, and no method of a text: ``str.format`` could read any attribute."""
     found = getattr(owner, name)
-    if isinstance(owner, str) or ismodule(found):
-        raise _refusal(name)
-    return found
+    return _refuse(tree) if isinstance(owner, str) or ismodule(found) else found
 
 
-def _refusal(text: str) -> SyntaxError:
-    return SyntaxError(f"there is no {text!r} in a formula")
+def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """``names`` and the loop variables, once per iteration of the nested ``loops``."""
+    if not loops:
+        yield names
+        return
+    first, *inner = loops
+    variables = first.target.elts if isinstance(first.target, ast.Tuple) else [first.target]
+    for item in value(first.iter, names):
+        items = item if isinstance(first.target, ast.Tuple) else [item]
+        found = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
+        if all(value(test, found) for test in first.ifs):
+            yield from _iterations(inner, found)
 
 
 @contextmanager

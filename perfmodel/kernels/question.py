@@ -36,14 +36,10 @@ class MatmulQuestion(Question):
 
     def on(self, device: Device) -> Device:
         """``device`` with the SRAM that was asked for."""
-        from perfmodel.core.checks import check_sram, size_bytes
+        from perfmodel.core.checks import size_bytes
         from perfmodel.kernels.tile import with_sram
 
-        if self.sram is None:
-            return device
-        size = size_bytes("sram", self.sram)
-        check_sram(size, device)
-        return with_sram(device, size)
+        return device if self.sram is None else with_sram(device, size_bytes("sram", self.sram))
 
     def workload(self, device: Device) -> Matmul:
         """The matmul, checked; UsageError names a wrong option."""

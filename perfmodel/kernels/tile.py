@@ -11,7 +11,7 @@ from perfmodel.core.dtypes import TENSOR, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device, MemoryLevel
 from perfmodel.core.occupancy import RESERVED_BYTES, ThreadBlock
-from perfmodel.core.units import Quantity
+from perfmodel.core.units import Quantity, format_binary
 
 SLICE_DEPTH = 32
 """Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""
@@ -58,8 +58,21 @@ def on_chip(device: Device) -> OnChip:
     return OnChip(device.sram_per_block, 0 if registers is None else 4 * int(registers.number))
 
 
+def check_sram(size: int, device: Device) -> None:
+    """UsageError for a block with more SRAM than all multiprocessors of ``device``: below that, more than a block has is a what-if."""
+    level, count = device.level("sram"), device.multiprocessors
+    if level is None or level.capacity is None or count is None or size <= level.capacity.number * count.number:
+        return
+    block = level.per_block or level.capacity
+    raise UsageError(
+        f"--sram is {size} B, more than a block on {device.id} can have, and than all its multiprocessors",
+        f"give at most {block.number} B, such as {format_binary(int(block.number))}; DRAM is not SRAM",
+    )
+
+
 def with_sram(device: Device, size: int) -> Device:
-    """``device`` with ``size`` bytes of SRAM per block, and on each multiprocessor at least as many."""
+    """``device`` with ``size`` bytes of SRAM per block, and on each multiprocessor at least as many; UsageError as ``check_sram``."""
+    check_sram(size, device)
     quantity = Quantity(f"{size} B", "derived", "given", size)
     level = device.level("sram") or MemoryLevel("sram", "multiprocessor", "SRAM")
     room = Quantity(f"{size + RESERVED_BYTES} B", "derived", "given", size + RESERVED_BYTES)

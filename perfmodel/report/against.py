@@ -118,15 +118,19 @@ def _roofs(reference: Side, other: Side) -> str:
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
     """By roofs alone; beside it the time of the one that has one."""
-    gain = reference.roof_s / other.roof_s
     known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    if abs(gain - 1) <= ROOFS_EVEN:
-        sentence = f"{other.name} is as fast as {reference.name}{at} with both at their roofs"
-    else:
-        sentence = f"{other.name} is {way(gain, most='at most ')}{at} with {reference.name} at its roof"
     left = [words for one in (reference, other) if one.time is None for words in one.left_out]
-    return f"{sentence} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {'; '.join(left)}" if left else "")
+    sentence = f"{other.name} {by_roofs(reference, other, at)} {roofs}; {known or 'neither is predicted'}"
+    return sentence + (f". Left out: {'; '.join(left)}" if left else "")
+
+
+def by_roofs(reference: Side, other: Side, at: str = "") -> str:
+    """How ``other`` compares as far as roofs tell, after its name."""
+    gain = reference.roof_s / other.roof_s
+    if abs(gain - 1) <= ROOFS_EVEN:
+        return f"is as fast as {reference.name}{at} with both at their roofs"
+    return f"is {way(gain, most='at most ')}{at} with {reference.name} at its roof"
 
 
 def alone(one: Side) -> str:
@@ -144,11 +148,24 @@ def ratio_notes(verdict: Iterable[str]) -> list[str]:
 
 def idle_and_launch(name: str, kernels: int, blocks: int, roof_s: float, device: Device) -> list[str]:
     """What takes more of a time than its roof: launches of ``kernels``, and multiprocessors without any of ``blocks`` (0: unknown)."""
-    known = device.launch_overhead
-    launches = kernels * float(known.stream.number if known else LAUNCH_S)
     what = f"{name}'s {kernels} launches" if kernels > 1 else f"the launch of {name}"
-    found = [f"{what}, {format_time(launches, 2)}, longer than the roof" if known else what] * (launches >= roof_s)
+    launches = launching_s(kernels, device)
+    longer = f", {format_time(launches, 2)}, longer than the roof" if device.launch_overhead else ""
+    found = [f"{what}{longer}"] * (launches >= roof_s)
     count = device.multiprocessors
     if count is not None and 0 < 2 * blocks <= count.number:
         found.append(f"{name} has {blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} multiprocessors")
     return found
+
+
+def launching_s(kernels: int, device: Device) -> float:
+    """Seconds to launch ``kernels`` one after another."""
+    known = device.launch_overhead
+    return kernels * float(known.stream.number if known else LAUNCH_S)
+
+
+def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
+    """The launches of ``kernels``, if they take longer than their roof."""
+    time = f" ({format_time(launching_s(kernels, device), 2)})" if device.launch_overhead else ""
+    what = f"{kernels} launches" if kernels > 1 else "the launch"
+    return [f"{what}{time}"] * (launching_s(kernels, device) >= roof_s)

@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import Side, against, ends, ratio, spent, way
-from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Meter
-from perfmodel.report.metrics import Metric
+from perfmodel.report.against import ROOFS_EVEN, Side, by_roofs, ends, ratio, way
+from perfmodel.report.charts.format_number import between, percent
+from perfmodel.report.charts.schema import Bar, Interval
+from perfmodel.report.document import Figure, Meter
+from perfmodel.report.metrics import BOUND_WORDS, Metric
+from perfmodel.timing.predict import Prediction
 
-RESOURCES = {
-    "tensor": ("tensor unit", "FLOP/s"),
-    "vector": ("vector unit", "FLOP/s"),
-    "sfu": ("exponential unit", "/s"),
-    "sram": ("shared memory bandwidth", "B/s"),
-    "l2": ("L2 bandwidth", "B/s"),
-    "llc": ("LLC bandwidth", "B/s"),
-    "dram": ("DRAM bandwidth", "B/s"),
-    "interconnect": ("interconnect", "B/s"),
-}
+_UNITS = {"tensor": "FLOP/s", "vector": "FLOP/s", "sfu": "exp/s"} | dict.fromkeys(("sram", "l2", "llc", "dram", "interconnect"), "B/s")
+RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit in _UNITS.items()}
 """Names and units of what a roof counts, from the units outwards."""
 
 
-def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
-    """A meter per resource that is used, of ``seconds``; the fullest one limits.
+FULL, PARTLY = 0.6, 0.25
+"""Shares of its time from which on a resource limits, and from which on it is worth a word."""
+STARTING = "starting the kernel"
+
+
+def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float, soft: str = "") -> list[Meter]:
+    """A meter per resource that is used, of ``seconds``; the fullest one limits, if it is worth a word.
 
     ``terms``: seconds that each resource takes at its roof. ``amounts``: FLOP, operations or bytes by resource, where they are known;
-    with them the rate that ``seconds`` means stands beside the peak.
+    with them the rate that ``seconds`` means stands beside the peak. ``soft``: the resource, if any, whose roof kernels pass.
     """
     used = {name: float(terms[name]) for name in RESOURCES if terms.get(name)}
-    most = max(used, key=lambda name: used[name], default=None)
-    return [Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == most) for name, term in used.items()]
+    most = max((name for name in used if name != soft), key=lambda name: used[name], default=None)
+    return [
+        Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == most and term >= PARTLY * seconds)
+        for name, term in used.items()
+    ]
 
 
 def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float) -> str:
     amount, unit = float(amounts.get(name) or 0), RESOURCES[name][1]
-    return f"{format_si(amount / seconds, unit, 3)} of {format_si(amount / term, unit, 3)}" if amount else ""
+    rate, peak = (format_si(amount / time, unit, 3) for time in (seconds, term))
+    return between(rate, peak, "of") if amount else ""
 
 
-def meters_of(cost: Estimate, known: Interval | None) -> list[Meter]:
+def meters_of(cost: Estimate, known: Interval | None, soft: str = "") -> list[Meter]:
     """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
     amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
-    return meters(cost.terms, amounts, metered_s(cost, known))
+    return meters(cost.terms, amounts, metered_s(cost, known), soft)
 
 
 def metered_s(cost: Estimate, known: Interval | None) -> float:
@@ -74,36 +76,106 @@ def fit(needed: Number, device: Device) -> str:
     return f"{'fits' if fits else 'does not fit'}: {format_si(needed, 'B')}{' of' if fits else ', of'} {format_si(size, 'B')}"
 
 
-def limits(meters: Iterable[Meter]) -> str:
-    """What limits, in words: the fullest meter, and that none is full where the most is under a half.
+def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
+    """What limits, in words: the fullest resource, or where none is full the ``causes`` that counts or the time model know, and waiting.
 
-    >>> limits([Meter("tensor unit", 0.8, limits=True)]), limits([Meter("DRAM bandwidth", 0.1, limits=True)])
-    ('the tensor unit (80%)', 'no unit or bandwidth (at most DRAM bandwidth, 10%): latency and launches')
+    ``causes``: such as too few blocks. ``roof``: the shares are of the roof, as no time is predicted, and the causes are left out of it.
+    ``unknown``: resources whose rate the profile lacks.
+
+    >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
+    >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
+    ('the tensor unit, 44% busy (exponential unit 31%); the rest is waiting', '32 blocks for 108 SMs and the tensor unit, 44% busy')
+    >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
+    ('waiting: nothing is over 10% busy', 'DRAM bandwidth, at the roof')
     """
-    fullest = next((meter for meter in meters if meter.limits), None)
-    if fullest is None:
-        return ""
-    if fullest.share < 0.5:
-        return f"no unit or bandwidth (at most {fullest.name}, {percent(float(fullest.share))}): latency and launches"
-    return f"{'the ' * ('unit' in fullest.name)}{fullest.name} ({percent(float(fullest.share))})"
+    known = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
+    found = " and ".join(causes)
+    if not known or (roof and found):
+        return f"{found}, which the roof leaves out" if roof and found else found
+    first, *others = known
+    share = percent(min(float(first.share), 1.0))
+    name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
+    if roof:
+        return f"{name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
+    if first.share < PARTLY:
+        idle = f"nothing{' of known rate' * bool(unknown)} is over {share.strip('<')} busy"
+        return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: {idle}"
+    if first.share >= FULL or found:
+        return f"{found} and {name}, {share} busy" if first.share < FULL else f"{name}, {share} busy"
+    beside = next((f" ({one.name} {percent(float(one.share))})" for one in others if one.share >= max(PARTLY, first.share / 2)), "")
+    return f"{name}, {share} busy{beside}; the rest is waiting"
+
+
+def too_few(blocks: int, device: Device) -> list[str]:
+    """That ``blocks`` (0: unknown) leave multiprocessors without work.
+
+    >>> from perfmodel.catalog import find_device
+    >>> too_few(32, find_device("h200")), too_few(132, find_device("h200")), too_few(1, find_device("mi300x"))
+    (['32 blocks for 132 SMs'], [], ['1 block for 304 CUs'])
+    """
+    count = device.multiprocessors
+    if count is None or not 0 < blocks < count.number:
+        return []
+    name = {"NVIDIA": "SMs", "AMD": "CUs"}.get(device.vendor, "multiprocessors")
+    return [f"{blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} {name}"]
+
+
+def starting(prediction: Prediction | None) -> list[str]:
+    """That more than half of a predicted time is what its model takes for a kernel without work, from launch to end."""
+    start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
+    if prediction is None or 2 * start < prediction.seconds:
+        return []
+    return [f"{STARTING} ({between(format_time(start, 2), format_time(prediction.seconds, 3), 'of')})"]
+
+
+def taken(known: Interval) -> str:
+    """A time to three digits, with its interval.
+
+    >>> taken(Interval(7.907e-5, 7.2e-5, 8.43e-5)), taken(Interval(1e-3))
+    ('79.1 us (72 to 84.3 us)', '1 ms')
+    """
+    time = format_time(known.value, 3)
+    return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
 
 
 def rate_of(name: str, cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
-    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop.
+    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop."""
+    start = f"{name}: predicted {taken(known)}" if known else f"{name}: roof {format_time(metered_s(cost, known), 3)} (not predicted)"
+    rate = rate_and_share(cost, known, device, dtype)
+    return f"{start}, {rate}" if rate else start
 
-    The rate is of matmul FLOP on visible scores, or of bytes over DRAM where there are none; a time that nobody predicts is the roof.
-    """
-    time = metered_s(cost, known)
-    start = f"{name}: {spent(known)}" if known else f"{name}: not predicted, {format_time(time)} at its roof"
+
+def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
+    """Rate of its predicted time, or of its roof, and share of the peak: of bytes where DRAM bounds it, else of visible matmul FLOP."""
+    time, term = metered_s(cost, known), float(cost.terms.get("dram", 0))
     if not time:
-        return start
-    if not cost.flops:
-        rate, bandwidth = float(cost.dram.total) / time, device.dram.bandwidth
-        return f"{start}, {format_si(rate, 'B/s', 3)}" + (f", {percent(rate / bandwidth.number)} of DRAM bandwidth" if bandwidth else "")
+        return ""
+    if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
+        share = f", {percent(term / time)} of the DRAM peak" if known or term < (1 - ROOFS_EVEN) * time else ""
+        return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
     peak = device.matmul_peak(dtype.name, unit).number
-    return f"{start}, {format_si(rate, 'FLOP/s', 3)}, {percent(rate / peak)} of the {unit} peak"
+    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(rate / peak)} of the {unit} peak"
+
+
+def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None) -> list[Figure]:
+    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory."""
+    found = [Figure("predicted time", taken(known))] if known else []
+    found += [Figure("rate" if known else "rate at the roof", rate_and_share(cost, known, device, dtype))]
+    bound = f", {RESOURCES[cost.bound][0]}" if cost.bound else ""
+    found += [Figure("roof", f"{format_time(float(cost.roofline_s), 3)}{bound}")]
+    if memory is not None:
+        capacity = device.dram.capacity
+        found.append(Figure("memory", format_si(memory, "B", 3) + (f" of {format_si(capacity.number, 'B', 3)}" if capacity else "")))
+    return [one for one in found if one.value]
+
+
+def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
+    """A time as a bar: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
+    if known is None:
+        return Bar(f"{name} (not predicted)", [("roof", roof_s)])
+    return Bar(name, [("roof", min(roof_s, known.value)), ("beyond its roof", max(known.value - roof_s, 0.0))], known.low, known.high)
 
 
 def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:
@@ -113,15 +185,15 @@ def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) 
     return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", rate and peak and rate / peak, "  of the peak", "share")]
 
 
-def compared(reference: Side, other: Side) -> str:
-    """Which of two is faster, without a full stop and without the reasons, which ``against`` adds.
+def compared(reference: Side, other: Side, fits: str = "") -> str:
+    """Which of two is faster, without a full stop and without the reasons, which ``against`` adds. ``fits``: what to say before.
 
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
-    'flash2 is predicted 2x faster than standard (1.74x to 2.31x): 1 ms against 2 ms'
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)), "fits and ")
+    'flash2 fits and is predicted 2x faster than standard (1.74x to 2.31x)'
     """
     if reference.time is None or other.time is None:
-        return against(reference, other)
-    known = ratio(reference.time, other.time)
+        known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "neither is predicted")
+        return f"{other.name} {fits}{by_roofs(reference, other)}; {known}"
+    gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    both = f"{format_time(other.time.value)} against {format_time(reference.time.value)}"
-    return f"{other.name} is {kind} {way(known.value, reference.name)}{ends(known)}: {both}"
+    return f"{other.name} {fits}is {kind} {way(gain.value, reference.name)}{ends(gain)}"

@@ -7,36 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.cost import Kernel
-from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idle_and_launch, ratio, ratio_notes, times
-from perfmodel.report.answer import compared, fit, limits, metered, meters_of, rate_of, rates
-from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import (
-    BOUND_WORDS,
-    Labels,
-    Metric,
-    as_json,
-    as_rows,
-    as_table,
-    bound_by,
-    of_cost,
-    of_memory,
-    outside,
-    seconds,
-    words_for,
-)
+from perfmodel.report.against import ends, ratio_notes, times
+from perfmodel.report.answer import figures, metered, meters_of, rates
+from perfmodel.report.attention_verdict import blocks_of, main_result, predicted_ratio, reasons, verdict
+from perfmodel.report.charts.schema import Chart
+from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.select_kernel import Predictions
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "accesses without a cache"}
-EAGER = "an eager softmax of standard, which stays far from its roof"
 
 
 def report(
@@ -54,14 +40,17 @@ def report(
     formula. ``crossover``: with the sizes at which tiling stops paying. ``pictures``: with its roofline and its bytes.
     """
     known = predictions or {}
-    summary = _summary(comparison, known)
+    summary = reasons(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
-    found = Report(_title(comparison), _verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
-    found = replace(_metered(found, comparison, known), reasons=summary, brief=_tables(comparison, known, BRIEF)[-1:])
-    found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
-    found = _with_crossovers(found, comparison) if crossover else found
+    found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
+    found = replace(_answered(found, comparison, known), reasons=summary)
+    if comparison.sram_sizes or crossover:
+        from perfmodel.report.attention_besides import with_crossovers, with_sram_sweep
+
+        found = with_sram_sweep(found, comparison) if comparison.sram_sizes else found
+        found = with_crossovers(found, comparison) if crossover else found
     found = _with_formulas(found, comparison, known) if explained else found
-    return _with_pictures(found, comparison, known) if pictures else found
+    return replace(found, charts=_pictures(comparison, known)) if pictures else found
 
 
 def _title(comparison: Comparison) -> str:
@@ -130,7 +119,7 @@ def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     for result in comparison.results:
         reference = comparison.standard(result.direction)
         if reference is not None and reference is not result:
-            known, old, new = _predicted_ratio(result, predictions), reference.total, result.total
+            known, old, new = predicted_ratio(result, predictions), reference.total, result.total
             ratios.setdefault(result.algorithm.name, {})[result.direction] = {
                 "accesses": (old.reads + old.writes) / (new.reads + new.writes),
                 "sram_bytes": old.sram.total / new.sram.total,
@@ -141,13 +130,6 @@ def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
                 "predicted": None if known is None else {"value": known.value, "low": known.low, "high": known.high},
             }
     return ratios
-
-
-def _predicted_ratio(result: AttentionResult, predictions: Predictions) -> Interval | None:
-    """Predicted time of standard attention over its own; None for standard itself and where one of the two is not predicted."""
-    name = result.algorithm.name
-    old, new = (seconds(predictions.get((one, result.direction))) for one in ("standard", name))
-    return None if name == "standard" or old is None or new is None else ratio(old, new)
 
 
 def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
@@ -178,31 +160,29 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     return found
 
 
-BRIEF = (
-    *("time_s.predicted", "predicted, standard / this", "rate", "of_peak"),
-    *("time_s.roofline", "time_s.lower", "bound", "traffic.sram.bytes"),
-    *("traffic.dram.bytes", "arithmetic_intensity.dram", "accesses.bytes", "memory_bytes"),
-)
-"""Keys of the rows that a screen shows."""
+BRIEF = {
+    "time_s.predicted": "predicted",
+    "predicted, standard / this": "standard / this",
+    "rate": "rate, predicted",
+    "of_peak": "  of the peak",
+    "time_s.roofline": "roofline",
+    "bound": "bound by",
+    "traffic.dram.bytes": "DRAM traffic",
+    "memory_bytes": "memory",
+}
+"""Rows that a screen shows, under names that leave room for two algorithms in 80 columns."""
 
 
-def _verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
-    """Which is faster, at what rate, and what limits it: of the last algorithm, against standard attention."""
-    results, reference = comparison.shown(), comparison.standard(comparison.direction)
-    sides = [_side(result, comparison, predictions) for result in results]
-    found = [f"{compared(sides[results.index(reference)], sides[-1])}."] if reference and reference is not results[-1] else []
-    last = results[-1]
-    known = seconds(predictions.get((last.algorithm.name, last.direction)))
-    rate = rate_of(last.algorithm.name, last.total, known, comparison.device, comparison.workload.dtype)
-    fitting = fit(last.memory_bytes, comparison.device)
-    return [*found, f"{rate}{'; ' * bool(fitting)}{fitting}.", f"Limited by {limits(meters_of(last.total, known))}."]
-
-
-def _metered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
-    """``found`` with the meters of its last algorithm."""
-    last = comparison.shown()[-1]
-    known = seconds(predictions.get((last.algorithm.name, last.direction)))
-    return replace(found, meters=meters_of(last.total, known), metered=f"{metered(known)} of {last.algorithm.name}")
+def _answered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
+    """``found`` with the meters, figures and first tables of its main result."""
+    main, reference = main_result(comparison, predictions), comparison.standard(comparison.direction)
+    key = (main.algorithm.name, main.direction)
+    known, gain = seconds(predictions.get(key)), predicted_ratio(main, predictions)
+    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
+    if reference is not None and gain is not None:
+        deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
+    meters, name = meters_of(main.total, known), f"{metered(known)} of {main.algorithm.name}"
+    return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, BRIEF)[-1:])
 
 
 def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = None) -> list[Table]:
@@ -217,7 +197,7 @@ def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = N
 
 
 def _column(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
-    tile, reference, known = result.tile, comparison.standard(result.direction), _predicted_ratio(result, predictions)
+    tile, reference, known = result.tile, comparison.standard(result.direction), predicted_ratio(result, predictions)
     gain = None if reference is None else reference.total.roofline_s / result.total.roofline_s
     return [
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
@@ -235,81 +215,6 @@ def _rates(result: AttentionResult, comparison: Comparison, predictions: Predict
     return rates(result.total, seconds(known), comparison.device, dtype)
 
 
-def _summary(comparison: Comparison, predictions: Predictions) -> list[str]:
-    """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
-    results, reference = comparison.shown(), comparison.standard(comparison.direction)
-    sides = [_side(result, comparison, predictions) for result in results]
-    if reference is None or len(results) == 1:
-        known = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
-        return [f"{side} by {bound_by(result.total)}." for side, result in zip(known, results, strict=True)]
-    fits = comparison.device.fits(reference.memory_bytes)
-    small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
-    first = sides[results.index(reference)]
-    pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
-    return small + [f"{against(first, side)}. {_roofs(reference, result)}" for side, result in pairs]
-
-
-def _side(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> Side:
-    known = predictions.get((result.algorithm.name, result.direction))
-    by = "" if known is None else known.calibration.implementation
-    left = left_out(result, comparison.device)
-    return Side(result.algorithm.name, float(result.total.roofline_s), seconds(known), by=by, left_out=left)
-
-
-def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
-    """What the roof of ``result`` leaves out although it dominates, in words."""
-    name = result.algorithm.name
-    found = idle_and_launch(name, len(result.kernels), _blocks(result), float(result.total.roofline_s), device)
-    return tuple(found or [EAGER] * (name == "standard"))
-
-
-def _blocks(result: AttentionResult) -> int:
-    return max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
-
-
-def _roofs(reference: AttentionResult, result: AttentionResult) -> str:
-    """What bounds the two at their roofs, and why one of these is lower."""
-    gain = reference.total.roofline_s / result.total.roofline_s
-    if abs(gain - 1) <= ROOFS_EVEN:
-        same = reference.total.bound == result.total.bound
-        why = "both wait for the same resource" if same else f"{_moved(reference, result)}, which buys no time here"
-    else:
-        why = _why_faster(reference, result) if gain > 1 else _why_slower(reference, result)
-    return f"At their roofs standard is bound by {bound_by(reference.total)}, {result.algorithm.name} by {bound_by(result.total)}: {why}."
-
-
-def _why_faster(reference: AttentionResult, result: AttentionResult) -> str:
-    reasons = []
-    if reference.total.bound in ("dram", "l2") and _fewer(reference, result) > 1 + ROOFS_EVEN:
-        reasons.append(f"its scores stay on the chip, so it moves {_moved(reference, result)}")
-    skipped = reference.total.executed_flops / result.total.executed_flops
-    if skipped > 1 + ROOFS_EVEN:
-        reasons.append(f"it skips tiles that nobody sees and computes {skipped:.3g}x less")
-    return " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
-
-
-def _why_slower(reference: AttentionResult, result: AttentionResult) -> str:
-    wasted = result.total.executed_flops / result.total.flops
-    if result.total.bound in ("dram", "l2"):
-        return f"re-reading tiles, it moves {_moved(reference, result)}"
-    extra = f", {wasted:.3g}x the FLOP of the visible scores (padding, masked parts, recomputation)" if wasted > 1 + ROOFS_EVEN else ""
-    return f"{_moved(reference, result)}, but it is held back by {BOUND_WORDS.get(result.total.bound or '', 'its work')}{extra}"
-
-
-def _fewer(reference: AttentionResult, result: AttentionResult) -> float:
-    """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
-    if reference.total.bound == "l2":
-        return float(reference.total.sram.total / result.total.sram.total)
-    return float(reference.total.dram.total / result.total.dram.total)
-
-
-def _moved(reference: AttentionResult, result: AttentionResult) -> str:
-    level, fewer = "through the L2" if reference.total.bound == "l2" else "over DRAM", _fewer(reference, result)
-    if abs(fewer - 1) <= ROOFS_EVEN:
-        return f"as many bytes {level}"
-    return f"{fewer:.3g}x fewer bytes {level}" if fewer > 1 else f"{1 / fewer:.3g}x more bytes {level}"
-
-
 def _notes(comparison: Comparison) -> list[str]:
     results, device = comparison.results, comparison.device
     notes = ["Totals over batch and heads; a multiply-add counts 2 FLOP."]
@@ -324,9 +229,9 @@ def _notes(comparison: Comparison) -> list[str]:
     if any(result.total.group_sum for result in results):
         notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
     for result in results:
-        blocks = _blocks(result)
-        if result.direction != BOTH and device.multiprocessors is not None and 0 < blocks < device.multiprocessors.number:
-            idle = f"{blocks:,} block{'s' * (blocks > 1)} for {device.multiprocessors.number} multiprocessors"
+        count = blocks_of(result)
+        if result.direction != BOTH and device.multiprocessors is not None and 0 < count < device.multiprocessors.number:
+            idle = f"{count:,} block{'s' * (count > 1)} for {device.multiprocessors.number} multiprocessors"
             notes.append(f"{result.algorithm.name} {result.direction} has {idle}; the roof does not count the idle ones.")
     return [*notes, *unknown_rates([result.total for result in results], device)]
 
@@ -348,58 +253,10 @@ def _io_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-# What was asked for besides
+def _pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
+    from perfmodel.report.attention_pictures import pictures
 
-
-def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]]) -> Report:
-    """``plain`` with one line per entry, in a table and in the JSON object."""
-    return replace(plain, tables=[*plain.tables, as_rows(title, entries)], data={**plain.data, key: list(map(as_json, entries))})
-
-
-def _with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and what each SRAM size buys."""
-    from perfmodel.kernels.attention.crossover import sram_sweep
-
-    entries, first = [], dict[str, Estimate | None]()
-    for point in sram_sweep(comparison):
-        name, tile = point.algorithm.name, point.result and point.result.tile
-        reference = first.setdefault(name, None if point.result is None else point.result.total)
-        cost = point.result.total if point.result is not None and tile is not None else None
-        entries.append(
-            [
-                Metric("algorithm", name, "algorithm", "text"),
-                Metric("sram_bytes", point.sram_bytes),
-                Metric("", format_binary(point.sram_bytes), "SRAM M"),
-                Metric("tile", tile and {"br": tile.br, "bc": tile.bc}),
-                Metric("", f"{tile.br} x {tile.bc}" if tile else "no tile fits", "tile that moves least"),
-                Metric("accesses_bytes", cost and cost.access_bytes, "accesses", "B"),
-                Metric("", cost and (1 - cost.access_bytes / reference.access_bytes if reference else 0.0), "saved", "error"),
-                Metric("roofline_s", cost and cost.roofline_s, "roofline", "s"),
-            ]
-        )
-    return _with(plain, "sram_sweep", "what SRAM buys, forward", entries)
-
-
-def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and the sizes at which tiling stops paying."""
-    from perfmodel.kernels.attention.crossover import crossovers
-
-    entries = [
-        [
-            Metric("algorithm", one.algorithm.name, "algorithm", "text"),
-            Metric("measure", one.measure, "by", "text"),
-            Metric("wins_here", one.wins_here),
-            Metric("", "yes" if one.wins_here else "no", "less here", "text"),
-            Metric("first_n", one.first_n, "from N"),
-            Metric("last_d", one.last_d, "up to d"),
-            Metric("first_sram_bytes", one.first_sram_bytes, "from M", after=" B"),
-            Metric("law", one.law),
-            Metric("last_d_by_law", one.last_d_by_law),
-            Metric("", f"{one.last_d_by_law:.1f}, {one.law}" if one.law and one.last_d_by_law else "", "leading terms: up to d", "text"),
-        ]
-        for one in crossovers(comparison)
-    ]
-    return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
+    return pictures(comparison, predictions)
 
 
 def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
@@ -418,19 +275,3 @@ def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictio
     summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
     vector = [f"{one.name}, vector operations: {one.vector_work}." for one in algorithms.values()]
     return with_steps(replace(plain, notes=[*plain.notes, *summed, *vector]), parts)
-
-
-def _with_pictures(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
-    """``plain`` with the roofline of its results and the bytes that each moves, read and written, at both levels."""
-    from perfmodel.report.charts.schema import Bar, BarChart
-    from perfmodel.report.roofline_chart import point, roofline
-
-    dtype, device = comparison.workload.dtype, comparison.device
-    points, bars = [], []
-    for number, result in enumerate(comparison.shown(), 1):
-        name, cost = result.algorithm.name, result.total
-        known = predictions.get((name, result.direction))
-        points.append(point(number, name, cost, device, dtype.name, dtype.matmul_unit, known, group=name))
-        for level, traffic in ((outside(device), cost.sram), ("DRAM", cost.dram)):
-            bars.append(Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)]))
-    return replace(plain, charts=[roofline(device, points), BarChart("Bytes between L2 and SMs, and to DRAM", "B", bars)])

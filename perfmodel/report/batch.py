@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from perfmodel.core.units import format_time
 from perfmodel.report.against import Side, against, ratio_notes
-from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report
+from perfmodel.report.answer import fit
+from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
+from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
+from perfmodel.report.model import TIMES, gpus_of, inputs_of, least, most
+from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
+from perfmodel.report.step import step_meters, step_part, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
+BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "memory_bytes", "bound")
 COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS, "memory_bytes", "bound")
 
 
-def report(found: Curve) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.batch/1."""
+def report(found: Curve, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency."""
     r = found.request
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus_of(r)}"
-    summary, points = _summary(found), [_metrics(point, found) for point in found.points]
+    points = [_metrics(point, found) for point in found.points]
     inputs = {key: value for key, value in inputs_of(r).items() if key not in ("batch", "n", "phase", "kv_cache")}
     data = {
         **head("batch", inputs, r.device),
@@ -28,7 +33,20 @@ def report(found: Curve) -> Report:
         "max_batch": found.max_batch,
         "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
     }
-    return Report(title, summary, [as_rows("", points, labels=COLUMNS)], _notes(found) + ratio_notes(summary), data)
+    reasons, (metered, meters) = _reasons(found), _metered(found)
+    return Report(
+        title,
+        _verdict(found),
+        [as_rows("", points, labels=COLUMNS)],
+        _notes(found) + ratio_notes(reasons),
+        data,
+        charts=[_curve(found)] if pictures else [],
+        meters=meters,
+        metered=metered,
+        figures=_figures(found),
+        brief=[as_rows("", [_metrics(point, found) for point in _listed(found)], labels=BRIEF)],
+        reasons=reasons,
+    )
 
 
 def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
@@ -54,22 +72,82 @@ def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
     ]
 
 
-def _summary(found: Curve) -> list[str]:
-    """Time of a token at the largest batch against the smallest, where more stops paying, and what fills a step."""
-    first, last = found.points[0], found.points[-1]
-    verb = "fill" if first.bound == "weights" else "fills"
-    sides = f"{first.bound} {verb} most of the step at batch 1, {last.bound} at batch {last.batch:,}"
-    sides = f"{sides[:1].upper()}{sides[1:]}."
+def _verdict(found: Curve) -> list[str]:
+    """How many sequences fit, where more stop paying, and what fills a step."""
+    first, last, knee = found.points[0], found.points[-1], _at_knee(found)
+    sides = "every batch" if first.bound == last.bound else f"batch 1, {last.bound} at batch {last.batch:,}"
+    pays = "" if found.knee else "More batch pays to the end of memory. "
+    at = f"{'With more memory: ' * (found.max_batch == 0)}{pays}{'Knee at batch' if found.knee else 'Batch'} {knee.batch:,}"
+    best = f"; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}" if found.best is not knee else ""
+    return [_fitting(found), f"{at}: {_rate(knee)}{best}.", f"Limited by {first.bound} at {sides}."]
+
+
+def _fitting(found: Curve) -> str:
+    last, device = found.points[-1], found.request.device
+    gpu = " per GPU" if found.request.split.gpus > 1 else ""
+    if found.max_batch is None:
+        return f"Whether it fits is unknown: the profile of {device.id} has no capacity."
     if found.max_batch == 0:
-        return ["It does not fit, whatever the batch.", sides]
-    if found.knee is None:
-        stops = f"By the bound, more batch pays until memory ends at {last.batch:,}"
-    else:
-        ends = "" if found.max_batch is None else f"; memory ends at {found.max_batch:,}"
-        stops = f"By the bound, more batch stops paying at {found.knee:,}{ends}"
+        return f"{fit(found.points[0].memory, device)}{gpu} at batch 1."
+    return f"{fit(last.memory, device)}{gpu} at batch {found.max_batch:,}, the largest."
+
+
+def _at_knee(found: Curve) -> BatchPoint:
+    """The point that a serving engine would choose: the knee, else the best one."""
+    return next((point for point in found.points if point.batch == found.knee), found.best)
+
+
+def _rate(point: BatchPoint) -> str:
+    made = point.step.times_from
+    return f"{most(made)}{tokens(point.tokens_per_s)}, {least(made)}{format_time(point.step.seconds, 3)} a step"
+
+
+def _figures(found: Curve) -> list[Figure]:
+    knee, made = _at_knee(found), _at_knee(found).step.times_from
+    return [
+        Figure("knee" if found.knee else "most tokens/s", f"batch {knee.batch:,}"),
+        Figure("throughput there", f"{most(made)}{tokens(knee.tokens_per_s)}"),
+        Figure("time per output token there", taken(knee.step.seconds, knee.step.prediction, least(made))),
+        Figure("best throughput", f"{most(made)}{tokens(found.best.tokens_per_s)} at batch {found.best.batch:,}"),
+        Figure("largest batch", "unknown" if found.max_batch is None else f"{found.max_batch:,}"),
+    ]
+
+
+def _reasons(found: Curve) -> list[str]:
+    """Time of a token at the largest batch against the smallest."""
+    first, last = found.points[0], found.points[-1]
     slower = f"; a step takes {last.step.seconds / first.step.seconds:.3g}x as long"
     step = slower if first.step.prediction and last.step.prediction else ""
-    return [f"Per token, {against(_side(first), _side(last))}{step}. {stops}. {sides}"]
+    return [f"Per token, {against(_side(first), _side(last))}{step}."] if first is not last else []
+
+
+def _metered(found: Curve) -> tuple[str, list[Meter]]:
+    """How busy resources are in the step at the knee."""
+    knee = _at_knee(found)
+    rows = [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, found.request.device) for row in knee.step.rows]
+    return f"step at batch {knee.batch:,}", step_meters(knee.step.cost, rows, knee.step.seconds)
+
+
+def _listed(found: Curve) -> list[BatchPoint]:
+    """As many points as a screen shows: the ends, the knee and the best among them."""
+    wanted = {0, len(found.points) - 1} | {place for place, point in enumerate(found.points) if point in (_at_knee(found), found.best)}
+    others = [place for place in range(len(found.points)) if place not in wanted]
+    room = min(SCREEN_ROWS - len(wanted), len(others))
+    return [found.points[place] for place in sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})]
+
+
+def _curve(found: Curve) -> LineChart:
+    """Tokens per second against the time of a step, predicted and by the bound."""
+    made = [(point.step.seconds, point.tokens_per_s) for point in found.points]
+    bound = [(float(point.step.cost.lower_s), point.batch / float(point.step.cost.lower_s)) for point in found.points]
+    name = TIMES[found.points[0].step.times_from]
+    series = [Series(name, sorted(made)), Series("lower bound", sorted(bound), "dashed")]
+    named = {found.points[0].batch: "batch 1", found.points[-1].batch: f"batch {found.points[-1].batch:,}"}
+    named |= {found.best.batch: f"best at {found.best.batch:,}"} if found.best.batch < found.points[-1].batch else {}
+    named |= {found.max_batch: f"memory ends at {found.max_batch:,}"} if found.max_batch else {}
+    named |= {found.knee: f"knee at {found.knee:,}"} if found.knee else {}
+    marks = [Mark(point.step.seconds, named[point.batch], point.tokens_per_s) for point in found.points if point.batch in named]
+    return LineChart("Tokens per second against time per step", "time per step", "tokens per second", series, "s", "tokens/s", marks=marks)
 
 
 def _side(point: BatchPoint) -> Side:
@@ -81,7 +159,8 @@ def _side(point: BatchPoint) -> Side:
 
 def _notes(found: Curve) -> list[str]:
     words = [
-        f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound.",
+        f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound; "
+        "no larger than the one with most tokens/s.",
         "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
         *weights_notes(found.request),
     ]

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from perfmodel.claims import VERDICTS, Check, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.document import Report
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import Sources, head, with_steps
 
@@ -30,7 +30,11 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
         "claims": list(map(as_json, found)),
     }
     tables = [as_rows("", found, labels=COLUMNS)] if found else []
-    plain = Report("Claims of lecture notes and papers, recomputed", [_summary(len(claims), counts)], tables, [_NOTE], data)
+    brief = [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", _first(claims, found), labels=BRIEF)] * bool(found)
+    title = "Claims of lecture notes and papers, recomputed"
+    figures = [Figure("claims", str(len(claims))), Figure("sources", str(len({claim.source for claim in claims})))]
+    figures += [Figure(verdict, str(number)) for verdict, number in counts.most_common(3)]
+    plain = Report(title, [_summary(len(claims), counts)], tables, [_NOTE], data, brief=brief, figures=figures)
     if not explained:
         return replace(plain, notes=[*plain.notes, *sources.notes()])
     parts = [(claim, check) for claim in claims for check in claim.checks]
@@ -46,6 +50,27 @@ def _summary(number: int, counts: Counter[str]) -> str:
         if counts[verdict]:
             parts.append(f"{counts[verdict]} {one if counts[verdict] == 1 else many}")
     return f"{number} claim{'' if number == 1 else 's'}{': ' if parts else ''}{', '.join(parts)}."
+
+
+BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement"}
+FIRST = ("wrong", "incomplete", "holds with relabelling")
+"""Verdicts that a screen shows first."""
+SHOWN = 8
+CARDS = 2
+"""Claims up to which each is shown whole on a screen."""
+
+
+def _first(claims: Sequence[Claim], found: Sequence[Sequence[Metric]]) -> list[Sequence[Metric]]:
+    """Those that a screen shows."""
+    ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
+    return [found[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
+
+
+def _card(found: Sequence[Sequence[Metric]]) -> Table:
+    """A column per claim."""
+    columns = [{one.key or one.label: one for one in metrics} for metrics in found]
+    rows = [[name, *(column[name].brief for column in columns)] for name in ("statement", "claimed", "computed", "verdict", "why")]
+    return Table("", ["", *(column["id"].brief for column in columns)], rows, "l" * (1 + len(columns)))
 
 
 COLUMNS = {name: name for name in ("id", "statement", "claimed", "computed", "verdict", "why", "cited")} | {"cited": "source"}

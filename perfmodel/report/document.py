@@ -19,12 +19,16 @@ FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart.
 
 @dataclass(frozen=True, slots=True)
 class Table(SavedPart):
-    """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right."""
+    """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right.
+
+    ``drawn``: a picture made of characters, for formats in which all of them are as wide.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     align: str = ""
+    drawn: bool = False
 
     @property
     def alignment(self) -> str:
@@ -166,6 +170,25 @@ def on_screen(report: Report) -> list[Table]:
     """The tables of a first screen: those that the report names, else its first table."""
     tables = report.brief or report.tables[:1]
     return [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in tables]
+
+
+def made_lines(known: Provenance | None) -> list[str]:
+    """Provenance in words, a line for the command and one for each profile and input.
+
+    >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
+    ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
+    """
+    if known is None:
+        return []
+    command = f"perfmodel {known.version}" + (f": {known.command}" if known.command else "")
+    profiles = [
+        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles
+    ]
+    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in known.inputs.items())]
+
+
+def _hash(digest: str) -> str:
+    return f", SHA-256 {digest[:12]}" if digest else ""
 
 
 SCHEMA = "perfmodel.report/1"

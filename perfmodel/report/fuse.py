@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
-from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report
+from perfmodel.report.answer import compared, meters
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
 def report(
-    w: FusedChain, device: Device, results: list[ChainResult], *, published: Published | None = None, explained: bool = False
+    w: FusedChain,
+    device: Device,
+    results: list[ChainResult],
+    *,
+    published: Published | None = None,
+    explained: bool = False,
+    pictures: bool = False,
 ) -> Report:
-    """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
+    """``results`` as a Report; its data follows the schema perfmodel.fuse/1.
+
+    ``explained``: with every formula. ``pictures``: with times and bytes of each way.
+    """
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
     found = {result.name: _metrics(result, results[0]) for result in results}
@@ -25,16 +36,105 @@ def report(
         **head("fuse", {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}, device),
         "results": list(map(as_json, found.values())),
     }
-    summary, tables = [_summary(device, results)], [as_table("", found)]
+    reasons, tables, brief = [_summary(device, results)], [as_table("", found)], [as_table("", found, labels=BRIEF)]
     if published is not None:
         there = _published(w, published)
-        summary.insert(0, _published_summary(results, published))
+        reasons.insert(0, _published_summary(results, published))
         tables.append(as_table("published times beside the model's", {"published": there, "model": _modelled(w, results, there)}))
+        brief = [as_table("", found, labels=BRIEF[:4]), tables[-1]]
         data["published"] = as_json(there)
-    plain = Report(title, summary, tables, _notes(w, device, results, published), data)
+    plain = Report(
+        title,
+        _verdict(device, results),
+        tables,
+        _notes(w, device, results, published),
+        data,
+        charts=_pictures(results) if pictures else [],
+        meters=_meters(results[-1]),
+        metered=f"time of {results[-1].name}" + (", launch included" if results[-1].total_s else " at its roof"),
+        figures=_figures(results),
+        brief=brief,
+        reasons=reasons,
+    )
     if not explained:
         return plain
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
+
+
+BRIEF = (
+    *("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"),
+    "traffic.dram.bytes",
+)
+"""Keys of the rows that a screen shows."""
+
+
+def _time(result: ChainResult) -> float:
+    """Seconds, launches included where they are known."""
+    return float(result.memory_s if result.total_s is None else result.total_s)
+
+
+def _meters(result: ChainResult) -> list[Meter]:
+    """How busy launches and every resource are while the chain runs."""
+    time, terms, amounts = _time(result), dict[str, Number](), dict[str, Number]()
+    for part, cost in result.parts:
+        for name, term in cost.terms.items():
+            terms[name] = terms.get(name, 0) + part.count * term
+        amounts["vector"] = amounts.get("vector", 0) + part.count * cost.work.vector
+    found = meters(terms, {**amounts, "l2": result.sram.total, "dram": result.dram.total}, time)
+    launches = result.launches * (result.launch_s or 0.0)
+    bound = launches > float(result.memory_s)
+    first = [Meter("launches", launches / time, f"{result.launches} x {format_time(result.launch_s or 0.0, 3)}", bound)] * (launches > 0)
+    return [*first, *(replace(meter, limits=False) if bound else meter for meter in found)]
+
+
+def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
+    """Whether fusion pays; the time fused; what limits both."""
+    unfused, graph, fused = results
+    time, bound = _time(fused), unfused.launch_bound or 0
+    said = f"fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
+    if unfused.launches == 1:
+        return ["One operation is one kernel: there is nothing to fuse.", f"{said}."]
+    both = f"{compared(Side('unfused', _time(unfused)), Side('fused', time)).capitalize()}."
+    if unfused.total_s is None or graph.total_s is None:
+        return [both, f"{said}; {device.id} has no launch overhead in its profile."]
+    alone = f"; a CUDA graph alone gains at most {unfused.total_s / graph.total_s:.3g}x"
+    fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
+    why = f"unfused, {bound} of {unfused.launches} kernels take no longer than theirs" if bound else "no kernel is as short as its launch"
+    return [both, f"{said}{alone}.", f"Limited by {fullest}; {why}."]
+
+
+def _figures(results: list[ChainResult]) -> list[Figure]:
+    unfused, _, fused = results
+    found = [Figure(result.name, format_time(_time(result), 3)) for result in results]
+    fewer = f"{unfused.sram.total / fused.sram.total:.3g}x"
+    return [
+        *found,
+        Figure("bytes through the L2, unfused / fused", fewer),
+        Figure("launches saved", format_count(unfused.launches - fused.launches)),
+    ]
+
+
+def _pictures(results: list[ChainResult]) -> list[Chart]:
+    """Times, what of them is waiting for launches, and bytes."""
+    times = [
+        Bar(
+            result.name,
+            [("moving bytes, at the roof", float(result.memory_s)), ("waiting for launches", _time(result) - float(result.memory_s))],
+        )
+        for result in results
+    ]
+    moved = [
+        Bar(f"{result.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
+        for result in results
+        for level, traffic in (("L2", result.sram), ("DRAM", result.dram))
+    ]
+    unfused, _, fused = results
+    faster = f"{compared(Side('unfused', _time(unfused)), Side('fused', _time(fused))).capitalize()}."
+    fewer = f"Fusion moves {unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2."
+    return [
+        BarChart("Time of each way, launches included", "s", times, caption=faster),
+        BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=fewer),
+    ]
 
 
 def _metrics(result: ChainResult, reference: ChainResult) -> list[Metric]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark, quantities
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.document import Report, Table
+from perfmodel.report.charts.schema import Chart
+from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
 
@@ -25,7 +26,19 @@ def list_report(devices: list[Device]) -> Report:
     found = [_line(device) for device in devices]
     data = {**head("hardware"), "devices": list(map(as_json, found))}
     notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
-    return Report(f"{len(devices)} device profiles", [], [as_rows("", found)], notes, data)
+    ranked = sorted(devices, key=lambda device: (_calibrated(device), device.dram.bandwidth_bytes_per_s or 0), reverse=True)
+    short = [[*_line(device), Metric("", _calibrated(device) or "-", "calibrated", "text")] for device in ranked[:SCREEN_ROWS]]
+    first = "device", "DRAM", "bandwidth", "fp16 tensor", "calibrated"
+    brief = [as_rows("", [[one for one in line if one.label in first] for line in short])]
+    own = sum(bool(_calibrated(device)) for device in devices)
+    title = f"{len(devices)} device profiles"
+    said = f"{own} of {len(devices)} are calibrated on their own measurements; others borrow or have no times."
+    return Report(title, [said], [as_rows("", found)], notes, data, brief=brief)
+
+
+def _calibrated(device: Device) -> str:
+    """The date of its newest calibration; empty without one."""
+    return max((block.date for block in device.calibration), default="")
 
 
 def _line(device: Device) -> list[Metric]:
@@ -50,16 +63,14 @@ def _rate(quantity: Quantity | None) -> str:
     return "-" if quantity is None else str(quantity.value)
 
 
-def show_report(device: Device, explained: bool = False) -> Report:
-    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``."""
+def show_report(device: Device, explained: bool = False, pictures: bool = False) -> Report:
+    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``.
+
+    ``pictures``: with its roofline.
+    """
     ridges = _ridge_points(device)
-    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
-    named = []
-    for place, quantity in quantities(device):
-        number = next((old for old in levels if place.startswith(old)), "")
-        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
     tables = [
-        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in named], "lrlll"),
+        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in _named(device)], "lrlll"),
         Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]),
         *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
         *([_calibrations(device)] if device.calibration else []),
@@ -70,8 +81,66 @@ def show_report(device: Device, explained: bool = False) -> Report:
         "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
     }
     notes = [f"{key}: {source}" for key, source in device.sources.items()] + device.notes
-    shown = Report(f"{device.name} ({device.id}), {device.architecture}", [_summary(ridges)], tables, notes, data)
+    shown = Report(
+        f"{device.name} ({device.id}), {device.architecture}",
+        [_summary(ridges), *_sizes(device), *_errors(device)],
+        tables,
+        notes,
+        data,
+        charts=[_picture(device, ridges)] if pictures else [],
+        figures=[Figure(one.label, str(one.value)) for one in _line(device) if one.label in FIGURES and one.value != "-"],
+        brief=[_brief(device)],
+    )
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+
+
+FIGURES = "DRAM", "bandwidth", "L2", "SRAM per block", "fp16 tensor"
+BRIEF = (
+    *("memory.dram.capacity", "memory.dram.bandwidth", "memory.l2.capacity", "memory.sram.per_block"),
+    *("peaks.tensor.fp16", "peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.vector.fp32", "peaks.exp"),
+    *("multiprocessors", "clocks.max", "launch_overhead.stream"),
+)
+"""Fields that a screen shows."""
+
+
+def _named(device: Device) -> list[tuple[str, Quantity]]:
+    """Every quantity by its field, memory by the name of its level."""
+    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
+    named = []
+    for place, quantity in quantities(device):
+        number = next((old for old in levels if place.startswith(old)), "")
+        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
+    return named
+
+
+def _brief(device: Device) -> Table:
+    found = dict(_named(device))
+    return Table(
+        "", ["field", "value", "kind"], [[name, str(found[name].value), found[name].kind] for name in BRIEF if name in found], "lrl"
+    )
+
+
+def _sizes(device: Device) -> list[str]:
+    """Its memory, from DRAM inwards."""
+    known = {one.label: one.value for one in _line(device)}
+    parts = [f"{known[name]} of {name}" for name in ("DRAM", "L2", "SRAM per block") if known[name] != "-"]
+    return [f"Memory: {', '.join(parts)}."] * bool(parts)
+
+
+def _errors(device: Device) -> list[str]:
+    """How far predictions for it are off, on records that no fit saw."""
+    known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
+    date = _calibrated(device)
+    if not date:
+        return ["Not calibrated: times are borrowed from a device of its vendor, or not predicted."]
+    errors = f", held-out median errors {min(known):.1%} to {max(known):.1%}" if known else ""
+    return [f"Calibrated {date}: {len(device.calibration)} fitted kernels{errors}."]
+
+
+def _picture(device: Device, ridges: dict[str, tuple[Quantity, float]]) -> Chart:
+    from perfmodel.report.roofline_chart import roofline
+
+    return replace(roofline(device, [], caption=_summary(ridges)), dtypes=["fp8", "fp16", "fp32"])
 
 
 def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,7 +207,7 @@ def _summary(ridges: dict[str, tuple[Quantity, float]]) -> str:
     if name is None:
         return "No peak or no DRAM bandwidth is known: no ridge point."
     peak, ridge = ridges[name]
-    return f"Peak {name} {peak.value}: below {ridge:.1f} FLOP per DRAM byte a kernel is memory bound."
+    return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
 
 
 # What a calibration reached, what it fitted, and how far the fits are off

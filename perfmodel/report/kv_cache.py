@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.units import format_binary, format_count, format_si
+from perfmodel.core.units import format_binary, format_count
 from perfmodel.report.document import Report, Table
+from perfmodel.report.kv_cache_first import Generated, answered, both, copies, weights_format
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model import TIMES, file_notes, least
+from perfmodel.report.model import TIMES, least
+from perfmodel.report.model_notes import file_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult
@@ -20,15 +22,19 @@ from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention
 
-Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
-"""A generation with a cache and without, or why there is no time for it."""
 
+def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula.
 
-def report(result: CacheResult, times: Generated, *, explained: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula."""
-    w = result.workload
-    title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {result.device.name}"
-    plain = Report(title, _summary(result), _tables(result, times), _notes(result, times), data(result, times))
+    ``pictures``: with the parts of the memory, and bytes over the length.
+    """
+    w, several = result.workload, f"{result.workload.tp} x " * (result.workload.tp > 1)
+    title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {several}{result.device.name}"
+    brief = as_table(
+        "", {"": [*_sizes(result), *_memory(result)]}, "cache", labels=BRIEF, without=() if w.reserve else ["memory.reserve_bytes"]
+    )
+    plain = Report(title, [], _tables(result, times), _notes(result, times), data(result, times), brief=[brief])
+    plain = answered(plain, result, times, pictures)
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain_cache(result))]) if explained else plain
 
 
@@ -36,8 +42,8 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": _weights(result)}
-    inputs |= {"weights_from_file": w.weights_from_file, "reserve_bytes": w.reserve}
+    inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": weights_format(result)}
+    inputs |= {"weights_from_file": w.weights_from_file, "reserve_bytes": w.reserve, "tensor_parallel": w.tp}
     cached, uncached = _generation(result, times)
     return {
         **head("kv_cache", inputs, result.device),
@@ -75,8 +81,8 @@ def _memory(result: CacheResult) -> list[Metric]:
         _binary("memory.weights_bytes", result.weights, "weights"),
         _binary("memory.reserve_bytes", reserve, "reserved" if reserve else ""),
         Metric("memory.room_bytes", room),
-        Metric("", None if room is None else _both(room) if room > 0 else "none", "left for the cache", "text"),
-        Metric("", _both(result.total), "this cache", "text", after=" (does not fit)" if result.fits is False else ""),
+        Metric("", None if room is None else both(room) if room > 0 else "none", "left for the cache", "text"),
+        Metric("", both(result.total), "this cache", "text", after=" (does not fit)" if result.fits is False else ""),
         Metric("memory.fits", result.fits),
         Metric("max_batch", result.batch, "largest batch at this length"),
         Metric("max_context", result.context),
@@ -147,45 +153,23 @@ def _generated(cost: Generation, found: ModelAnswer | None, roof: str, time: str
 
 def _tables(result: CacheResult, times: Generated) -> list[Table]:
     cached, uncached = _generation(result, times)
+    several = result.workload.tp > 1
     pairs = [(one, other) for one, other in zip(cached, uncached, strict=True) if one.label and one.value]
     ratios = [Metric("", other.value / one.value, one.label, after="x") for one, other in pairs]
     columns = {"with cache": cached, "without": uncached, "without / with": ratios}
     return [
-        as_table("", {"size": _sizes(result)}, "cache"),
+        as_table("", {"size": _sizes(result)}, "cache of each GPU" if several else "cache"),
         as_rows("by kind of layer", map(_layer, result.layers)),
-        as_table(f"memory of {result.device.id}", {"size": _memory(result)}),
-        as_table(f"to generate {result.workload.n:,} tokens, one sequence", columns),
+        as_table(f"memory of {'each ' * several}{result.device.id}", {"size": _memory(result)}),
+        as_table(f"to generate {result.workload.n:,} tokens, one sequence{', all GPUs' * several}", columns),
     ]
 
 
-def _both(size: int) -> str:
-    """Decimal and binary: the two that are most often confused."""
-    return f"{format_si(size, 'B')} ({format_binary(size)})" if size >= 1024 else f"{size} B"
-
-
-def _weights(result: CacheResult) -> str:
-    """The format of the weights; of a quantized checkpoint that of most of its matrices."""
-    w = result.workload
-    main = w.spec.quantized.main if w.weights_from_file and w.spec.quantized is not None else None
-    return w.weights_dtype if main is None else main.name
-
-
-def _summary(result: CacheResult) -> list[str]:
-    """What does not fit comes first."""
-    w, device = result.workload, result.device.name
-    first = f"{w.spec.name} keeps {format_count(result.per_token)} B per token, {_both(result.total)} in all."
-    if result.room is None:
-        return [first]
-    weights = f"{format_si(result.weights, 'B')} of {_weights(result)} weights"
-    if result.room <= 0:
-        alone = result.capacity is None or result.weights >= result.capacity
-        what = f"{weights} alone leave" if alone else f"{weights} and the reserve of {_both(w.reserve)} leave"
-        return [f"It does not fit: the {what} no room on {device}.", first]
-    lengths = "sequences of any length" if result.endless else f"contexts of up to {result.context:,} tokens"
-    whom = "one sequence" if w.batch == 1 else f"{w.batch} sequences"
-    held = f"Beside {weights}, {device} holds {result.batch:,} such sequences; {whom}: {lengths}."
-    room = f"It does not fit: beside {weights} there is room for {_both(result.room)} of cache on {device}."
-    return [first, held] if result.fits else [room, first, held]
+BRIEF = (
+    *("bytes_per_token", "bytes_per_sequence", "this cache", "memory.weights_bytes", "memory.reserve_bytes"),
+    *("left for the cache", "memory.capacity_bytes", "max_batch", "longest context at this batch"),
+)
+"""Rows that a screen shows."""
 
 
 def _notes(result: CacheResult, times: Generated) -> list[str]:
@@ -194,13 +178,13 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
     notes = [
         "For n tokens of width d the cache turns O(n^2 d^2 + n^3 d) into O(n d^2 + n^2 d); attention, the term that n^2 d^2 and n d^2 "
         f"leave out, is {shares[0]} of the FLOP with it and {shares[1]} without.",
-        f"Weights: {format_count(result.parameters)} parameters; {_weights(result)}, multiplied in {_multiplied(result, times)}.",
+        f"Weights: {format_count(result.parameters)} parameters; {weights_format(result)}, multiplied in {_multiplied(result, times)}.",
         f"Configuration: {w.spec.source}.",
     ]
     if isinstance(times, UnavailableError):
         notes.append(f"No time of generation: {times.message}.")
     else:
-        asked = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}"
+        asked = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}{f' --tp {w.tp}' * (w.tp > 1)}"
         notes.append(f"Times of generation: kernels one after the other, as {asked} has them, with and without --no-kv-cache.")
     if w.spec.max_positions is not None and w.n > w.spec.max_positions:
         notes.append(f"{w.n:,} tokens are more than the {w.spec.max_positions:,} that {w.spec.name} was made for.")
@@ -211,6 +195,7 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
         for cache in result.layers
         if not isinstance(cache.attention, GroupedAttention)
     ]
+    notes += copies(result)
     if w.spec.is_moe:
         notes.append("Weights read are those of the experts that one token visits; all experts stay in memory.")
     notes += file_notes(w.spec, w.weights_from_file)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.core.cost import memory_bytes
 from perfmodel.core.occupancy import LIMIT_WORDS
-from perfmodel.core.roofline import rates_of
 from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
@@ -18,32 +16,51 @@ from perfmodel.kernels.matmul import (
     minimum_intensity,
     tile_quantization,
     tile_reuse,
-    tiled_loads,
     wave_count,
     wave_quantization,
 )
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.against import Side, alone
-from perfmodel.report.charts.roofline_metrics import WHY
+from perfmodel.report.answer import figures, metered, rates
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
+from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
-from perfmodel.report.roofline_chart import multicasts
 from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
 
-def report(result: MatmulResult, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False) -> Report:
+def report(
+    result: MatmulResult,
+    *,
+    prediction: Prediction | None = None,
+    unpredicted: str = "",
+    explained: bool = False,
+    pictures: bool = False,
+) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
 
     ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
+    ``pictures``: with its time, its roofline and its bytes.
     """
     w = result.workload
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
     notes += [] if prediction is None else [note("The matmul", prediction)]
-    plain = Report(title, [_summary(result, prediction)], _tables(result, prediction), notes, data(result, prediction))
+    known = seconds(prediction)
+    plain = Report(
+        title,
+        verdict(result, prediction),
+        _tables(result, prediction),
+        notes,
+        data(result, prediction),
+        charts=pictures_of(result, prediction) if pictures else [],
+        meters=meters(result, known),
+        metered=metered(known),
+        figures=figures(result.total, known, result.device, w.dtype, memory_of(result)),
+        brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF)],
+        reasons=[reasons(result, prediction)],
+    )
     if not explained:
         return plain
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, [*explain(result), *explain_time(prediction)])])
@@ -70,18 +87,27 @@ def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str
 
 
 def _metrics(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
-    w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
+    w = result.workload
     return [
         *of_cost(result.total, seconds(prediction)),
         Metric("arithmetic_intensity.minimum", minimum_intensity(w)),
-        *of_memory(size, result.device),
+        *of_memory(memory_of(result), result.device),
         Metric("extra_memory_bytes", extra_memory_bytes(w)),
     ]
 
 
-def tiled_elements(result: MatmulResult) -> int:
-    """Elements of A, B and C that the tiles move, without the partial sums of split-k."""
-    return int(tiled_loads(result.workload, result.tile) + result.workload.outputs)
+def _rows(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
+    """Of the tables that show counts, times and how the tiles fill the device."""
+    edges = Metric("", f"{result.tile.br} x {result.tile.bc} x {SLICE_DEPTH}", "tile", "text")
+    reached = rates(result.total, seconds(prediction), result.device, result.workload.dtype)
+    return [edges, *_metrics(result, prediction), *reached, *_fill(result)]
+
+
+BRIEF = (
+    *("time_s.predicted", "rate", "of_peak", "time_s.roofline", "bound"),
+    *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
+)
+"""Keys of the rows that a screen shows."""
 
 
 def _traffic(result: MatmulResult) -> list[Metric]:
@@ -145,8 +171,9 @@ def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
     over = {label: f"{value:.3g}x" for label, value in bound.items()} | {"IO lower bound": "1x"}
     io = [[label, _elements(count), over.get(label, "-")] for label, count in counts.items()]
     edges = Metric("", f"{tile.br} x {tile.bc} x {SLICE_DEPTH}", "tile", "text")
+    rows = [edges, *_metrics(result, prediction), *rates(result.total, seconds(prediction), result.device, result.workload.dtype)]
     return [
-        as_table("", {"total": [edges, *_metrics(result, prediction)]}, without=NO_EXPONENTIALS),
+        as_table("", {"total": rows}, without=NO_EXPONENTIALS),
         Table("traffic across the SRAM boundary of one multiprocessor at a time", ["", "elements", "over the bound"], io),
         as_table("how the tiles fill the device", {"value": _fill(result)}),
     ]
@@ -154,20 +181,6 @@ def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
 
 def _elements(count: float) -> str:
     return format_count(count) if isinstance(count, int) else f"{count:,.0f}"
-
-
-def _summary(result: MatmulResult, prediction: Prediction | None) -> str:
-    """How long it takes, as far as that is predicted, which side of the ridge point it is on, and what bounds this tiling."""
-    w, device, rates = result.workload, result.device, rates_of(result.device, result.workload.dtype)
-    best, ridge = minimum_intensity(w), rates.matmul / rates.dram
-    side = "memory bound" if best < ridge else "compute bound"
-    reason = f"{best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
-    tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
-    on_tensor = device.matmul_unit(w.dtype.name, w.dtype.matmul_unit) == "tensor"
-    soft = f"; that roof is soft: {WHY}" if result.total.bound == "l2" and on_tensor and multicasts(device) else ""
-    by = "" if prediction is None else prediction.calibration.implementation
-    took = alone(Side("The matmul", float(result.total.roofline_s), seconds(prediction), by=by))
-    return f"{took}. At best it is {side}: {reason}. {tiled}{soft}."
 
 
 def _notes(result: MatmulResult) -> list[str]:

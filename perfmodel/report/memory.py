@@ -7,7 +7,8 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import SCREEN_ROWS, Report, Table
+from perfmodel.report.memory_first import STEPS, answered
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unread_notes, with_steps
 from perfmodel.transformer.training import korthikanti
@@ -19,12 +20,17 @@ from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NON
 from perfmodel.transformer.training.state import StatePart
 
 
-def report(result: MemoryResult, *, explained: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.memory/1. ``explained``: with every formula."""
+def report(result: MemoryResult, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.memory/1. ``explained``: with every formula.
+
+    ``pictures``: with bytes over the step and by part.
+    """
     training = result.training
     precision = f"{training.precision} precision" if training.precision == MIXED else training.precision
     title = f"Training memory of {training.model.name}: {training.batch:,} x {training.n:,} tokens, {precision}, {training.optimizer}"
-    plain = Report(title, _summary(result), _tables(result), _notes(result), data(result))
+    tables = _tables(result)
+    plain = Report(title, [], tables, _notes(result), data(result), brief=_brief(result), reasons=_reasons(result))
+    plain = answered(plain, result, pictures)
     return with_steps(plain, [("every number", {"model": training.model.name}, explain(result))]) if explained else plain
 
 
@@ -76,6 +82,8 @@ def recompute_text(training: TrainingConfig) -> str:
 
 KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
+PARTS = ("weights", "gradients", "optimizer", "activations")
+BRIEF = {f"{place}.{name}": name for name in PARTS for place in ("bytes", "at_peak")} | {"together": "together"}
 MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
 
 
@@ -98,8 +106,7 @@ def _at_peak(result: MemoryResult) -> list[Metric]:
 
 
 def _parts(place: str, *sizes: Number) -> list[Metric]:
-    names = ("weights", "gradients", "optimizer", "activations")
-    return [Metric(place + name, number, name, "B") for name, number in zip(names, sizes, strict=True)]
+    return [Metric(place + name, number, name, "B") for name, number in zip(PARTS, sizes, strict=True)]
 
 
 def _state(part: StatePart) -> list[Metric]:
@@ -152,6 +159,15 @@ def _tables(result: MemoryResult) -> list[Table]:
         _timeline(result),
         as_rows("parts of the step", map(_moment, result.peak.moments), labels=MOMENTS),
     ]
+
+
+def _brief(result: MemoryResult) -> list[Table]:
+    """The peak by part, and the parts of the step that hold the most."""
+    moments = result.peak.moments
+    room = SCREEN_ROWS - len(PARTS) - 1
+    shown = sorted(sorted(range(len(moments)), key=lambda place: -moments[place].high)[:room])
+    parts = as_rows("parts of the step", [_moment(moments[place]) for place in shown], labels=("phase", "where", *MOMENTS[2:5]))
+    return [as_table("", {"when complete": _complete(result), "at the peak": _at_peak(result)}, labels=BRIEF), parts]
 
 
 def _kept_tables(result: MemoryResult) -> list[Table]:
@@ -214,27 +230,15 @@ def _size(number: Number) -> str:
     return format_si(float(number), "B")
 
 
-def _summary(result: MemoryResult) -> list[str]:
-    """The peak, what it is made of, and whether it fits: first, if it does not."""
+def _reasons(result: MemoryResult) -> list[str]:
+    """The peak and what it is made of."""
     found, moment = result.peak, result.peak.moment
     gpu = "the GPU" if result.training.parallel.gpus == 1 else "the fullest GPU"
     named = {"optimizer": "optimizer state"}
     sizes = [one for one in _at_peak(result) if one.key.startswith("at_peak.") and one.unit == "B" and one.value]
     parts = [f"{_size(one.value)} of {named.get(one.label, one.label)}" for one in sizes]
-    step = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step"}[moment.phase]
-    phase = f"{step} ({moment.at})" if moment.at else step
-    first = f"At most {_size(found.bytes)} on {gpu}, in the {phase}: {', '.join(parts)}."
-    return [_fitting(result), first] if result.fits is False else [first, _fitting(result)]
-
-
-def _fitting(result: MemoryResult) -> str:
-    if result.capacity is None or result.largest is None:
-        return f"The profile of {result.device.id} has no capacity."
-    room = f"{result.device.name} with {format_si(result.capacity, 'B')}"
-    if result.largest == 0:
-        return f"It does not fit {room}, and not even one sequence of {result.training.n:,} tokens at a time does."
-    many = f"{result.largest:,} sequence{'s' if result.largest > 1 else ''} at a time"
-    return f"It fits {room}, which takes up to {many}." if result.fits else f"It does not fit {room}, which takes {many}."
+    phase = f"{STEPS[moment.phase]} ({moment.at})" if moment.at else STEPS[moment.phase]
+    return [f"At most {_size(found.bytes)} on {gpu}, in the {phase}: {', '.join(parts)}."]
 
 
 def _notes(result: MemoryResult) -> list[str]:

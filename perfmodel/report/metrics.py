@@ -12,7 +12,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.charts.format_number import ABSENT, text
+from perfmodel.report.charts.format_number import ABSENT, between, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
 from perfmodel.timing.predict import Prediction
@@ -54,7 +54,7 @@ class Metric:
         if self.low is None or self.high is None:
             return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
-        return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
+        return f"{self.before}{text(self.value, self.unit)} ({between(low, high)}){self.after}"
 
 
 Metrics = Sequence[Metric]
@@ -91,6 +91,7 @@ def as_table(
     """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``.
 
     ``labels``: which keys have a row, in that order, and under which labels if not their own; by default all that have a label.
+    A row that is indented under another one names it where that one has no row before it.
 
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
@@ -131,9 +132,21 @@ def _labels(known: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[st
     if labels is None:
         return [(label, [label]) for label in dict.fromkeys(one.label for metrics in known for one in metrics if one.label)]
     if not isinstance(labels, Mapping):
-        own = {one.key or one.label: one.label for metrics in known for one in metrics}
-        labels = {key: own[key] for key in labels if key in own}
+        labels = _whole(known, labels)
     return [(label, [key for key, _ in pairs]) for label, pairs in groupby(labels.items(), itemgetter(1))]
+
+
+def _whole(known: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
+    """The labels of ``keys``; one that is indented under a row that does not come before it gets that row's label in front."""
+    own, parents, parent, found = dict[str, str](), dict[str, str](), "", dict[str, str]()
+    for one in (one for metrics in known for one in metrics if one.label):
+        parent = parent if one.label.startswith(" ") else one.label
+        own[one.key or one.label], parents[one.key or one.label] = one.label, parent
+    shown = ""
+    for key in (key for key in keys if key in own):
+        found[key] = own[key] if parents[key] in (shown, own[key]) else f"{parents[key]}, {own[key].strip()}"
+        shown = parents[key]
+    return found
 
 
 def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | None:
@@ -177,6 +190,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("time_s.lower", cost.lower_s, "lower bound, cold L2", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, "roofline", "s"),
+        *(Metric("", term, f"  {BOUND_WORDS[name].removeprefix('the ')} alone", "s") for name, term in cost.terms.items()),
         Metric("time_s.no_overlap", cost.no_overlap_s, "  without overlap", "s"),
         Metric("time_s.predicted", value, "predicted", "s", low, high),
         Metric("time_s.terms", cost.terms),

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.cost import READ
 from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import fit
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
-from perfmodel.timing.base import find_model
+from perfmodel.report.model_notes import notes, phases, stored_format
+from perfmodel.report.op_common import head, with_steps
+from perfmodel.report.step import SOFT_L2, StepPart, by_share, limited, op_roofline, step_meters, step_part, taken, time_bars, tokens
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
-from perfmodel.transformer.op_time import MODEL as STEP_MODEL
-from perfmodel.transformer.op_time import launch_saving_s
-from perfmodel.transformer.parallel import draft_bytes, joined_gpus
+from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, native_dtype
-from perfmodel.transformer.weight_formats._base import MatrixFormat
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
 """Of what a time is made, in words."""
 
 
-def report(found: ModelAnswer, *, explained: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes."""
+def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes.
+
+    ``pictures``: with the time of its ops, and their roofline.
+    """
     r = found.request
     sizes = {
         PREFILL: f"prefill of {r.n:,} tokens",
@@ -36,7 +38,12 @@ def report(found: ModelAnswer, *, explained: bool = False) -> Report:
         GENERATE: f"{r.kv_len - r.n:,} tokens after {r.n:,}",
     }[r.phase]
     title = f"{r.model.name}: {sizes}, batch {r.batch:,}, {r.dtype.name} on {gpus_of(r)}"
-    plain = Report(title, _summary(found), _tables(found), _notes(found), data(found))
+    plain = Report(title, _verdict(found), _tables(found), notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
+    parts = _parts(found)
+    first = by_share([_op(line, found) for line in found.lines], BRIEF)
+    plain = replace(plain, meters=step_meters(found.cost, parts, found.seconds), metered=_metered(found), brief=[first])
+    if pictures:
+        plain = replace(plain, charts=[time_bars(parts), *op_roofline(parts, r.device, r.dtype)])
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
@@ -69,16 +76,13 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "integer_kv": r.integer_kv,
         "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
-        "cuda_graph": {phase: r.in_graph(phase) for phase in _phases(r)},
+        "cuda_graph": {phase: r.in_graph(phase) for phase in phases(r)},
         "kv_cache": r.cached,
         "tensor_parallel": r.split.tp,
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
+        "reserve_bytes": r.reserve,
     }
-
-
-def _phases(r: Request) -> list[str]:
-    return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
 
 
 def data(found: ModelAnswer) -> dict[str, Any]:
@@ -99,6 +103,7 @@ def data(found: ModelAnswer) -> dict[str, Any]:
     }
 
 
+BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
 TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "tokens_per_s", "mfu")
@@ -109,10 +114,9 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
     """One row: with the phase where there are two."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
-    several = len({one.phase for one in found.lines}) > 1
     moved = op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total  # of a collective its buffers
     return [
-        Metric("name", op.name, "op", "text", before=f"{line.phase}: " if several else ""),
+        Metric("name", op.name, "op", "text", before=_phase_before(line, found)),
         Metric("phase", line.phase),
         Metric("group", op.group),
         Metric("count", line.count, "count"),
@@ -121,10 +125,23 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
         *of_cost(line.cost, times and Interval(*times), {"time_s.lower": "lower"}),
         Metric("", line.cost.flops or None, "FLOP", "FLOP"),
         Metric("time_s.at_least", line.seconds),
+        Metric("", line.seconds, "time", "s", before="" if times else ">= "),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
         Metric("share", _share(line, found), "share", "share"),
         Metric("bytes", moved, "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
+    ]
+
+
+def _phase_before(line: Line, found: ModelAnswer) -> str:
+    """The phase of a row, where there are two."""
+    return f"{line.phase}: " if len({one.phase for one in found.lines}) > 1 else ""
+
+
+def _parts(found: ModelAnswer) -> list[StepPart]:
+    return [
+        step_part(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds, found.request.device)
+        for line in found.lines
     ]
 
 
@@ -160,6 +177,8 @@ def _memory(found: ModelAnswer) -> list[Metric]:
         Metric("checkpoint", whole),
         Metric("kv_cache", memory.kv_cache, "KV cache", "B"),
         Metric("activations", memory.activations, "activations", "B"),
+        Metric("reserve", memory.reserve),
+        Metric("", memory.held_back or None, "held back besides", "B"),
         Metric("total", memory.total, "total", "B"),
         Metric("capacity", memory.capacity, "capacity", "B"),
         Metric("fits", memory.fits),
@@ -192,24 +211,67 @@ def most(times_from: str) -> str:
     return "" if times_from == PREDICTED else "at most "
 
 
-def _summary(found: ModelAnswer) -> list[str]:
-    """How long, what for, how near to the bound, and whether it fits."""
-    r, cost, made, memory = found.request, found.cost, found.times_from, found.memory
-    what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
-    known = "" if found.prediction is None else f", {format_time(found.prediction[1], 3)} to {format_time(found.prediction[2], 3)}"
-    verb = "would take" if memory.fits is False else "takes"
-    took = f"{what} {verb} {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
-    bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
+STEPS = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}
+STEP_NAMES = {PREFILL: "prefill", DECODE: "decode step", GENERATE: "generation"}
+
+
+def _metered(found: ModelAnswer) -> str:
+    name = STEP_NAMES[found.request.phase]
+    return {PREDICTED: f"predicted {name}", ROOF: f"roof of the {name}", MIXED: f"{name}, roofs where not calibrated"}[found.times_from]
+
+
+def _verdict(found: ModelAnswer) -> list[str]:
+    """Whether it fits, how long it takes, and what limits it."""
+    r, made = found.request, found.times_from
+    took = f"{STEPS[r.phase]} takes {taken(found.seconds, found.prediction, least(made))}"
+    if r.phase == GENERATE:
+        rate = f"first token in {format_time(found.ttft_s or 0, 3)}, then {format_time(found.tpot_s or 0, 3)} each"
+    else:
+        rate = f"{most(made)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}"
+    return [_fitting(found), f"{took}: {rate}.", limited(_parts(found), found.seconds)]
+
+
+def _fitting(found: ModelAnswer) -> str:
+    r, memory = found.request, found.memory
+    held = fit(memory.total, r.device)
+    if not held:
+        return f"{format_si(memory.total, 'B')} per GPU; its profile has no capacity."
+    gpu = " per GPU" if r.split.gpus > 1 else ""
+    if memory.fits is False:
+        return f"{held}{gpu}; {_spare(found)}."
+    return f"{held}{gpu}, up to batch {memory.max_batch:,}."
+
+
+def _figures(found: ModelAnswer) -> list[Figure]:
+    made, r, memory = found.times_from, found.request, found.memory
+    first = {
+        "time to the first token": found.ttft_s if r.phase == GENERATE else None,
+        "time per output token": found.tpot_s if r.phase == GENERATE else None,
+    }
+    return [
+        Figure(f"time, {STEP_NAMES[r.phase]}", taken(found.seconds, found.prediction, least(made))),
+        *(Figure(label, f"{least(made)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
+        Figure("throughput", f"{most(made)}{tokens(found.tokens_per_s)}"),
+        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(made)}{found.mfu:.1%}")]),
+        Figure("memory per GPU", format_si(memory.total, "B") + (f" of {format_si(memory.capacity, 'B')}" if memory.capacity else "")),
+    ]
+
+
+def _reasons(found: ModelAnswer) -> list[str]:
+    """How near the time is to the bound, and what a rate is a share of."""
+    cost, r = found.cost, found.request
+    words = [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
     names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
-    peaks = "" if names == [r.dtype.name] else f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
-    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{peaks}"
-    largest = max(found.lines, key=lambda line: _share(line, found))
-    share = f"{largest.row.op.name} takes {100 * _share(largest, found):.3g} %"
-    sentence = f"{took}; {bound}. {rate[:1].upper()}{rate[1:]}. {share}."
-    if memory.fits is not False:
-        return [sentence]
-    held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
-    return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
+    if r.phase == GENERATE:
+        words.append(f"{most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.".capitalize())
+    if names != [r.dtype.name]:
+        words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
+    if found.memory.fits is False:
+        words.append("Times are those of a GPU with more memory.")
+    if found.times_from != PREDICTED:
+        words.append(f"Times: {TIMES[found.times_from]}.")
+    words += [SOFT_L2] * any(part.soft for part in _parts(found))
+    return words
 
 
 def _spare(found: ModelAnswer) -> str:
@@ -219,97 +281,4 @@ def _spare(found: ModelAnswer) -> str:
         return f"batch {memory.max_batch:,} would fit"
     if memory.weights >= (memory.capacity or 0):
         return "the weights alone are too large"
-    return f"beside the weights not even one sequence of {max(r.n, r.kv_len):,} tokens fits"
-
-
-def _notes(found: ModelAnswer) -> list[str]:
-    r = found.request
-    stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
-    mean = "; here the mean over the steps" if r.phase == GENERATE else ""
-    words = [
-        f"Lower: each row a kernel of its own with operands in DRAM. Rows are sums over their runs{stages}.",
-        f"Time to the first token: the prefill. Time per output token: one decode step, which gives a token to every sequence{mean}.",
-    ]
-    longest = r.model.max_positions
-    if longest is not None and max(r.n, r.kv_len) > longest:
-        words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
-    if not r.cached:
-        words.append("Without a KV cache a step computes all tokens so far anew.")
-    if r.model.is_moe:
-        words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
-    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
-    apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
-    words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
-    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
-
-
-def _prediction_notes(found: ModelAnswer) -> list[str]:
-    r, words, within = found.request, [], found.steps[0][0].within
-    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
-    if missing:
-        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
-        words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
-    graphs = [phase for phase in _phases(r) if r.in_graph(phase)]
-    if graphs and within.block is None and launch_saving_s(r.device) is None:
-        words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
-    elif graphs and (saving := within.saving_s(graph=True)):
-        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel takes {format_time(saving)} less than timed alone.")
-    if within.block is not None:
-        where = "here" if within.own else "on another architecture"
-        words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
-    if len(graphs) < len(_phases(r)):
-        words.append("Launched one by one: the host is taken to keep ahead of the device.")
-    if found.prediction is not None:
-        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
-    return words
-
-
-def _split_notes(r: Request) -> list[str]:
-    words, joined = [], joined_gpus(r.device)
-    if r.split.gpus > joined:
-        joins = f"{r.split.gpus:,} GPUs are more than the {joined} that the links of {r.device.name} join"
-        words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
-    if r.split.tp > 1:
-        words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
-    if r.split.ep > 1:
-        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
-    if r.split.pp > 1:
-        words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
-    return words
-
-
-# Formats of weights and cache
-
-
-def weights_notes(r: Request) -> list[str]:
-    """In what weights and cache are stored and multiplied."""
-    words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
-    eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
-    if eight and r.dtype.size == 2:
-        inside = "activations are rounded to fp8 too, and products run in fp8 (W8A8)"
-        outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
-        words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
-    elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
-        runs = form is not None and form.multiplied in r.device.peaks_of("tensor")
-        how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
-        words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
-    if r.integer_kv:
-        words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
-    return words
-
-
-def stored_format(r: Request) -> MatrixFormat | None:
-    """The format that the model's file names for most matrices, if they are stored so."""
-    return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
-
-
-def file_notes(model: ModelSpec, published: bool) -> list[str]:
-    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
-    words, quantized = [], model.quantized
-    if published and quantized is not None:
-        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
-        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
-    if model.draft:
-        size = format_si(draft_bytes(model, published), "B")
-        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
-    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())
+    return f"beside the weights not one sequence of {max(r.n, r.kv_len):,} tokens"

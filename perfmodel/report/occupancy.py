@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, cuda_major
 from perfmodel.core.units import format_binary
 from perfmodel.kernels.occupancy import (
@@ -14,13 +16,17 @@ from perfmodel.kernels.occupancy import (
     sectors_needed,
     sectors_per_request,
 )
-from perfmodel.report.document import Report, Table
+from perfmodel.report.charts.schema import Bar, BarChart
+from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import head, with_steps
 
 
-def report(result: Filling, *, explained: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.occupancy/1. ``explained``: with every formula."""
+def report(result: Filling, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.occupancy/1.
+
+    ``explained``: with every formula. ``pictures``: with the blocks that each resource allows.
+    """
     block, access, filled = result.block, result.access, result.occupancy
     registers = "" if block.registers is None else f", {block.registers} registers each"
     shared = f"{format_binary(int(block.sram_bytes))} of shared memory"
@@ -35,8 +41,24 @@ def report(result: Filling, *, explained: bool = False) -> Report:
     }
     data = {**head("occupancy", inputs, result.device), "results": [entry]}
     title = f"Occupancy: {block.threads} threads{registers}, {shared} on {result.device.name}"
-    plain = Report(title, _summary(result), _tables(result), _notes(result), data)
+    tables = _tables(result)
+    plain = Report(
+        title,
+        _summary(result),
+        tables,
+        _notes(result),
+        data,
+        charts=[_picture(result)] if pictures else [],
+        meters=_meters(result),
+        metered="blocks that each resource allows",
+        figures=_figures(result),
+        brief=[replace(table, rows=[row for row in table.rows if row[0] not in BESIDE]) for table in tables[1:]],
+    )
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
+
+
+BESIDE = ("warps", "bytes")
+"""Rows that a screen leaves out."""
 
 
 def _active(result: Filling) -> list[Metric]:
@@ -85,10 +107,38 @@ def _summary(result: Filling) -> list[str]:
     sentences = [f"{blocks} per multiprocessor{of_all}, limited by {words}."]
     if result.access is not None:
         found = as_json(_request(result.access, result.sm.warp))
-        kind = "coalesced" if found["coalesced"] else "not coalesced"
+        kind = "Coalesced" if found["coalesced"] else "Not coalesced"
         moved = f"a warp's load touches {found['sectors']} sectors where {found['sectors_needed']} would do"
-        sentences.append(f"The access is {kind}: {moved}, so {found['efficiency']:.1%} of the bytes moved are used.")
+        sentences.append(f"{kind}: {moved} ({found['efficiency']:.1%} used).")
     return sentences
+
+
+def _meters(result: Filling) -> list[Meter]:
+    """How full each resource is: the blocks that run over those that it allows."""
+    filled = result.occupancy
+    return [
+        Meter(LIMIT_WORDS[name], filled.blocks / most, f"{filled.blocks} of {most}", name in filled.limited_by)
+        for name, most in filled.limits.items()
+    ]
+
+
+def _figures(result: Filling) -> list[Figure]:
+    filled, full = result.occupancy, _share(result)
+    found = [
+        Figure("blocks per multiprocessor", str(filled.blocks)),
+        Figure("limited by", " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)),
+    ]
+    found += [] if full is None else [Figure("occupancy", f"{full:.1%} of {result.sm.threads:,} threads")]
+    if result.access is not None:
+        used = as_json(_request(result.access, result.sm.warp))["efficiency"]
+        found.append(Figure("bytes used of those moved", f"{used:.1%}"))
+    return found
+
+
+def _picture(result: Filling) -> BarChart:
+    """The blocks that each resource allows; as many run as the one that allows fewest."""
+    bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in result.occupancy.limits.items()]
+    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_summary(result)[0])
 
 
 def _tables(result: Filling) -> list[Table]:

@@ -121,7 +121,7 @@ def memory_chart(
 ) -> Table:
     """Bars of memory up to ``top``, and below them ``parts``: how many columns each takes, and its name."""
     lines = [*chart(bars, top, rows, label), *(["", line] for line in axis(parts))]
-    return Table(title, ["memory", ""], lines, "rl")
+    return Table(title, ["memory", ""], lines, "rl", drawn=True)
 
 
 def chart(values: Sequence[Number], top: Number, rows: int, label: Callable[[Number], str]) -> list[list[str]]:

@@ -20,6 +20,7 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import HEIGHT, WIDTH, columns, head, memory_chart, sparkline, with_steps
+from perfmodel.report.remat_first import charts, figures, listed, meters, verdict
 
 SPARK, MOST_ROWS = 54, 12
 """Columns of a line of bars; rows of a chart up to which each is one value. All fit 80 columns."""
@@ -65,10 +66,17 @@ class Units:
         return "B" if self.sized else "count"
 
 
-def report(answer: ScheduleAnswer, points: Sequence[CurvePoint] = (), ranked: Sequence[Choice] = (), *, explained: bool = False) -> Report:
+def report(
+    answer: ScheduleAnswer,
+    points: Sequence[CurvePoint] = (),
+    ranked: Sequence[Choice] = (),
+    *,
+    explained: bool = False,
+    pictures: bool = False,
+) -> Report:
     """``answer`` as a Report; its data follows the schema perfmodel.remat/1. ``explained``: with every closed form.
 
-    ``points``: what memory buys; ``ranked``: tensors to keep or compute again.
+    ``points``: what memory buys; ``ranked``: tensors to keep or compute again. ``pictures``: with memory over time and against cost.
     """
     source, units = answer.source, Units(answer.source.timed, answer.source.sized)
     curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
@@ -77,8 +85,28 @@ def report(answer: ScheduleAnswer, points: Sequence[CurvePoint] = (), ranked: Se
     tables += [as_rows("keep it or compute it again, tensor by tensor", tensors)] if tensors else []
     found = {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))}
     notes = _notes(answer) + [TENSOR_NOTE] * bool(ranked)
-    plain = Report(f"Rematerialization: {source.title}", _summary(answer, units), tables, notes, found)
+    brief, reasons = _brief(answer, units), _summary(answer, units)
+    plain = Report(f"Rematerialization: {source.title}", [], tables, notes, found, brief=brief, reasons=reasons)
+    plain = _first(plain, answer, units, pictures)
     return with_steps(plain, explain(answer)) if explained else plain
+
+
+def _brief(answer: ScheduleAnswer, units: Units) -> list[Table]:
+    """Costs and peaks alone."""
+    heads = {"strategy": "strategy", "cost": "time" if units.timed else "steps"}
+    heads |= {"extra_steps": "rebuilt", "values": "values", "peak": "peak"}
+    return [as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=heads)]
+
+
+def _first(plain: Report, answer: ScheduleAnswer, units: Units, pictures: bool) -> Report:
+    """``plain`` with what it says first, and its ``pictures``."""
+    memory, form = answer.plan.memory, (units.timed, units.sized)
+    runs = listed(answer.rows, answer.featured, memory)
+    metered, found = meters(runs, memory, *form)
+    drawn = charts(answer.rows, runs, memory, *form) if pictures else []
+    said = verdict(answer.rows, answer.featured, memory, *form)
+    said = said or [f"No schedule: {row.missing}." for row in answer.rows if row.missing][:1]
+    return replace(plain, verdict=said, meters=found, metered=metered, figures=figures(runs, *form), charts=drawn)
 
 
 def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
@@ -159,7 +187,9 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
     lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
     found = [
         as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=labels),
-        Table("memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll"),
+        Table(
+            "memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll", drawn=True
+        ),
     ]
     row = answer.featured
     return found if row is None or row.run is None else [*found, _chart(row.strategy.name, row.run, units)]

@@ -10,10 +10,11 @@ from perfmodel.remat.autograd import Picture, TapeRecord, eager_bytes, lazy_byte
 from perfmodel.remat.checkmate import GraphAnswer
 from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.source import Source
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline
 from perfmodel.report.remat import SPARK, Units, bars
+from perfmodel.report.remat_first import held, timeline
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"
 NARROW = 44
@@ -22,20 +23,37 @@ SHOWN = 12
 """Layers whose operations are listed; of more, the first and the last ones."""
 
 
-def graph_report(found: GraphAnswer) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.remat_graph/1."""
+def graph_report(found: GraphAnswer, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.remat_graph/1. ``pictures``: with memory over time."""
     units = Units(found.timed, found.sized)
     runs = [("keep-all", found.kept), *([("exact", found.best)] if found.best is not None else [])]
     lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
     tables = [
         as_rows("", [_schedule(name, run, units) for name, run in runs]),
-        Table("memory over time, each over its own time and up to its own peak", ["schedule", "first to last step"], lines, "ll"),
+        Table(
+            "memory over time, each over its own time and up to its own peak", ["schedule", "first to last step"], lines, "ll", drawn=True
+        ),
         _chart(*runs[-1], units),
         *([_made_again(found.best, units)] if found.best is not None and max(found.best.made) > 1 else []),
     ]
     notes = ["The gradient of a value is made of the gradients of its consumers and of all that they were made of."]
     notes += [f"exact: {SOURCE}."] * (found.best is not None and found.best is not found.kept)
-    return Report(f"Rematerialization: {found.title}", [_graph_summary(found, units)], tables, notes, graph_data(found, units))
+    whole, last = found.memory if found.memory is not None else found.kept.peak, runs[-1][1]
+    form = found.timed, found.sized
+    meters = [Meter(name, float(run.peak / whole), held(run.peak, found.sized)) for name, run in reversed(runs)] if whole else []
+    drawn = [(name, [(moment.end, moment.during) for moment in run.moments]) for name, run in reversed(runs)]
+    return Report(
+        f"Rematerialization: {found.title}",
+        _graph_verdict(found, units),
+        tables,
+        notes,
+        graph_data(found, units),
+        charts=[timeline(drawn, "time" if found.timed else "cost", *form, found.memory)] if pictures else [],
+        meters=meters,
+        metered="budget" if found.memory is not None else "memory with everything kept",
+        figures=[Figure("cost", units.cost(last.cost)), Figure("peak", held(last.peak, found.sized))],
+        brief=[*tables[:1], *tables[3:]],
+    )
 
 
 def graph_data(found: GraphAnswer, units: Units) -> dict[str, Any]:
@@ -78,27 +96,29 @@ def _made_again(best: GraphRun, units: Units) -> Table:
     return Table("made more than once", ["value", "size", "cost", "times"], rows)
 
 
-def _graph_summary(found: GraphAnswer, units: Units) -> str:
-    kept = f"With everything kept: cost {units.cost(found.kept.cost)}, {units.size(found.kept.peak)} at the peak."
+def _graph_verdict(found: GraphAnswer, units: Units) -> list[str]:
+    kept = f"Everything kept: cost {units.cost(found.kept.cost)}, {held(found.kept.peak, found.sized)} at the peak."
     if found.memory is None:
-        return f"{kept} Give --budget for the cheapest schedule within it."
+        return [kept, "Give --budget for the cheapest schedule within it."]
+    budget = held(found.memory, found.sized)
     if found.best is None:
-        least = "" if found.least is None else f"; the least that any needs is {units.amount(round(found.least, 6))}"
-        return f"{kept} No schedule fits {units.amount(found.memory)}{least}."
+        least = "" if found.least is None else f"; the least is {held(round(found.least, 6), found.sized)}"
+        return [f"does not fit: no schedule takes {budget} or less{least}.", kept]
     more = float(found.best.cost / found.kept.cost - 1)
     proof = "nothing is cheaper" if found.proved else f"not proved: none costs less than {units.cost(found.bound or 0)}"
-    within = f"Within {units.amount(found.memory)}: cost {units.cost(found.best.cost)}"
-    return f"{within}, {more:.1%} more than with everything kept; {proof}."
+    fits = f"fits: {held(found.best.peak, found.sized)} of {budget}"
+    return [f"{fits}.", f"Cost {units.cost(found.best.cost)}, {more:.1%} more than with everything kept; {proof}.", kept]
 
 
 # What autograd keeps
 
 
-def autograd_report(picture: Picture, source: Source) -> Report:
-    """``picture`` as a Report; its data follows the schema perfmodel.autograd/1."""
+def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
+    """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
     units, found = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = found["forward"].values()
-    top = max(picture.eager_peak, picture.lazy_peak)
+    top, form = max(picture.eager_peak, picture.lazy_peak), (source.timed, source.sized)
+    peaks = [("gradients in backward", picture.lazy_peak), ("gradients with values", picture.eager_peak)]
     lines = [
         ["gradients with values", units.size(picture.eager_peak), sparkline(columns(picture.eager, NARROW), top)],
         ["gradients in backward", units.size(picture.lazy_peak), sparkline(columns(picture.lazy, NARROW), top)],
@@ -108,10 +128,20 @@ def autograd_report(picture: Picture, source: Source) -> Report:
     tables = [
         _ends(as_rows("on the tape, in order", [_record(record, units) for record in picture.records])),
         _ends(Table("forward, after each layer, its input not counted", heads, grown)),
-        Table("memory over forward and backward, all of it", ["", "peak", "time"], lines, "lrl"),
+        Table("memory over forward and backward, all of it", ["", "peak", "time"], lines, "lrl", drawn=True),
     ]
-    summary = _autograd_summary(picture, early[-1], late[-1], found["kept"], units)
-    return Report(f"What autograd keeps: {source.title}", summary, tables, _notes(picture, source), found)
+    over = [("gradients in backward", list(picture.lazy)), ("gradients with values", list(picture.eager))]
+    return Report(
+        f"What autograd keeps: {source.title}",
+        _autograd_verdict(picture, early[-1], late[-1], found["kept"], units),
+        tables,
+        _notes(picture, source),
+        found,
+        charts=[timeline(over, "time" if source.timed else "steps", *form)] if pictures else [],
+        meters=[Meter(name, float(peak / top), held(peak, source.sized)) for name, peak in peaks] if top else [],
+        metered="larger peak",
+        figures=[Figure(f"peak, {name}", held(peak, source.sized)) for name, peak in peaks],
+    )
 
 
 def autograd_data(picture: Picture, source: Source) -> dict[str, Any]:
@@ -148,15 +178,13 @@ def _ends(table: Table) -> Table:
     return replace(table, rows=[*table.rows[: SHOWN // 2], ["...", *[""] * (len(table.columns) - 1)], *table.rows[-SHOWN // 2 :]])
 
 
-def _autograd_summary(picture: Picture, eager: Number, lazy: Number, kept: Number, units: Units) -> list[str]:
-    each = {layer.output for layer in picture.chain.layers}
-    per_layer = ""
+def _autograd_verdict(picture: Picture, eager: Number, lazy: Number, kept: Number, units: Units) -> list[str]:
+    each, form = {layer.output for layer in picture.chain.layers}, units.sized
+    found = [f"Forward grows to {held(lazy, form)} beside its input, {held(eager, form)} with all gradients."]
     if len(each) == 1:
-        [size] = each
-        per_layer = f"Each layer leaves {units.size(size)}, or {units.size(2 * size)} if the gradient of its output is allocated with it. "
-    grows = f"Forward grows to {units.size(lazy)} beside its input; {units.size(eager)} with every gradient allocated at once."
-    goes = "each tensor can go with the backward step of the layer that reads it"
-    return [f"{per_layer}{grows}", f"Backward needs {units.size(kept)} of it and of the input; {goes}."]
+        [one] = each
+        found.append(f"Each layer leaves {held(one, form)}, {held(2 * one, form)} with the gradient of its output.")
+    return [*found, f"Backward needs {held(kept, form)} of it and of the input; a tensor goes with its reader."]
 
 
 def _notes(picture: Picture, source: Source) -> list[str]:

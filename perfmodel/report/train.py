@@ -1,41 +1,62 @@
-"""The reports of a training step, part by part and kernel by kernel, and of a search for its fastest layout."""
+"""The report of a training step, part by part and kernel by kernel."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
-from perfmodel.report.memory import question, recompute_text, shared_notes
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import fit
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.schema import Chart, Interval
+from perfmodel.report.document import Figure, Meter, Report, Table
+from perfmodel.report.memory import question, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.step import (
+    LEAST_METER,
+    SOFT_L2,
+    StepPart,
+    by_share,
+    limited,
+    op_roofline,
+    part_bar,
+    step_meters,
+    step_part,
+    taken,
+    time_bars,
+    tokens,
+)
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, TrainingKernel
-from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes, utilization
-from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
+from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
-from perfmodel.transformer.training.step.system import inside_source, over_network
+from perfmodel.transformer.training.step.system import inside_source
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
 """Parts of a step that are sums of kernels."""
 WAITING = "waiting"
 
 
-def report(found: TrainingEstimate, *, explained: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1."""
+def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1.
+
+    ``pictures``: with the parts of the step, the time of its kernels and their roofline.
+    """
     t, job, gpus = found.training, found.job, found.training.parallel.gpus
     form = f"{job.micro_batch.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
-    plain = Report(title, _summary(found), _tables(found), _notes(found), data(found))
+    plain = Report(title, _verdict(found), _tables(found), _notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
+    first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
+    plain = replace(plain, meters=_meters(found), metered=_metered(found), brief=[first])
+    plain = replace(plain, charts=_charts(found)) if pictures else plain
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
@@ -73,6 +94,8 @@ def data(found: TrainingEstimate) -> dict[str, Any]:
     }
 
 
+SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
+BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
 TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
 LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
@@ -98,10 +121,19 @@ def _op(line: TrainingKernel, found: TrainingEstimate) -> list[Metric]:
         Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS)),
         *of_cost(line.cost, line.interval and Interval(*line.interval), {"time_s.lower": "lower"}),
         Metric("", line.cost.executed_flops or None, "FLOP, run", "FLOP"),
+        Metric("", line.seconds, "time", "s", before="" if line.interval else ">= "),
         Metric("share", line.seconds / found.seconds, "share", "share"),
         Metric("bytes", line.cost.dram.total, "bytes", "B"),
         *of_source(line.prediction, line.missing, "-"),
     ]
+
+
+def _short(entry: list[Metric]) -> list[Metric]:
+    """A row of a screen: gradients by their symbols."""
+    name = entry[0].value
+    for words, symbol in SYMBOLS.items():
+        name = name.replace(f"gradient of {words}", symbol)
+    return [replace(entry[0], value=name), *entry[1:]]
 
 
 def _others(found: TrainingEstimate) -> list[list[Metric]]:
@@ -111,10 +143,17 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
         if name in KERNELS or not seconds:
             continue
         group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
-        named = {"name": name, "phase": group, "group": group, "count": 1}
-        rest = {"share": seconds / found.seconds, "weight_bytes": 0, "bytes": 0, "implementation": None}
-        time = of_cost(Estimate(), Interval(seconds, seconds, seconds))
-        entries.append([*(Metric(*one) for one in named.items()), *time, *(Metric(*one) for one in rest.items())])
+        entries.append(
+            [
+                Metric("name", name, "kernel", "text"),
+                Metric("phase", group, "part", "text"),
+                *(Metric(*one) for one in {"group": group, "count": 1}.items()),
+                *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
+                Metric("", seconds, "time", "s"),
+                Metric("share", seconds / found.seconds, "share", "share"),
+                *(Metric(*one) for one in {"weight_bytes": 0, "bytes": 0, "implementation": None}.items()),
+            ]
+        )
     return entries
 
 
@@ -178,31 +217,79 @@ def _tables(found: TrainingEstimate) -> list[Table]:
     ]
 
 
-def _summary(found: TrainingEstimate) -> list[str]:
-    """How long, what for, how near to the bound, and whether it fits."""
-    parts, cost, memory = found.time.parts, found.cost, found.memory
-    ends = "" if found.prediction is None else f", {format_time(found.prediction[1], 3)} to {format_time(found.prediction[2], 3)}"
-    known = f"predicted{ends}" if found.prediction else "roof"
+def _kernels(found: TrainingEstimate) -> list[StepPart]:
+    return [step_part(line.op.name, line.op, line.cost, line.interval, line.seconds, found.device) for line in found.lines]
+
+
+def _took(found: TrainingEstimate) -> str:
+    return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
+
+
+def _metered(found: TrainingEstimate) -> str:
+    return "predicted training step" if found.prediction else "training step, roofs where not calibrated"
+
+
+def _verdict(found: TrainingEstimate) -> list[str]:
+    """Whether it fits, how long a step takes, and what limits it."""
+    parts = found.time.parts
+    rate = f"{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
     largest = max(parts, key=lambda name: parts[name])
+    share = f"{largest}: {percent(parts[largest] / found.seconds)}"
+    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_kernels(found), found.seconds, share)]
+
+
+def _fitting(found: TrainingEstimate) -> str:
+    if found.memory is None:
+        return "Whether it fits is unknown: the memory of this layout is not."
+    held, several = fit(found.memory.bytes, found.device), found.training.parallel.gpus > 1
+    if not held:
+        return f"{format_si(found.memory.bytes, 'B')} at the peak; its profile has no capacity."
+    return f"{held} at the peak{', on the fullest GPU' * several}."
+
+
+def _meters(found: TrainingEstimate) -> list[Meter]:
+    """Resources, and what passes beside kernels."""
+    parts = found.time.parts
+    beside = [(name, seconds / found.seconds) for name, seconds in parts.items() if name not in KERNELS]
+    waits = [Meter(f"{name}, not hidden" if name not in (BUBBLE, HOST) else name, share) for name, share in beside if share >= LEAST_METER]
+    return [*step_meters(found.cost, _kernels(found), found.seconds), *waits]
+
+
+def _figures(found: TrainingEstimate) -> list[Figure]:
+    memory = found.memory
+    held = "unknown" if memory is None else format_si(memory.bytes, "B")
     mfu, hfu = found.utilization
-    took = f"A step takes {format_time(found.seconds)} ({known}), {100 * parts[largest] / found.seconds:.3g} % of it {largest}"
-    bound = f"the bound of its needed work is {format_time(cost.lower_s)}"
+    return [
+        Figure("time of a step", _took(found)),
+        Figure("throughput", tokens(found.tokens_per_s)),
+        Figure("MFU", f"{mfu:.1%}"),
+        Figure("HFU", f"{hfu:.1%}"),
+        Figure("memory of the fullest GPU", held + (f" of {format_si(found.capacity, 'B')}" if found.capacity and memory else "")),
+    ]
+
+
+def _reasons(found: TrainingEstimate) -> list[str]:
+    """How near to the bound, what the shares count, and who waits."""
+    parts, cost = found.time.parts, found.cost
     term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    rates = (
-        f"{format_si(found.tokens_per_s)} tokens/s, MFU {100 * mfu:.3g} %, HFU {100 * hfu:.3g} % (FLOP on visible scores; FLOP executed)"
-    )
-    sentences = [f"{took}; {bound}; {term}. {rates}."]
+    hfu = f"HFU {found.utilization[1]:.1%}"
+    words = [f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.", f"{hfu}; MFU: FLOP on visible scores, HFU: executed."]
     waits = [f"{name} takes {100 * parts[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * found.seconds]
-    sentences += [f"{'; '.join(waits).capitalize()}."] if waits else []
-    if found.fits is False and memory is not None:
-        sentences.append(f"It does not fit: {format_si(float(memory.bytes), 'B')} of {format_si(found.capacity or 0, 'B')} per GPU.")
-    return sentences
+    words += [f"{'; '.join(waits).capitalize()}."] if waits else []
+    return words + [SOFT_L2] * any(part.soft for part in _kernels(found))
+
+
+def _charts(found: TrainingEstimate) -> list[Chart]:
+    rows, dtype = _kernels(found), found.job.micro_batch.forward.dtype
+    parts = part_bar("Where a step goes", found.time.parts.items())
+    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(rows, found.device, dtype)]
 
 
 def _notes(found: TrainingEstimate) -> list[str]:
     t = found.training
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
+        f"{', '.join(f'{symbol}: gradient of {words}' for words, symbol in SYMBOLS.items())}.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
         f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
         "their shares of the peak can be above HFU, and above 100 %.",
@@ -247,80 +334,3 @@ def _parallel_notes(found: TrainingEstimate, t: TrainingConfig) -> list[str]:
             "have been published that took several times as long (Narayanan et al. 2021, Table 2)."
         )
     return words
-
-
-# The search for a layout
-
-
-def search_report(found: SearchResult) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``."""
-    t, system = found.training, None if found.system is None else found.system.name
-    where = "" if system is None else f", {system}"
-    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
-    layouts = [_layout(layout, found) for layout in found.layouts]
-    inputs = {**question(t), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}
-    asked = [question(layout.training) for layout in found.layouts]
-    data = {
-        **head("model", inputs, found.on.device),
-        **{name: getattr(found, name) for name in ("gpus", "tried", "refused", "took_s")},
-        "flop_convention": MEANING,
-        "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(asked, layouts, strict=True)],
-    }
-    tables = [as_rows("", layouts)] if layouts else []
-    return Report(title, [_search_summary(found)], tables, _search_notes(found), data)
-
-
-def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
-    return [
-        Metric("step_s", layout.seconds, "step", "s"),
-        Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
-        Metric("mfu", _mfu(layout, found), "MFU", "share"),
-        Metric("memory.peak", layout.bytes, "peak memory", "B"),
-        Metric("options", options(layout.training), "layout", "text"),
-    ]
-
-
-def _mfu(layout: TimedLayout, found: SearchResult) -> float:
-    """On visible scores."""
-    return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
-
-
-def options(t: TrainingConfig) -> str:
-    """A layout as the options that make it.
-
-    >>> from perfmodel.transformer.spec import ModelSpec
-    >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
-    '--micro-batch 2'
-    """
-    p = t.parallel
-    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
-    found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
-    found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
-    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
-
-
-def _search_summary(found: SearchResult) -> str:
-    t = found.training
-    if not found.tried:
-        divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
-        return f"No layout divides {divided}: give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."
-    if not found.layouts:
-        return f"None of {found.tried:,} layouts fits {found.on.device.name}: give more GPUs, or a smaller batch or length."
-    best = found.layouts[0]
-    return (
-        f"Fastest of {found.tried:,} layouts: {options(best.training)}: {format_time(best.seconds)} a step, "
-        f"{format_si(best.tokens_per_s)} tokens/s, MFU {100 * _mfu(best, found):.3g} % (FLOP on visible scores), "
-        f"{format_si(best.bytes, 'B')} at the peak."
-    )
-
-
-def _search_notes(found: SearchResult) -> list[str]:
-    system = found.system
-    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
-    timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
-    return [
-        *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
-        f"{timed}, {format_si(found.tried / found.took_s, digits=2)} a second; {format_count(found.refused)} faster ones do not fit.",
-        "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
-        "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
-    ]

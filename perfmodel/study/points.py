@@ -16,11 +16,12 @@ from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul import explain as explain_matmul
 from perfmodel.kernels.matmul import minimum_elements
-from perfmodel.report.attention import left_out
+from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
+from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import Case
@@ -37,7 +38,7 @@ NO_ROOM = "CANNOT RUN: it does not fit the memory"
 class WorkloadAnswer:
     """One answer to a workload. ``series``: what tells it from others in a sweep, such as its algorithm.
 
-    ``accesses``: bytes by the two-level model, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
+    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
     ``kernel``: whose time is predicted. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
     ``steps``: every number as its formula.
     """
@@ -153,12 +154,9 @@ def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     """A point per row of the model, with its share of the time."""
     form, found, several = known.request.dtype, [], len({line.phase for line in known.lines}) > 1
     for line in known.lines:
-        name, tiled = f"{line.row.op.name}{f' in {line.phase}' * several}", line.row.op.group == "matmul"
-        made = point(UNNUMBERED, name, line.cost, device, form.name, form.matmul_unit, group=label, tiled=tiled)
-        runs = f"{int(line.count)} runs" if line.count != 1 else ""
+        name = f"{line.row.op.name}{f' in {line.phase}' * several}"
         kernel = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
-        note = "; ".join(filter(None, [runs, made.note, kernel]))
-        found.append(replace(made, predicted=_interval(line.times), note=note))
+        found.append(op_point(UNNUMBERED, name, line.row.op, line.cost, line.times, line.count, device, form, label, kernel))
     return with_shares(found)
 
 

@@ -171,7 +171,8 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
     steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known), times) for step, times in wanted]
-    return ModelAnswer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), _curved(r, wanted))
+    memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
+    return ModelAnswer(r, steps, memory, _curved(r, wanted))
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:

@@ -13,14 +13,15 @@ from perfmodel.core.trace import label, plain
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
-from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
+from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache
 from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
+from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, formats, stored_as_published
+from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
 CACHE_SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
 FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
@@ -29,9 +30,10 @@ PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/
 
 @dataclass(frozen=True, slots=True)
 class CacheWorkload:
-    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of the device that neither weights nor cache may use.
+    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of each GPU that neither weights nor cache may use.
 
     ``weights_dtype`` of all weights; with ``weights_from_file`` they are stored as the model's file says, and that is of activations.
+    ``tp``: GPUs that share each matrix and the KV heads; beyond one head each they keep copies, and of a latent all of it.
     """
 
     spec: ModelSpec
@@ -41,9 +43,16 @@ class CacheWorkload:
     weights_dtype: str = "fp16"
     reserve: int = 0
     weights_from_file: bool = False
+    tp: int = 1
+
+    @property
+    def here(self) -> ModelSpec:
+        """The model as one of the GPUs keeps its cache."""
+        return replace(self.spec, layers=tuple(local_layer(layer, self.tp) for layer in self.spec.layers))
 
     def check(self) -> CacheWorkload:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
+        Split(self.tp).check(self.spec)
         for option, value in (("n", self.n), ("batch", self.batch), ("block-size", self.form.block_size)):
             positive_int(option, value)
         for option, name in (("dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
@@ -61,9 +70,9 @@ class CacheWorkload:
 
 @dataclass(frozen=True, slots=True)
 class CacheResult:
-    """Sizes in bytes. ``capacity``: of the device's memory, ``room``: what is left of it for the cache; None if unknown.
+    """Sizes in bytes on each GPU. ``capacity``: of its memory, ``room``: what is left of it for the cache; None if unknown.
 
-    ``context``: the longest that fits, for the whole batch; with ``endless`` every length does.
+    ``context``: the longest that fits, for the whole batch; with ``endless`` every length does. ``cached``, ``uncached``: of all GPUs.
     """
 
     workload: CacheWorkload
@@ -89,6 +98,12 @@ class CacheResult:
         return None if self.room is None else self.total <= self.room
 
     @property
+    def copies(self) -> float:
+        """Copies of the cache that all GPUs together keep; 1 where they share the KV heads."""
+        w = self.workload
+        return w.tp * self.total / int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form))
+
+    @property
     def measured(self) -> list[Measured]:
         """Published times of this model, on any device."""
         return [row for row in MEASURED if row.model == self.workload.spec.name]
@@ -97,32 +112,35 @@ class CacheResult:
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
     """Everything about the cache of ``w`` on ``device``. ``traced``: the same, of whose numbers the formulas are to be noted."""
     t = traced or w
-    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(t.spec, t.form), source=CACHE_SOURCE)
-    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(t.spec, t.n, t.form), source=CACHE_SOURCE)
-    size = label("bytes", "B of the batch", kv_cache.batch_bytes(t.spec, t.n, t.batch, t.form), source=CACHE_SOURCE)
-    parameters, from_file = total(t.spec), w.weights_from_file
-    weights: Number = int(stored_bytes(w)) if from_file else stored_bytes(t)
+    here, local = t.here, w.here
+    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
+    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(here, t.n, t.form), source=CACHE_SOURCE)
+    size = label("bytes", "B of the batch", kv_cache.batch_bytes(here, t.n, t.batch, t.form), source=CACHE_SOURCE)
+    parameters, from_file, by_matrix = total(t.spec), w.weights_from_file, w.weights_from_file or w.tp > 1
+    weights: Number = int(stored_bytes(w)) if by_matrix else stored_bytes(t)
     weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
     capacity = room = batch = context = None
     if device.dram.capacity is not None:
         capacity = label("capacity", "B of memory", int(device.dram.capacity.number), t.n, f"profile of {device.id}")
         reserve = label("reserve", "B", w.reserve, t.n, "given")
         room, batch = label("room", "B for the cache", capacity - weights - reserve, source=CACHE_SOURCE), 0
-        context = kv_cache.longest_context(plain(room), w.spec, w.batch, w.form)
+        context = kv_cache.longest_context(plain(room), local, w.batch, w.form)
     if room is not None and room > 0:
-        batch = label("max batch", "sequences", kv_cache.largest_batch(room, t.spec, t.n, t.form), source=CACHE_SOURCE)
+        batch = label("max batch", "sequences", kv_cache.largest_batch(room, here, t.n, t.form), source=CACHE_SOURCE)
     cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
-    if from_file:
-        read = t.n * label("weights per token", "B, with scales", int(read_bytes(w)), t.n, FORMATS)
+    if by_matrix:
+        read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
         cached, uncached = replace(cached, weights_read=read), replace(uncached, weights_read=read)
+    if w.tp > 1:
+        cached = replace(cached, cache_read=w.tp * cache_read(here, t.n, t.form))
     return CacheResult(
         workload=w,
         device=device,
-        layers=kv_cache.layer_caches(kv_cache.attention_kinds(w.spec), w.n, w.form),
+        layers=kv_cache.layer_caches(kv_cache.attention_kinds(local), w.n, w.form),
         per_token=per_token,
         per_sequence=per_sequence,
         total=size,
-        unpaged=kv_cache.batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1)),
+        unpaged=kv_cache.batch_bytes(local, w.n, w.batch, replace(w.form, block_size=1)),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
@@ -135,25 +153,28 @@ def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = No
     )
 
 
-def workload(spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0) -> CacheWorkload:
+def workload(
+    spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0, tp: int = 1
+) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
     published = stored_as_published(spec, weights_dtype)
-    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published).check()
+    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published, tp).check()
 
 
 def stored_bytes(w: CacheWorkload) -> Number:
-    """Bytes of all weights."""
-    return published_bytes(w.spec, _step(w)) if w.weights_from_file else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
+    """Bytes of the weights on the fullest GPU."""
+    by_matrix = w.weights_from_file or w.tp > 1
+    return published_bytes(w.spec, _step(w)) if by_matrix else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
 
 
 def read_bytes(w: CacheWorkload) -> Number:
-    """Bytes of a file's weights that a step of one token reads, without its row of the embedding."""
-    return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
+    """Bytes of the weights that a step of one token reads on all GPUs, matrix by matrix, without its row of the embedding."""
+    return w.tp * total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
 def _step(w: CacheWorkload) -> ModelPass:
-    bits = formats(w.spec, DTYPES["fp16"], None, None)["weight_bits"]
-    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=True)
+    bits = formats(w.spec, DTYPES["fp16"], None if w.weights_from_file else w.weights_dtype, None)["weight_bits"]
+    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=w.weights_from_file, split=Split(w.tp))
 
 
 def generation_on(
@@ -167,7 +188,7 @@ def generation_on(
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
-        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, **stored)
+        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), **stored)
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

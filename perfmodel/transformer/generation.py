@@ -87,9 +87,13 @@ def score_flops(attention: GroupedAttention | LatentAttention, cached: bool) -> 
 
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
     """``n`` steps of one token each; a step reads each weight that it uses once."""
-    seen = [(count, a, scores(n, a.window)) for a, count in attention_kinds(spec)]
-    attention = sum(count * score_flops(a, cached=True) * keys for count, a, keys in seen)
-    return _generation(spec, n, weights_dtype, n, attention, sum(count * layer_token_bytes(a, form) * keys for count, a, keys in seen))
+    attention = sum(count * score_flops(a, cached=True) * scores(n, a.window) for a, count in attention_kinds(spec))
+    return _generation(spec, n, weights_dtype, n, attention, cache_read(spec, n, form))
+
+
+def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
+    """Bytes of cache that ``n`` such steps read."""
+    return sum(count * layer_token_bytes(a, form) * scores(n, a.window) for a, count in attention_kinds(spec))
 
 
 def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
@@ -159,22 +163,32 @@ class BatchPoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """``knee``: the batch from which doubling it brings less than ``PAYS`` in the bound's tokens/s; None beyond memory."""
+    """``knee``: the batch from which doubling it brings less than ``PAYS`` in the bound's tokens/s, no larger than the ``best``.
+
+    None where doubling pays up to the end of memory.
+    """
 
     request: Request
     points: Sequence[BatchPoint]
     knee: int | None
     max_batch: int | None
 
+    @property
+    def best(self) -> BatchPoint:
+        """The first of the points with the most tokens/s."""
+        return max(self.points, key=lambda one: one.tokens_per_s)
+
 
 def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to what fits, the knee and the largest batch among them."""
     r = replace(request, phase=DECODE).check()
-    held = layout(r.model, r.step(DECODE), r.device)
+    held = layout(r.model, r.step(DECODE), r.device, r.reserve)
     most = held.max_batch or UNKNOWN_CAPACITY
     found = knee(r, most)
     batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([found] if found else [])})
-    return Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], found, held.max_batch)
+    shown = Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], found, held.max_batch)
+    best = shown.best.batch
+    return replace(shown, knee=best) if best < (found or most) else shown
 
 
 def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:

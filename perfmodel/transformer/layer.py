@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, maximum
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import share
 
@@ -99,7 +99,7 @@ def local_layer(layer: Layer, tp: int) -> Layer:
     a, mlp = layer.attention, layer.mlp
     a = replace(a, heads=a.heads // tp)
     if isinstance(a, GroupedAttention):
-        a = replace(a, kv_heads=max(a.kv_heads // tp, 1))
+        a = replace(a, kv_heads=maximum(a.kv_heads // tp, 1))
     mlp = replace(mlp, width=share(mlp.width, tp))
     if isinstance(mlp, MoeMlp):
         mlp = replace(mlp, shared_width=share(mlp.shared_width, tp))

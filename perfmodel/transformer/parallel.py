@@ -8,10 +8,11 @@ layers, one after the other, so that a step is no shorter; what it saves is memo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.arith import Number, ceil_div, floor, maximum
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
 from perfmodel.transformer.layer import LAST_NORM, local_layer
@@ -124,7 +125,7 @@ def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
 class Layout:
     """Bytes on one GPU; ``capacity`` and ``max_batch`` are None where the profile has no DRAM capacity.
 
-    Nothing is set aside for the driver, the framework or fragmentation.
+    ``reserve``: held back for activations and all that is not counted: driver, framework, fragmentation.
     """
 
     weights: Number
@@ -132,11 +133,17 @@ class Layout:
     activations: Number
     capacity: int | None
     max_batch: int | None
+    reserve: int = 0
+
+    @property
+    def held_back(self) -> Number:
+        """What the reserve holds beyond the activations."""
+        return maximum(self.reserve - self.activations, 0)
 
     @property
     def total(self) -> Number:
         """All of it."""
-        return self.weights + self.kv_cache + self.activations
+        return self.weights + self.kv_cache + self.activations + self.held_back
 
     @property
     def fits(self) -> bool | None:
@@ -144,15 +151,15 @@ class Layout:
         return None if self.capacity is None else bool(self.total <= self.capacity)
 
 
-def layout(model: ModelSpec, step: ModelPass, device: Device) -> Layout:
-    """Memory of ``step`` on one of the GPUs."""
+def layout(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> Layout:
+    """Memory of ``step`` on one of the GPUs, of which ``reserve`` bytes are for activations and what is not counted."""
     capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
-    most = None if capacity is None else largest_batch(model, step, capacity - weights)
-    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most)
+    most = None if capacity is None else largest_batch(model, step, capacity - weights, reserve)
+    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most, reserve)
 
 
-def largest_batch(model: ModelSpec, step: ModelPass, room: Number) -> int:
-    """Sequences whose cache and activations fit ``room`` bytes on each GPU; 0 if none does.
+def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:
+    """Sequences whose cache, with activations or ``reserve``, fits ``room`` bytes on each GPU; 0 if none does.
 
     Both grow in proportion to the batch up to rounding, so the search starts from the proportion.
     """
@@ -169,4 +176,4 @@ def largest_batch(model: ModelSpec, step: ModelPass, room: Number) -> int:
         batch -= max(int((taken(batch) - room) * batch / taken(batch)), 1)
     while taken(batch + 1) <= room:
         batch += 1
-    return max(batch, 1)
+    return bisect_left(range(1, batch + 1), True, key=lambda fewer: kv_bytes(model, replace(step, batch=fewer)) + reserve > room)

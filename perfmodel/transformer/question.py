@@ -22,6 +22,13 @@ TRAINING, RARER = "Training (--phase train)", "Rarer options"
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
+def _size_of(name: str, text: str | None) -> int:
+    """Bytes of the option ``name``, 0 where it is not given."""
+    from perfmodel.core.checks import size_bytes
+
+    return 0 if text is None else size_bytes(name, text, least=0)
+
+
 def _has_temporaries(asked: MemoryQuestion) -> bool:
     from perfmodel.transformer.training.question import optimizer_named
 
@@ -106,6 +113,7 @@ class PhaseQuestion(Question):
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
+    reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
@@ -126,7 +134,7 @@ class PhaseQuestion(Question):
 
         form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
-        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        options |= {"reserve": _size_of("reserve", self.reserve), **formats(model, form, self.weights_dtype, self.kv_dtype)}
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
@@ -206,6 +214,7 @@ class BatchQuestion(Question):
     tp: int = as_in(PhaseQuestion, "tp")
     pp: int = as_in(PhaseQuestion, "pp")
     ep: int = as_in(PhaseQuestion, "ep")
+    reserve: str | None = as_in(PhaseQuestion, "reserve")
     fused: bool = as_in(PhaseQuestion, "fused")
     graph: bool | None = as_in(PhaseQuestion, "graph")
 
@@ -230,16 +239,15 @@ class CacheQuestion(Question):
     weights_dtype: str | None = option(
         f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --kv-dtype, else fp16]"
     )
-    reserve: str | None = option("Memory for neither weights nor cache, such as 4GiB. [default: none]")
+    reserve: str | None = option("Held back on each GPU for activations and runtime, such as 4GB. [default: none]")
+    tp: int = as_in(MemoryQuestion, "tp")
     hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, model: ModelSpec) -> CacheWorkload:
         """The cache of ``model``, checked; UsageError names a wrong option."""
-        from perfmodel.core.checks import size_bytes
         from perfmodel.transformer.cache_plan import workload
         from perfmodel.transformer.kv_cache import CacheFormat
 
         [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).needed("kv-cache llama-3-8b --n 8192", "n")
         form = CacheFormat(self.dtype, self.rope_dtype, self.block_size, self.scale_group)
-        kept = 0 if self.reserve is None else size_bytes("reserve", self.reserve, least=0)
-        return workload(model, n, self.batch, form, self.weights_dtype, kept)
+        return workload(model, n, self.batch, form, self.weights_dtype, _size_of("reserve", self.reserve), self.tp)

@@ -156,12 +156,13 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
 class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
-    ``graph``: CUDA graphs; None: in decode only, as serving engines do.
+    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back, as of a Layout.
     """
 
     model: ModelSpec
     device: Device
     graph: bool | None = None
+    reserve: int = 0
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text, tick_width
+from perfmodel.core.units import format_time
+from perfmodel.report.charts.format_number import between, text
+from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text
 from perfmodel.report.charts.labels import Placer, shortened, text_width
 from perfmodel.report.charts.scene import Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
@@ -26,12 +27,13 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
     keys = [Key(name, "bar", "box", place) for place, name in enumerate(parts)] if len(parts) > 1 else []
     shapes, below = legend(keys, size, font * 0.6, size.width - font, 2)
-    totals = [sum(value for _, value in bar.segments) for bar in chart.bars]
+    totals = [bar.total for bar in chart.bars]
     near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
-    end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
+    words = [_words(bar, chart.unit) for bar in chart.bars]
+    end = max((text_width(each, font) for each in words), default=0.0) * 1.15 + 14
     top = below + font * (0.9 + ROW * len(near) if near else 0.6)
     bottom = top + font * BAR * len(chart.bars)
-    most = max([*totals, *(limit.value for limit in near)], default=1) or 1
+    most = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near)], default=1) or 1
     axis = Axis(0, most, font * 0.6, size.width - end, LINEAR)
     lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in (axis.at(limit.value) for limit in near)]
     shapes += _ticks(axis, top, bottom, chart.unit, size)
@@ -40,16 +42,29 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
         placer.avoid(line)
     for limit, line in zip(near, lines, strict=True):
         shapes += [line, *placer.place(_limit_names(limit, line.points[0][0], top, chart.unit, size))]
-    for place, (bar, total) in enumerate(zip(chart.bars, totals, strict=True)):
+    for place, (bar, said) in enumerate(zip(chart.bars, words, strict=True)):
         y = top + place * font * BAR
-        shapes += _bar(bar, parts, axis, y, chart.unit, size)
-        shapes.append(_total(total, text(total, chart.unit), axis, y + font * 2.7, size, [line.points[0][0] for line in lines]))
+        shapes += [*_bar(bar, parts, axis, y, chart.unit, size), *_interval(bar, axis, y + font * 2.35, font)]
+        shapes.append(_total(max(bar.total, *bar.ends, 0), said, axis, y + font * 2.7, size, [line.points[0][0] for line in lines]))
     return Scene(size.width, bottom + font * 2.4, shapes, chart.title, describe(chart))
+
+
+def _words(bar: Bar, unit: str) -> str:
+    """The sum of a bar, with its interval."""
+    ends = [format_time(end, 3) if unit == "s" else text(end, unit) for end in bar.ends]
+    return f"{text(bar.total, unit)} ({between(*ends)})" if ends else text(bar.total, unit)
+
+
+def _interval(bar: Bar, axis: Axis, y: float, font: float) -> list[Shape]:
+    """A line from end to end of the interval of a bar, upright at both."""
+    places = [axis.at(end) for end in bar.ends]
+    upright = [Path("interval", [(x, y - font * 0.4), (x, y + font * 0.4)]) for x in places]
+    return [Path("interval", [(x, y) for x in places]), *upright] if places else []
 
 
 def describe(chart: BarChart) -> str:
     """The picture in words."""
-    totals = ", ".join(f"{bar.name} {text(sum(value for _, value in bar.segments), chart.unit)}" for bar in chart.bars[:8])
+    totals = ", ".join(f"{bar.name} {_words(bar, chart.unit)}" for bar in chart.bars[:8])
     return f"Stacked bars: {totals}. Every number is in the table."
 
 
@@ -94,7 +109,7 @@ def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size
         at += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
         shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
-        words = tick_text(value, unit)
-        if text_width(words, size.font) + 8 < end - start and len(bar.segments) > 1:
-            shapes.append(Text("bar-inside", (start + end) / 2, head + thick / 2 + size.font * 0.35, words, "middle"))
+        words, free = tick_text(value, unit), min([end, *(axis.at(low) - 4 for low in bar.ends[:1])])
+        if text_width(words, size.font) + 8 < free - start and len(bar.segments) > 1:
+            shapes.append(Text("bar-inside", (start + free) / 2, head + thick / 2 + size.font * 0.35, words, "middle"))
     return shapes

@@ -115,11 +115,13 @@ def _of_lines(chart: LineChart) -> DataTable:
 
 def _of_bars(chart: BarChart) -> DataTable:
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
-    columns = [Column("name", ""), *(Column(part, part, chart.unit) for part in parts), Column("total", "total", chart.unit)]
+    ends = [Column("low", "low", chart.unit), Column("high", "high", chart.unit)] * any(bar.ends for bar in chart.bars)
+    total = Column("total", "total", chart.unit, *(column.key for column in ends))
+    columns = [Column("name", ""), *(Column(part, part, chart.unit) for part in parts), total, *ends]
     rows: list[list[Value]] = []
     for bar in chart.bars:
         values = dict(bar.segments)
-        rows.append([bar.name, *(values.get(part) for part in parts), sum(values.values())])
+        rows.append([bar.name, *(values.get(part) for part in parts), bar.total, *([bar.low, bar.high] if ends else [])])
     return DataTable(chart.title, columns, rows)
 
 

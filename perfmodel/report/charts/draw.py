@@ -104,6 +104,7 @@ ROLES = {
     "series-label": Style("series", bold=True, halo=True),
     "bar": Style("series", "page", 0.8),
     "bar-inside": Style("page"),
+    "interval": Style(stroke="strong", width=1.6),
     "bar-total": Style("ink", bold=True, halo=True),
     "diagonal": Style(stroke="strong", width=1.4),
     "error-band": Style("quiet", opacity=0.13),

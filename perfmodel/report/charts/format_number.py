@@ -74,8 +74,17 @@ def interval(column: Column, record: Mapping[str, Value]) -> str:
     if len(ends) < 2:
         return ""
     low, high = (format_time(end, 3) if column.unit == "s" else text(end, column.unit) for end in ends)
+    return between(low, high)
+
+
+def between(low: str, high: str, word: str = "to") -> str:
+    """Two numbers with a word between them; a unit that they share stands once.
+
+    >>> between("72 us", "84.3 us"), between("960 us", "1.1 ms")
+    ('72 to 84.3 us', '960 us to 1.1 ms')
+    """
     number, _, unit = low.partition(" ")
-    return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+    return f"{number if unit and high.endswith(f' {unit}') else low} {word} {high}"
 
 
 def as_text(table: DataTable) -> Table:

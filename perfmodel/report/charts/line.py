@@ -19,6 +19,8 @@ CROSSED = 6
 """A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
 """Of the picture's width: longer names go to a legend."""
+MOST_DOTS = 48
+"""Points of a line that have dots; those of more would touch."""
 STRUCK = 3
 """A label that a mark's line strikes is as bad as one over that many other shapes."""
 AWAY = (2.0, 8.0, 16.0, 26.0, 38.0, 52.0, 70.0, 90.0, 115.0, 145.0)
@@ -142,7 +144,7 @@ def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGrou
     placer.avoided += [Segment(*ends) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
     shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
-    if series.style == "dashed" and len(spots) > 1:
+    if (series.style == "dashed" and len(spots) > 1) or (series.style == "line" and len(spots) > MOST_DOTS):
         return _tagged(series, shapes)
     shape, r = SHAPES[number % len(SHAPES)], 4.2 if series.style == "markers" else 3.0
     swept = _swept(chart)

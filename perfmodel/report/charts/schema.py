@@ -220,10 +220,25 @@ class LineChart(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Bar(SavedPart):
-    """One bar, the sum of ``segments``: (name, value) in the chart's unit, in the same order in every bar."""
+    """One bar, the sum of ``segments``: (name, value) in the chart's unit, in the same order in every bar.
+
+    ``low`` and ``high``: the ends of the interval of the sum, where it has one.
+    """
 
     name: str
     segments: list[tuple[str, Number]]
+    low: Number | None = None
+    high: Number | None = None
+
+    @property
+    def total(self) -> Number:
+        """The sum."""
+        return sum(value for _, value in self.segments)
+
+    @property
+    def ends(self) -> list[Number]:
+        """Both ends of its interval, or none."""
+        return [self.low, self.high] if self.low is not None and self.high is not None else []
 
 
 @dataclass(frozen=True, slots=True)

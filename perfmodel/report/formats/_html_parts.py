@@ -14,6 +14,7 @@ from perfmodel.report.charts.roofline_metrics import reached, share_of_roof
 from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
 from perfmodel.report.document import Column, DataTable, Meter, Report, Table, Value
 from perfmodel.report.formats.svg import scene, size_of
+from perfmodel.report.formats.txt import aligned
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
 """Units that stand in the head of a column instead of in its cells."""
@@ -105,9 +106,14 @@ def file_name(title: str) -> str:
 
 
 def text_table(table: Table) -> str:
-    """A table of text cells."""
+    """A table of text cells; one that is drawn with characters as it stands."""
+    if table.drawn:
+        return f"<figure><figcaption>{clean(table.title)}</figcaption><pre>{clean(chr(10).join(aligned(table)))}</pre></figure>"
     sides = ["r" if side == "r" else "" for side in table.alignment]
-    head = "".join(f'<th scope="col"{_look(side, name)}>{clean(name)}</th>' for name, side in zip(table.columns, sides, strict=True))
+    head = "".join(
+        f'<th scope="col"{_look(side, name)}>{clean(name)}</th>' if name else "<td></td>"
+        for name, side in zip(table.columns, sides, strict=True)
+    )
     names = ["name", *sides[1:]]
     rows = [zip(names, row, strict=True) for row in table.rows]
     cells = ["".join(f"<td{_look(name, cell)}>{clean(cell.replace('  ', INDENT))}</td>" for name, cell in row) for row in rows]

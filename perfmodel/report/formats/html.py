@@ -134,7 +134,7 @@ def _points(report: Report) -> str:
 def _tables(report: Report) -> str:
     """Every table; those of a report that has its deciding rows above are folded."""
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
-    tables += [text_table(table) for table in report.tables]
+    tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     if not tables:
         return ""
     every = "".join(tables)

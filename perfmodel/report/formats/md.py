@@ -7,6 +7,7 @@ import re
 
 from perfmodel.report.charts.format_number import as_text, formula_text
 from perfmodel.report.document import Formula, Report, Table
+from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
 """A table of more rows is folded."""
@@ -23,8 +24,8 @@ def render(report: Report) -> str:
     blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
-    if report.notes:
-        blocks.append("\n".join(f"- {_line(note)}" for note in report.notes))
+    if notes := [*report.reasons, *report.notes]:
+        blocks.append("\n".join(f"- {_line(note)}" for note in notes))
     blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
 
@@ -75,6 +76,8 @@ def _data_table(table: Table) -> str:
 
 
 def _table(table: Table) -> str:
+    if table.drawn:
+        return "\n".join([*([f"**{_escape(table.title)}**", ""] if table.title else []), "```text", *aligned(table), "```"])
     lines = [
         f"| {' | '.join(map(_escape, table.columns))} |",
         "|" + "".join(" ---: |" if align == "r" else " --- |" for align in table.alignment),

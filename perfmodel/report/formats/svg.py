@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -13,11 +14,17 @@ from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import reached
 from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.document import Report
+from perfmodel.report.document import Report, made_lines
 
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
+STEP = 1.55
+"""Heights of a letter from line to line."""
+LEAST = 440.0
+"""Of a panel below a long verdict."""
+SENTENCES = 3
+"""Of the verdict, the most that stand above the pictures."""
 KEY_WIDTH, KEY_FONT = 276.0, 12.0
 
 
@@ -41,35 +48,67 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 
 def sheet(report: Report) -> Scene:
-    """All pictures of ``report`` as one: one alone, several in two columns."""
-    drawn, shapes, height = [panel(chart) for chart in report.charts], list[Shape](), 0.0
-    for first in range(0, len(drawn), 2):
-        row = drawn[first : first + 2]
-        shapes += [ShapeGroup(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
-        height += max(scene.height for scene in row)
-    return Scene(WIDTH * min(len(drawn), 2), height, shapes, report.title, " ".join(scene.description for scene in drawn))
+    """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
+    ends = [0.0] * min(len(report.charts), 2)
+    width, made = WIDTH * len(ends), made_lines(report.provenance)
+    shapes, top = _head(report, width)
+    _, below = _written(made, "note", FONT * 0.4, width)
+    height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT
+    drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in report.charts]
+    for one in drawn:
+        column = ends.index(min(ends))
+        shapes.append(ShapeGroup(one.children, move=(WIDTH * column, top + ends[column])))
+        ends[column] += one.height
+    foot, height = _written(made, "note", top + max(ends) + FONT * 0.4, width)
+    return Scene(width, max(height, HEIGHT), [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
 
 
-def panel(chart: Chart) -> Scene:
-    """``chart`` under its title; a roofline with the names of its points beside it."""
+def _head(report: Report, width: float) -> tuple[list[Shape], float]:
+    """Title, verdict and the numbers that decide, and where the pictures begin."""
+    title, top = _written([report.title], "title", MARGIN + FONT * 1.35, width, FONT * 1.35)
+    said, top = _written(report.verdict[:SENTENCES], "key", top, width)
+    figures = " · ".join(f"{one.label} {one.value}" for one in report.figures)
+    numbers, top = _written([figures] if figures else [], "note", top, width)
+    return [*title, *said, *numbers], top - FONT * 0.6
+
+
+def _written(found: Sequence[str], role: str, y: float, width: float, font: float = FONT) -> tuple[list[Shape], float]:
+    """Words from ``y`` down, wrapped, and where the next line goes."""
+    listed = [line for words in found for line in _wrapped(words, font, width - 2 * MARGIN)]
+    return [Text(role, MARGIN, y + place * font * STEP, line) for place, line in enumerate(listed)], y + font * STEP * len(listed)
+
+
+def _wrapped(words: str, font: float, room: float) -> list[str]:
+    """``words`` in lines of at most ``room`` pixels."""
+    found: list[str] = []
+    for word in (shortened(one, font, room) for one in words.split(" ")):
+        longer = f"{found[-1]} {word}" if found else word
+        found[-1:] = [longer] if not found or text_width(longer, font, bold=True) <= room else [found[-1], word]
+    return found
+
+
+def panel(chart: Chart, height: float = HEIGHT) -> Scene:
+    """``chart`` under its title in ``height`` pixels, bars in as many as they take; a roofline with the names of its points beside it."""
     head = MARGIN + FONT * 1.35
-    shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
+    title = shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True)
+    shapes: list[Shape] = [Text("title", MARGIN, head, title)] if title else []
+    head -= 0 if title else FONT * 1.35
     top = head + FONT
     if chart.caption:
         room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
-        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, room)))
-        top += FONT * 1.6
-    key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
+        caption, end = _written([chart.caption], "subtitle", head + FONT * 1.6, room + 2 * MARGIN)
+        shapes, top = [*shapes, *caption], top + end - head - FONT * 1.6
+    key = _key(chart, top + FONT, height) if isinstance(chart, Roofline) and chart.points else []
     width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
-    picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
+    picture = scene(chart, Size(width, height - top - MARGIN / 2, FONT))
     moved = replace(picture, children=[*shapes, *key, ShapeGroup(picture.children, move=(MARGIN, top))], width=WIDTH)
-    return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
+    return replace(moved, height=max(top + picture.height + MARGIN / 2, height if key else 0))
 
 
-def _key(chart: Roofline, top: float) -> list[Shape]:
+def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
     """Number, name and share of the roof of as many points as there is room for."""
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
-    room, groups = int((HEIGHT - MARGIN - top) / line), chart.groups
+    room, groups = int((height - MARGIN - top) / line), chart.groups
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):

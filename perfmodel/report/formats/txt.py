@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.report.document import Meter, Report, Table, on_screen
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.document import Meter, Report, Table, made_lines, on_screen
 from perfmodel.report.formats import tables
 
-BAR = 30
+BAR = 20
 """Characters of a full bar."""
 
 
@@ -14,8 +15,8 @@ def render(report: Report, full: bool = True) -> str:
     lines = [report.title, *report.verdict]
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
-        lines += ["", *([table.title] if table.title else []), *_aligned(table)]
-    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
+        lines += ["", *([table.title] if table.title else []), *aligned(table)]
+    notes = [*printed_notes(report), *made_lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -35,10 +36,11 @@ def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> li
     widest = max(len(meter.name) for meter in meters)
     rates = [meter.detail if details else "" for meter in meters]
     room = max(map(len, rates))
-    return [
-        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {rate:<{room}}{'  limits' * meter.limits}".rstrip()
-        for meter, rate in zip(meters, rates, strict=True)
-    ]
+    found = []
+    for meter, rate in zip(meters, rates, strict=True):
+        share = f"{_bar(float(meter.share), bar)} {percent(float(meter.share)):>4}"
+        found.append(f"{meter.name:<{widest}}  {share}  {rate:<{room}}{'  < limits' * meter.limits}".rstrip())
+    return found
 
 
 def _bar(share: float, width: int) -> str:
@@ -51,11 +53,12 @@ def left_out(report: Report) -> str:
     shown, every = on_screen(report), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
     notes = len(printed_notes(report))
-    parts = [f"{rows} rows"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
+    parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 
-def _aligned(table: Table) -> list[str]:
+def aligned(table: Table) -> list[str]:
+    """Its lines, columns padded."""
     rows = [table.columns, *table.rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]

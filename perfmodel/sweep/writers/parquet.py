@@ -115,8 +115,9 @@ class _Counted(io.RawIOBase):
         self.stream, self.position = stream, 0
 
     def write(self, data: Any) -> int:
-        """Pass it on."""
-        self.stream.write(memoryview(data))
+        """Pass it on; what pyarrow still has when a run was interrupted, and its file is closed, is dropped."""
+        if not self.stream.closed:
+            self.stream.write(memoryview(data))
         self.position += len(data)
         return len(data)
 

@@ -265,11 +265,11 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
 
 
 def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of matmul, rounding x, and its 16-bit result's bytes beyond 8-bit ones; UnavailableError as in ``seconds``."""
-    w: Matmul = case.workload
+    """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
+    w, bandwidth = case.workload, float(_work(case, device).rates.dram)
+    # bytes of rounding x, and of the 16-bit result beyond those of the fp8 matmul
     moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
-    multiplied = seconds(case, device, {**p, "split_us": SPLIT_US})
-    return float(multiplied + moved / (float(_work(case, device).rates.dram) * p["quantize_share"]))
+    return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
 def covers_fp8(case: Case) -> bool:

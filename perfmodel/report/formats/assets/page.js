@@ -28,13 +28,13 @@
 
   // Tables: labels for narrow screens, sorting, downloads
   for (const table of all("table.cards")) {
-    const heads = all("thead th", table);
+    const heads = all("thead th,thead td", table);
     const label = heads.map(th => th.textContent.trim());
     for (const row of all("tbody tr", table)) all(":scope > *", row).forEach((cell, i) => { cell.dataset.l = label[i]; });
     table.setAttribute("role", "table");
     all("thead,tbody", table).forEach(e => e.setAttribute("role", "rowgroup"));
     all("tr", table).forEach(e => e.setAttribute("role", "row"));
-    heads.forEach(e => e.setAttribute("role", "columnheader"));
+    all("th", table).forEach(e => e.setAttribute("role", "columnheader"));
     all("td", table).forEach(e => e.setAttribute("role", "cell"));
     const data = stored.get(table.id), device = data ? data.columns.findIndex(c => c.key === "device") : -1;
     if (data) all("tbody tr", table).forEach((row, i) => {
@@ -113,7 +113,7 @@
     const number = data.columns.findIndex(c => c.key === "number");
     const table = document.getElementById(id);
     if (number < 0 || !table) continue;
-    const heads = all("thead th", table).map(th => th.textContent.trim());
+    const heads = all("thead th,thead td", table).map(th => th.textContent.trim());
     for (const row of all("tbody tr", table)) {
       const cells = all("td", row), pairs = [];
       cells.forEach((cell, i) => { if (!cell.classList.contains("none") && !cell.matches(".num,.name")) pairs.push([heads[i], [...cell.childNodes].map((n, j) => (j ? `(${n.textContent})` : n.textContent)).join(" ")]); });

@@ -1,0 +1,66 @@
+"""What a command prints, and what its files say of how they were made."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfmodel.report import Report
+
+WORDS = "perfmodel.words"
+"""Where a context keeps the command line as typed."""
+_ASKED: ContextVar[Any] = ContextVar("asked", default=None)
+_UNSIGNED = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
+"""Words of a command line that say where its answer goes."""
+
+
+@contextmanager
+def asked_in(context: Any) -> Iterator[None]:
+    """While the command of ``context`` runs."""
+    token = _ASKED.set(context)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def signed(report: Report) -> Report:
+    """``report`` with the command line that made it, and the profiles that it rests on."""
+    from perfmodel.report.made_by import made_by
+
+    context = _ASKED.get()
+    if context is None:
+        return report
+    words, is_file = [], False
+    for word in context.meta.get(WORDS, ()):
+        if not is_file and not _UNSIGNED.fullmatch(word):
+            words.append(word)
+        is_file = not is_file and word in ("--output", "-o")
+    given = [context.params.get(name) or () for name in ("hardware", "device", "devices")]
+    named = [name for one in given for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
+    return made_by(report, shlex.join([*context.command_path.split(), *words]), named)
+
+
+def as_text(report: Report, as_json: bool, full: bool) -> str:
+    """``report`` as it is printed: JSON, plain text for a pipe, or for the terminal."""
+    if as_json:
+        from perfmodel.report.formats.json import render as render_json
+
+        return render_json(replace(report, provenance=None) if report.data else report)
+    if not sys.stdout.isatty():
+        from perfmodel.report.formats import readable
+        from perfmodel.report.formats.txt import render as render_text
+
+        return render_text(readable(report), full)
+    from perfmodel.report.terminal import render
+
+    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"), full=full)

@@ -1,0 +1,140 @@
+"""The report of a search for the fastest layout of a training step."""
+
+from __future__ import annotations
+
+from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.report.charts.format_number import digits
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit
+from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
+from perfmodel.report.memory import question, recompute_text
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head
+from perfmodel.report.step import tokens
+from perfmodel.transformer.training.question import TrainingConfig
+from perfmodel.transformer.training.step.flops import MEANING, utilization
+from perfmodel.transformer.training.step.job import job_of
+from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
+from perfmodel.transformer.training.step.system import over_network
+
+
+def search_report(found: SearchResult, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``. ``pictures``: with their time and memory."""
+    t, system = found.training, None if found.system is None else found.system.name
+    where = "" if system is None else f", {system}"
+    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
+    layouts = [_layout(layout, found) for layout in found.layouts]
+    inputs = {**question(t), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}
+    asked = [question(layout.training) for layout in found.layouts]
+    data = {
+        **head("model", inputs, found.on.device),
+        **{name: getattr(found, name) for name in ("gpus", "tried", "refused", "took_s")},
+        "flop_convention": MEANING,
+        "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(asked, layouts, strict=True)],
+    }
+    return Report(
+        title,
+        _verdict(found),
+        [as_rows("", layouts)] if layouts else [],
+        _search_notes(found),
+        data,
+        charts=_charts(found) if pictures else [],
+        meters=_meters(found),
+        metered="fastest layout's peaks",
+        figures=_figures(found),
+    )
+
+
+def _verdict(found: SearchResult) -> list[str]:
+    """Which layout, how long it takes, how full it is."""
+    t = found.training
+    if not found.tried:
+        divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
+        return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."]
+    if not found.layouts:
+        return [f"does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
+    best = found.layouts[0]
+    capacity = _capacity(found)
+    held = f"{format_si(best.bytes, 'B')}{f' of {format_si(capacity, chr(66))}' if capacity else ''} on the fullest GPU"
+    return [
+        f"Fastest of {found.tried:,} layouts: {options(best.training)}.",
+        f"A step takes {format_time(best.seconds, 3)}: {tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}.",
+        f"{'fits: ' * bool(capacity)}{held}.",
+    ]
+
+
+def _capacity(found: SearchResult) -> int | None:
+    known = found.on.device.dram.capacity
+    return None if known is None else int(known.number)
+
+
+def _meters(found: SearchResult) -> list[Meter]:
+    """MFU and memory of the fastest."""
+    if not found.layouts:
+        return []
+    best, capacity = found.layouts[0], _capacity(found)
+    memory = [Meter("memory", best.bytes / capacity, f"{format_si(best.bytes, 'B')} of {format_si(capacity, 'B')}")] if capacity else []
+    return [Meter("matmul peak (MFU)", _mfu(best, found)), *memory]
+
+
+def _figures(found: SearchResult) -> list[Figure]:
+    if not found.layouts:
+        return []
+    best = found.layouts[0]
+    return [
+        Figure("fastest layout", options(best.training)),
+        Figure("time of a step", format_time(best.seconds, 3)),
+        Figure("throughput", tokens(best.tokens_per_s)),
+        Figure("MFU", f"{_mfu(best, found):.1%}"),
+        Figure("memory of the fullest GPU", format_si(best.bytes, "B")),
+    ]
+
+
+def _charts(found: SearchResult) -> list[Chart]:
+    listed, capacity = found.layouts[:SCREEN_ROWS], _capacity(found)
+    if not listed:
+        return []
+    times = [Bar(options(layout.training), [("step", layout.seconds)]) for layout in listed]
+    peaks = [Bar(options(layout.training), [("peak", layout.bytes)]) for layout in listed]
+    limits = [Limit(f"memory of {found.on.device.name}", capacity)] if capacity else []
+    return [BarChart("Time of a step by layout", "s", times), BarChart("Memory of the fullest GPU by layout", "B", peaks, limits)]
+
+
+def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
+    return [
+        Metric("step_s", layout.seconds, "step", "s"),
+        Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
+        Metric("mfu", _mfu(layout, found), "MFU", "share"),
+        Metric("memory.peak", layout.bytes, "peak memory", "B"),
+        Metric("options", options(layout.training), "layout", "text"),
+    ]
+
+
+def _mfu(layout: TimedLayout, found: SearchResult) -> float:
+    """On visible scores."""
+    return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
+
+
+def options(t: TrainingConfig) -> str:
+    """A layout as the options that make it.
+
+    >>> from perfmodel.transformer.spec import ModelSpec
+    >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
+    '--micro-batch 2'
+    """
+    p = t.parallel
+    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
+    found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
+    found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
+    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
+
+
+def _search_notes(found: SearchResult) -> list[str]:
+    system = found.system
+    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
+    timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
+    return [
+        *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
+        f"{timed}, {digits(found.tried / found.took_s, 2)} a second; {format_count(found.refused)} faster ones do not fit.",
+        "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
+        "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
+    ]

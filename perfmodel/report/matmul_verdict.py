@@ -1,0 +1,123 @@
+"""What a matmul report says in words and pictures: its side of the ridge point, its time and rate, what limits it."""
+
+from __future__ import annotations
+
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import memory_bytes
+from perfmodel.core.roofline import rates_of
+from perfmodel.kernels.matmul import (
+    MatmulResult,
+    minimum_elements,
+    minimum_intensity,
+    tiled_loads,
+    wave_quantization,
+)
+from perfmodel.report.against import Side, alone, launching
+from perfmodel.report.answer import fit, limits, meters_of, rate_of, starting, time_bar, too_few
+from perfmodel.report.charts.roofline_metrics import WHY
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.document import Meter
+from perfmodel.report.metrics import bound_by, seconds
+from perfmodel.report.roofline_chart import multicasts, point, roofline
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import Prediction
+
+TIMES = "Predicted time, and how much of it is the roof"
+
+
+def verdict(result: MatmulResult, prediction: Prediction | None) -> list[str]:
+    """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
+    fitting, (side, best, ridge) = fit(memory_of(result), result.device), _best(result)
+    fits = f"{fitting.partition(':')[0].capitalize()}; at" if fitting else "At"
+    rate = rate_of("matmul", result.total, seconds(prediction), result.device, result.workload.dtype)
+    first = f"{fits} best {side}: {best:,.4g} FLOP/B against a ridge point of {ridge:.4g}."
+    return [first, f"{rate}.", f"Limited by {_limit(result, prediction)}."]
+
+
+def _limit(result: MatmulResult, prediction: Prediction | None) -> str:
+    known = seconds(prediction)
+    causes = [*starting(prediction), *_few_blocks(result, prediction)] if prediction else _unpredicted(result)
+    return limits(meters(result, known), causes, known is None, result.total.unknown)
+
+
+def meters(result: MatmulResult, known: Interval | None) -> list[Meter]:
+    """How busy each resource is; the L2 does not limit where one of its loads may serve several multiprocessors."""
+    return meters_of(result.total, known, "l2" if _is_soft(result) else "")
+
+
+def _is_soft(result: MatmulResult) -> bool:
+    """Whether kernels pass its L2 roof: one load may serve several multiprocessors."""
+    w, device = result.workload, result.device
+    return device.matmul_unit(w.dtype.name, w.dtype.matmul_unit) == "tensor" and multicasts(device)
+
+
+def _unpredicted(result: MatmulResult) -> list[str]:
+    """What the roof leaves out although it dominates."""
+    launched = launching(len(result.kernels), float(result.total.roofline_s), result.device)
+    return [*launched, *too_few(result.blocks, result.device)] if launched else []
+
+
+def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
+    """That the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
+    from perfmodel.timing.models import gemm
+
+    w, device, block = result.workload, result.device, prediction.calibration
+    if block.model not in gemm.MODELS or device.multiprocessors is None:
+        return []
+    _, plan = gemm.fastest(Case(w, block.implementation), device, {"split_us": gemm.SPLIT_US, **block.parameters})
+    blocks = int(w.batch * ceil_div(w.m, plan.br) * ceil_div(w.n, plan.bc) * plan.parts)
+    half = wave_quantization(blocks, device.multiprocessors.number) < WASTEFUL
+    return too_few(blocks, device) or [f"{plan.waves} waves of {blocks:,} blocks"] * half
+
+
+WASTEFUL = 0.75
+"""Share of the slots of its waves that work, below which that is worth a word."""
+
+
+def _best(result: MatmulResult) -> tuple[str, float, float]:
+    """What bounds it at minimum traffic, its FLOP/B there, and the ridge point."""
+    rates = rates_of(result.device, result.workload.dtype)
+    best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
+    return "memory bound" if best < ridge else "compute bound", best, ridge
+
+
+def reasons(result: MatmulResult, prediction: Prediction | None) -> str:
+    """How long it takes beside its roof, and what bounds this tiling."""
+    tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
+    soft = f"; that roof is soft: {WHY}" if result.total.bound == "l2" and _is_soft(result) else ""
+    by = "" if prediction is None else prediction.calibration.implementation
+    took = alone(Side("The matmul", float(result.total.roofline_s), seconds(prediction), by=by))
+    side, best, ridge = _best(result)
+    reason = f"{best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
+    return f"{took}. At best it is {side}: {reason}. {tiled}{soft}."
+
+
+def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Chart]:
+    """Its time and its roof, its roofline, and the bytes that it moves beside the least that it must."""
+    w, device, cost, known = result.workload, result.device, result.total, seconds(prediction)
+    side, best, ridge = _best(result)
+    name, size = f"{w.m} x {w.n} x {w.k}", w.dtype.size
+    dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction, tiled=True)
+    least, moved = minimum_elements(w) * size, tiled_elements(result) * size
+    bars = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
+    again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
+    return [
+        roofline(device, [dot], caption=f"At best {side}: {best:,.4g} FLOP/B, ridge point {ridge:.4g}; bound by {bound_by(cost)}."),
+        BarChart(
+            TIMES,
+            "s",
+            [time_bar(name, float(cost.roofline_s), known)],
+            caption=f"Limited by {_limit(result, prediction)}.",
+        ),
+        BarChart("Bytes that it moves", "B", [Bar(label, [("bytes", value)]) for label, value in bars.items()], caption=again),
+    ]
+
+
+def memory_of(result: MatmulResult) -> Number:
+    """Bytes of every tensor at once."""
+    return memory_bytes([kernel for kernel, _ in result.kernels])
+
+
+def tiled_elements(result: MatmulResult) -> int:
+    """Elements of A, B and C that the tiles move, without the partial sums of split-k."""
+    return int(tiled_loads(result.workload, result.tile) + result.workload.outputs)

@@ -1,0 +1,167 @@
+"""The report of a two-layer perceptron: FLOP per layer, kernels, roof, and what must be kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import total
+from perfmodel.core.units import format_si
+from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.kernels import mlp
+from perfmodel.kernels.mlp import Mlp, MlpResult, backward_flops, cached, forward_flops, layer_flops
+from perfmodel.report.against import launching
+from perfmodel.report.answer import figures, fit, limits, metered, meters_of, rate_of
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
+from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory
+from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.roofline_chart import point, roofline
+
+BOTH = "both"
+
+
+def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False, pictures: bool = False) -> Report:
+    """``results`` as a Report; its data follows the schema perfmodel.mlp/1.
+
+    ``explained``: with every formula. ``pictures``: with its roofline and the time of each kernel.
+    """
+    shown = _shown(results)
+    passes, whole, tables = BOTH if len(results) > 1 else results[0].direction, shown[-1], _tables(w, device, results)
+    title = f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}"
+    notes = [
+        f"{mlp.SOURCE}. Tiles re-read operands: see perfmodel matmul.",
+        "Biases are left out; ReLU and its gradient count 1 per element.",
+    ]
+    notes += unknown_rates([result.total for result in results], device)
+    plain = Report(
+        title,
+        _verdict(w, device, whole),
+        tables,
+        notes,
+        data(w, device, results),
+        charts=_pictures(w, device, results) if pictures else [],
+        meters=meters_of(whole.total, None),
+        metered=metered(None),
+        figures=figures(whole.total, None, device, w.dtype, whole.memory_bytes),
+        brief=[as_table("", {result.direction: _mlp_metrics(result, device) for result in shown}, labels=BRIEF)],
+        reasons=[_mlp_summary(w, results)],
+    )
+    if not explained:
+        return plain
+    return with_steps(
+        plain, [(result.direction, {"pass": result.direction}, mlp.explain(w, device, result.direction)) for result in results]
+    )
+
+
+BRIEF = (
+    *("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"),
+    "memory_bytes",
+)
+"""Keys of the rows that a screen shows."""
+
+
+def _verdict(w: Mlp, device: Device, whole: MlpResult) -> list[str]:
+    """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
+    fitting = fit(whole.memory_bytes, device)
+    more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
+    first = f"{fitting.partition(':')[0].capitalize()}; {more}." if fitting else f"{more[0].upper()}{more[1:]}."
+    name = "both passes" if whole.direction == BOTH else whole.direction
+    launched = launching(len(whole.kernels), float(whole.total.roofline_s), device)
+    limit = limits(meters_of(whole.total, None), launched, roof=True)
+    return [first, f"{rate_of(name, whole.total, None, device, w.dtype)}.", f"Limited by {limit}."]
+
+
+def _pictures(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
+    """Every kernel: its time at its roof, and its place on the roofline."""
+    kernels = [(result.direction, kernel, cost) for result in results for kernel, cost in result.kernels]
+    times = [Bar(f"{kernel.name}, {direction}", [("roof", float(cost.roofline_s))]) for direction, kernel, cost in kernels]
+    dots = [
+        point(number, kernel.name, cost, device, w.dtype.name, w.dtype.matmul_unit, group=direction)
+        for number, (direction, kernel, cost) in enumerate(kernels, 1)
+    ]
+    _, longest, most = max(kernels, key=lambda one: one[2].roofline_s)
+    caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
+    return [
+        BarChart("Time of each kernel at its roof", "s", times, caption=caption),
+        roofline(device, dots, caption=_bounds(results)),
+    ]
+
+
+def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
+    """The object of schema perfmodel.mlp/1."""
+    sizes = {name: getattr(w, name) for name in ("batch", "d_in", "d_hidden", "d_out", "input_gradient")}
+    kept = cached(w)
+    return {
+        **head("mlp", {**sizes, "dtype": w.dtype.name, "pass": BOTH if len(results) > 1 else results[0].direction}, device),
+        "results": [_entry(result, device) for result in _shown(results)],
+        "layers": [as_json(layer) for layer in _layers(w)],
+        "cached_bytes": {"x": kept.x, "a1": kept.a1, "total": kept.total, "relu_sign_bits": kept.sign_bits},
+    }
+
+
+def _shown(results: list[MlpResult]) -> list[MlpResult]:
+    """Forward and backward also as one: everything added up, but for the memory, which is the larger one's."""
+    if len(results) < 2:
+        return results
+    kernels = [kernel for result in results for kernel in result.kernels]
+    largest = max(result.memory_bytes for result in results)
+    return [*results, MlpResult(BOTH, kernels, total(result.total for result in results), largest)]
+
+
+def _entry(result: MlpResult, device: Device) -> dict[str, Any]:
+    return {
+        **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
+        **as_json(_mlp_metrics(result, device)),
+        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
+    }
+
+
+def _mlp_metrics(result: MlpResult, device: Device) -> list[Metric]:
+    return [*of_cost(result.total), *of_memory(result.memory_bytes, device)]
+
+
+def _layers(w: Mlp) -> list[list[Metric]]:
+    """Each layer: the FLOP of one of its matmuls, and of the gradients that its backward pass computes."""
+    first, second = layer_flops(w.batch, w.d_in, w.d_hidden), layer_flops(w.batch, w.d_hidden, w.d_out)
+    return [_layer("x W1", first, 2 if w.input_gradient else 1), _layer("a1 W2", second, 2)]
+
+
+def _layer(name: str, forward: int, gradients: int) -> list[Metric]:
+    return [
+        Metric("name", name, "layer", "text"),
+        Metric("forward_flops", forward, FORWARD, "FLOP"),
+        Metric("backward_flops", gradients * forward, BACKWARD, "FLOP"),
+        Metric("gradients", gradients),
+    ]
+
+
+KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
+
+
+def _tables(w: Mlp, device: Device, results: list[MlpResult]) -> list[Table]:
+    both = [Metric("", "both", "layer"), Metric("", forward_flops(w), FORWARD, "FLOP"), Metric("", backward_flops(w), BACKWARD, "FLOP")]
+    kernels = [[Metric("name", kernel.name), *of_cost(cost)] for result in results for kernel, cost in result.kernels]
+    kept = cached(w)
+    cache = [
+        ["x", format_si(kept.x, "B"), "dW1"],
+        ["a1", format_si(kept.a1, "B"), "dW2, and a1 > 0 for the ReLU"],
+        ["ReLU bits, in place of a1 > 0", format_si(kept.sign_bits, "B"), "one bit per element"],
+    ]
+    return [
+        as_table("", {result.direction: _mlp_metrics(result, device) for result in _shown(results)}, without=NO_EXPONENTIALS),
+        as_rows("FLOP per layer", [*_layers(w), both]),
+        as_rows("kernels", kernels, labels=KERNELS),
+        Table("kept from forward to backward", ["tensor", "bytes", "needed by"], cache, "lrl"),
+    ]
+
+
+def _mlp_summary(w: Mlp, results: list[MlpResult]) -> str:
+    ratio = backward_flops(w) / forward_flops(w)
+    why = "each layer has two gradients" if w.input_gradient else "two gradients per layer, but the first needs none of its input"
+    return f"Backward takes {ratio:.3g}x the FLOP of forward: {why}. {_bounds(results)}"
+
+
+def _bounds(results: list[MlpResult]) -> str:
+    bounds = " and ".join(f"{result.direction} is bound by {bound_by(result.total)}" for result in results)
+    return f"{bounds[0].upper()}{bounds[1:]}."

@@ -1,0 +1,114 @@
+"""Notes of a report of a model: what its numbers assume, where times are from, how weights and cache are stored."""
+
+from __future__ import annotations
+
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.op_common import unknown_rates, unread_notes
+from perfmodel.timing.base import find_model
+from perfmodel.transformer.answer import ModelAnswer
+from perfmodel.transformer.estimate import CONVENTION
+from perfmodel.transformer.op_time import MODEL as STEP_MODEL
+from perfmodel.transformer.op_time import launch_saving_s
+from perfmodel.transformer.parallel import draft_bytes, joined_gpus
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, native_dtype
+from perfmodel.transformer.weight_formats._base import MatrixFormat
+
+
+def phases(r: Request) -> list[str]:
+    """The kinds of passes that a request runs."""
+    return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
+
+
+def notes(found: ModelAnswer) -> list[str]:
+    """Everything that the numbers of ``found`` rest on."""
+    r = found.request
+    stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
+    mean = "; here the mean over the steps" if r.phase == GENERATE else ""
+    words = [
+        f"Lower: each row a kernel of its own with operands in DRAM. Rows are sums over their runs{stages}.",
+        f"Time to the first token: the prefill. Time per output token: one decode step, which gives a token to every sequence{mean}.",
+    ]
+    longest = r.model.max_positions
+    if longest is not None and max(r.n, r.kv_len) > longest:
+        words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
+    if not r.cached:
+        words.append("Without a KV cache a step computes all tokens so far anew.")
+    if r.model.is_moe:
+        words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
+    apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
+    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+
+
+def _prediction_notes(found: ModelAnswer) -> list[str]:
+    r, words, within = found.request, [], found.steps[0][0].within
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
+    if missing:
+        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
+        words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
+    graphs = [phase for phase in phases(r) if r.in_graph(phase)]
+    if graphs and within.block is None and launch_saving_s(r.device) is None:
+        words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
+    elif graphs and (saving := within.saving_s(graph=True)):
+        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel takes {format_time(saving)} less than timed alone.")
+    if within.block is not None:
+        where = "here" if within.own else "on another architecture"
+        words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
+    if len(graphs) < len(phases(r)):
+        words.append("Launched one by one: the host is taken to keep ahead of the device.")
+    if found.prediction is not None:
+        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
+    return words
+
+
+def _split_notes(r: Request) -> list[str]:
+    words, joined = [], joined_gpus(r.device)
+    if r.split.gpus > joined:
+        joins = f"{r.split.gpus:,} GPUs are more than the {joined} that the links of {r.device.name} join"
+        words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
+    if r.split.tp > 1:
+        words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
+    if r.split.ep > 1:
+        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
+    if r.split.pp > 1:
+        words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
+    return words
+
+
+# Formats of weights and cache
+
+
+def weights_notes(r: Request) -> list[str]:
+    """In what weights and cache are stored and multiplied."""
+    words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
+    eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
+    if eight and r.dtype.size == 2:
+        inside = "activations are rounded to fp8 too, and products run in fp8 (W8A8)"
+        outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
+        words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
+    elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
+        runs = form is not None and form.multiplied in r.device.peaks_of("tensor")
+        how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
+        words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
+    if r.integer_kv:
+        words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
+    return words
+
+
+def stored_format(r: Request) -> MatrixFormat | None:
+    """The format that the model's file names for most matrices, if they are stored so."""
+    return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
+
+
+def file_notes(model: ModelSpec, published: bool) -> list[str]:
+    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
+    words, quantized = [], model.quantized
+    if published and quantized is not None:
+        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
+    if model.draft:
+        size = format_si(draft_bytes(model, published), "B")
+        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
+    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())

@@ -1,0 +1,200 @@
+"""What a report of a step of a model says first, in inference and in training: its time, what limits it, its rows by share, its charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.core.arith import Number
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_time
+from perfmodel.report.answer import RESOURCES, meters
+from perfmodel.report.charts.format_number import digits, percent
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.document import SCREEN_ROWS, Meter, Table
+from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
+from perfmodel.transformer.op import MATMUL, Op
+
+if TYPE_CHECKING:
+    from perfmodel.core.dtypes import Dtype
+    from perfmodel.core.hardware import Device
+    from perfmodel.report.charts.schema import RooflinePoint
+
+Times = tuple[float, float, float]
+"""Predicted seconds with the ends of their interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """All runs of one kernel, ``name`` in words. ``seconds``: predicted as ``times``, else the roof. ``soft``: the L2 is no roof of it.
+
+    A product's L2 traffic counts loads of its tiles that several SMs share, where the device has multicast.
+    """
+
+    name: str
+    op: Op
+    cost: Estimate
+    times: Times | None
+    seconds: float
+    soft: bool = False
+
+    @property
+    def bound(self) -> str | None:
+        """The resource with the largest term, of those that are roofs."""
+        terms = {name: float(term) for name, term in self.cost.terms.items() if not (self.soft and name == "l2")}
+        return max(terms, key=lambda name: terms[name], default=None)
+
+
+def step_part(name: str, op: Op, cost: Estimate, times: Times | None, seconds: float, device: Device) -> StepPart:
+    """The part, with what the device says of its L2."""
+    if op.group != MATMUL or cost.bound != "l2":
+        return StepPart(name, op, cost, times, seconds)
+    from perfmodel.report.roofline_chart import multicasts
+
+    return StepPart(name, op, cost, times, seconds, multicasts(device))
+
+
+LATENT = 0.5
+"""Where roofs are less than this share of a time, no resource limits it."""
+MOST_BARS = 8
+"""Bars that a first screen of a page has room for."""
+LEAST_METER = 0.005
+"""Resources that are busy for less of a step have no meter."""
+SOFT_L2 = "L2 bytes of products count loads that several SMs share by multicast: kernels pass that roof, which limits none here."
+
+
+def taken(seconds: float, known: Times | None, least: str = "") -> str:
+    """
+    >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
+    ('13.7 ms (12 ms to 15.7 ms)', 'at least 3 ms')
+    """
+    ends = "" if known is None else f" ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
+    return f"{least}{format_time(seconds, 3)}{ends}"
+
+
+def tokens(per_s: float) -> str:
+    """
+    >>> tokens(584.12), tokens(46953)
+    ('584 tokens/s', '47,000 tokens/s')
+    """
+    return f"{digits(per_s, 3)} tokens/s"
+
+
+def bound_shares(parts: Sequence[StepPart], seconds: float) -> dict[str, float]:
+    """The share of ``seconds`` in kernels that each resource bounds, the largest first."""
+    found: dict[str, float] = {}
+    for part in parts:
+        if part.bound is not None:
+            found[part.bound] = found.get(part.bound, 0.0) + part.seconds / seconds
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _roofs(parts: Sequence[StepPart], seconds: float) -> float:
+    """The share of ``seconds`` that all would take at their roofs."""
+    return float(sum(part.cost.roofline_s for part in parts) / seconds)
+
+
+def limited(parts: Sequence[StepPart], seconds: float, largest: str = "") -> str:
+    """The sentence on what limits a step: the resource that bounds most of its time, and the ``largest`` share, else the largest part's."""
+    most = max(parts, key=lambda part: part.seconds)
+    largest = largest or f"{most.name}: {percent(most.seconds / seconds)}"
+    shares, roofs = bound_shares(parts, seconds), _roofs(parts, seconds)
+    if roofs < LATENT:
+        return f"Limited by latency (roofs: {percent(roofs)} of the time); {largest}."
+    if not shares:
+        return f"What limits it is unknown; {largest}."
+    bound, share = next(iter(shares.items()))
+    return f"Limited by {BOUND_WORDS[bound]}, {percent(share)} of the time; {largest}."
+
+
+def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float) -> list[Meter]:
+    """How busy each resource is in a step of ``seconds``; the one that bounds most of the time limits."""
+    amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
+    first = "" if _roofs(parts, seconds) < LATENT else next(iter(bound_shares(parts, seconds)), "")
+    name = RESOURCES[first][0] if first else ""
+    used = [meter for meter in meters(cost.terms, amounts, seconds) if meter.share >= LEAST_METER]
+    return [replace(meter, limits=meter.name == name) for meter in used]
+
+
+# Rows by share
+
+
+def by_share(entries: Sequence[Metrics], columns: Sequence[str]) -> Table:
+    """The rows that take most, and the sum of all others in one row: as many as a screen shows."""
+    listed = sorted(entries, key=lambda entry: -_value(entry, "share"))
+    if len(listed) > SCREEN_ROWS:
+        listed = [*listed[: SCREEN_ROWS - 1], _summed(listed[SCREEN_ROWS - 1 :])]
+    return as_rows("", listed, labels=columns)
+
+
+def _value(entry: Metrics, name: str) -> Any:
+    return next((one.value for one in entry if (one.key or one.label) == name), None) or 0
+
+
+def _summed(entries: Sequence[Metrics]) -> Metrics:
+    """One row for ``entries``: of what rows count, the sums."""
+
+    def total(name: str) -> Any:
+        return sum(_value(entry, name) for entry in entries)
+
+    seconds, lower = total("time"), total("time_s.lower")
+    return [
+        Metric("name", f"{len(entries)} others", entries[0][0].label, "text"),
+        Metric("", total("count") or None, "count"),
+        Metric("", total("FLOP") or None, "FLOP", "FLOP"),
+        Metric("", total("FLOP, run") or None, "FLOP, run", "FLOP"),
+        Metric("bytes", total("bytes"), "bytes", "B"),
+        Metric("", seconds, "time", "s"),
+        Metric("", lower / seconds, "of bound", "share"),
+        Metric("share", total("share"), "share", "share"),
+    ]
+
+
+# Charts
+
+
+def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
+    """A bar per part, the longest first: its lower bound, and what it takes beyond."""
+    listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda one: -one[2])
+    if len(listed) > MOST_BARS:
+        rest = listed[MOST_BARS - 1 :]
+        others = (f"{len(rest)} others", sum(lower for _, lower, _ in rest), sum(seconds for *_, seconds in rest))
+        listed = [*listed[: MOST_BARS - 1], others]
+    bars = [Bar(name, [("lower bound", min(lower, whole)), ("beyond it", max(whole - lower, 0.0))]) for name, lower, whole in listed]
+    return BarChart(title, "s", bars)
+
+
+def op_point(
+    number: int,
+    name: str,
+    op: Op,
+    cost: Estimate,
+    times: Times | None,
+    count: Number,
+    device: Device,
+    dtype: Dtype,
+    group: str = "",
+    kernel: str = "",
+) -> RooflinePoint:
+    """All ``count`` runs of ``op`` as a point. ``kernel``: whose time it is, or why there is none."""
+    from perfmodel.report.roofline_chart import point
+
+    made = point(number, name, cost, device, dtype.name, dtype.matmul_unit, group=group, tiled=op.group == MATMUL)
+    runs = f"{int(count)} runs" if count != 1 else ""
+    note = "; ".join(filter(None, [runs, made.note, kernel]))
+    return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)
+
+
+def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:
+    """The roofline of the parts that take most, of those that move bytes."""
+    from perfmodel.report.roofline_chart import roofline, with_shares
+
+    listed = sorted((part for part in parts if part.cost.dram.total), key=lambda part: -part.seconds)[:SCREEN_ROWS]
+    points = [op_point(at, part.name, part.op, part.cost, part.times, part.op.count, device, dtype) for at, part in enumerate(listed, 1)]
+    return [roofline(device, with_shares(points), f"Roofline of its ops on {device.name}")] if points else []
+
+
+def part_bar(title: str, parts: Iterable[tuple[str, float]]) -> BarChart:
+    """One bar of the ``parts`` of a step, in seconds."""
+    return BarChart(title, "s", [Bar("step", [(name, seconds) for name, seconds in parts if seconds])])

@@ -1,0 +1,243 @@
+"""What a screen says first: at most three sentences, a meter per resource, the rows that decide; pictures and how a file was made."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from perfmodel import __version__
+from perfmodel.core.hardware import Device
+from perfmodel.report.answer import limits, starting, too_few
+from perfmodel.report.charts.chart_tables import numbers
+from perfmodel.report.charts.schema import Bar, BarChart
+from perfmodel.report.document import Meter
+from perfmodel.report.formats.svg import scene, size_of
+from perfmodel.report.metrics import Metric, as_table
+
+BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --hardware h200"
+LINES = [
+    "attention --n 4096 --d 64",
+    BIG,
+    "matmul -m 8192 -n 128 -k 8192",
+    "matmul -m 4096 -n 4096 -k 4096 --dtype bf16 --hardware h200",
+    "softmax --rows 4096 --cols 32768",
+    "mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024",
+    "fuse --elements 1048576 --ops 30",
+    "recompute --bytes 64MiB --flops 10GFLOP",
+    "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2",
+    "hardware show h200",
+]
+MORE = ["hardware list", "claims S029", pytest.param("claims --verdict wrong", marks=pytest.mark.slow)]
+SCREEN = 24
+SENTENCE = 86
+"""Characters: a line of 80 and a few more where names are long."""
+NUMBER = re.compile(r"\d")
+
+
+@pytest.mark.parametrize("line", [*LINES, *MORE])
+def test_a_screen_of_24_lines_answers(run, line: str) -> None:
+    said = run(line).out
+    verdict = run(f"{line} --json").json["verdict"]
+    assert 1 <= len(verdict) <= 3
+    assert all(len(sentence) <= SENTENCE for sentence in verdict), verdict
+    assert said.splitlines()[1 : 1 + len(verdict)] == verdict
+    assert len(said.splitlines()) <= SCREEN
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if not line.startswith("hardware")])
+def test_every_resource_has_a_meter(run, line: str) -> None:
+    said = run(line).out
+    assert "\nshare of the " in said
+    meters = re.findall(r"^(.+?)  [█·]{20} +(<?\d+)%", said, re.MULTILINE)
+    assert len(meters) >= 2
+    assert len({name for name, _ in meters}) == len(meters)
+
+
+def test_attention_shows_rate_and_share_of_the_peak_and_full_the_time_of_each_resource(run) -> None:
+    data = run(f"{BIG} --json").json
+    [flash] = [one for one in data["results"] if one["algorithm"] == "flash2"]
+    rate, peak = flash["flops"] / flash["time_s"]["predicted"], 989.4e12
+    said = run(BIG).out
+    assert f"{rate / 1e12:.3g} TFLOP/s, {rate / peak:.0%} of the tensor peak" in said
+    assert re.search(rf"^  of the peak .* {rate / peak:.1%}$", said, re.MULTILINE)
+    full = run(f"{BIG} --full").out
+    named = {"tensor": "tensor unit", "vector": "vector unit", "sfu": "exponential unit", "l2": "L2 bandwidth", "dram": "DRAM bandwidth"}
+    assert set(flash["time_s"]["terms"]) == set(named)
+    for name, seconds in flash["time_s"]["terms"].items():
+        [row] = re.findall(rf"^  {named[name]} alone .*", full, re.MULTILINE)
+        value, unit = row.split()[-2:]
+        assert float(value) * {"us": 1e-6, "ms": 1e-3}[unit] == pytest.approx(seconds, rel=1e-3)
+        assert row not in said
+
+
+def test_of_several_algorithms_the_fastest_predicted_one_is_told(run) -> None:
+    verdict = run(f"{BIG} --algorithm all --json").json["verdict"]
+    assert verdict[0].startswith("flash2 fits and is predicted ")
+    large = run("attention --n 131072 --d 64 --heads 16 --batch 8 --json").json["verdict"]
+    assert large[0].startswith("standard does not fit. flash2 fits and is predicted ")
+    alone = run("attention --n 4096 --d 64 --algorithm flash2 --hardware h200 --json").json["verdict"]
+    assert alone[0].startswith("flash2 fits: ")
+
+
+# What limits
+
+
+def meter(name: str, share: float) -> Meter:
+    return Meter(name, share)
+
+
+@pytest.mark.parametrize(
+    ("meters", "causes", "said"),
+    [
+        ([("tensor unit", 0.9)], [], "the tensor unit, 90% busy"),
+        ([("tensor unit", 0.9)], ["32 blocks for 108 SMs"], "the tensor unit, 90% busy"),
+        ([("tensor unit", 0.44), ("DRAM bandwidth", 0.1)], [], "the tensor unit, 44% busy; the rest is waiting"),
+        ([("tensor unit", 0.44)], ["32 blocks for 108 SMs"], "32 blocks for 108 SMs and the tensor unit, 44% busy"),
+        ([("tensor unit", 0.17)], [], "waiting: nothing is over 17% busy"),
+        ([("tensor unit", 0.002)], [], "waiting: nothing is over 1% busy"),
+        ([("tensor unit", 0.17)], ["32 blocks for 108 SMs"], "32 blocks for 108 SMs and waiting: nothing is over 17% busy"),
+        ([("tensor unit", 0.02)], ["starting the kernel (6 of 8 us)"], "starting the kernel (6 of 8 us)"),
+        ([], [], ""),
+    ],
+)
+def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
+    assert limits([meter(*one) for one in meters], causes) == said
+
+
+def test_a_resource_without_a_known_rate_may_be_the_busy_one(run) -> None:
+    """The profile has no rate of the L2."""
+    said = run("attention --n 4096 --d 64 --hardware b200 --pass backward --heads 16 --batch 8 --json").json["verdict"][2]
+    assert re.fullmatch(r"Limited by waiting: nothing of known rate is over \d\d% busy\.", said)
+
+
+def test_launches_longer_than_the_roof_lead(run) -> None:
+    said = run("softmax --rows 64 --cols 512 --json").json["verdict"][2]
+    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, which the roof leaves out."
+
+
+def test_at_a_roof_what_it_leaves_out_leads() -> None:
+    assert limits([meter("tensor unit", 0.96)], roof=True) == "the tensor unit, 96% of the roof"
+    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "the launch, which the roof leaves out"
+
+
+def test_a_resource_that_is_busy_is_never_called_latency(run) -> None:
+    """As many blocks as the predicted kernel starts, and its share of the tensor unit, are what the verdict goes by."""
+    verdict = run(f"{BIG} --json").json["verdict"]
+    assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy \(exponential unit \d\d%\); the rest is waiting\.", verdict[2])
+    few = run("attention --n 4096 --d 64 --json").json["verdict"]
+    assert re.fullmatch(r"Limited by \d+ blocks for 108 SMs and waiting: nothing is over \d\d% busy\.", few[2])
+    tiny = run("attention --n 128 --d 64 --hardware h200 --json").json["verdict"]
+    assert re.fullmatch(r"Limited by starting the kernel \([\d.]+ of [\d.]+ us\) and 1 block for 132 SMs\.", tiny[2])
+
+
+def test_a_roof_that_kernels_pass_does_not_limit(run) -> None:
+    """The L2 roof of a matmul counts loads that one transfer may serve."""
+    data = run("matmul -m 4096 -n 4096 -k 4096 --dtype bf16 --hardware h200 --json").json
+    assert data["results"][0]["bound"] == "l2"
+    assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy\.", data["verdict"][2])
+
+
+def test_unknown_counts_make_no_cause(h200: Device) -> None:
+    assert too_few(0, h200) == []
+    assert starting(None) == []
+
+
+@pytest.fixture
+def h200() -> Device:
+    from perfmodel.catalog import find_device
+
+    return find_device("h200")
+
+
+def test_a_rate_is_of_bytes_where_dram_bounds(run) -> None:
+    """A decode step moves its cache; a prefill computes."""
+    decode = run("attention --n 1 --kv-len 8192 --d 128 --heads 32 --batch 16 --hardware h200 --json").json["verdict"]
+    assert re.search(r" TB/s, \d\d% of the DRAM peak\.$", decode[1])
+    assert "of the tensor peak" in run(f"{BIG} --json").json["verdict"][1]
+
+
+# Rows
+
+
+def test_a_row_without_the_one_above_it_names_it() -> None:
+    metrics = [Metric("a", 1, "accesses"), Metric("b", 2, "  in bytes"), Metric("c", 3, "  zero fill"), Metric("d", 4, "time")]
+    labels = [row[0] for row in as_table("", {"x": metrics}, labels=("d", "b", "c")).rows]
+    assert labels == ["time", "accesses, in bytes", "  zero fill"]
+    assert [row[0] for row in as_table("", {"x": metrics}, labels=("a", "b")).rows] == ["accesses", "  in bytes"]
+
+
+# SRAM
+
+
+@pytest.mark.parametrize("line", ["attention --n 4096 --d 64", "matmul -m 512 -n 512 -k 512", "occupancy --threads 256"])
+def test_dram_is_no_sram(run, line: str) -> None:
+    outcome = run(f"{line} --sram 80GB")
+    assert outcome.code == 2
+    assert "--sram is 80000000000 B, more than a block on nvidia-a100-sxm-80gb can have" in outcome.err
+    assert "at most 166912 B" in outcome.err
+    assert run(f"attention --n 4096 --d 64 --sram 192KiB --sram 1MiB --sram {160 * 1024}B").code == 0  # what more would buy
+
+
+# Files
+
+
+def asked_by(line: str, folder: Path, run, *suffixes: str) -> dict[str, str]:
+    files = [folder / f"x.{suffix}" for suffix in suffixes]
+    words = shlex.split(line)
+    outcome = run(words[0], *words[1:], *(word for file in files for word in ("-o", str(file))), "--full")
+    assert (outcome.code, outcome.err) == (0, "")
+    return {file.suffix: file.read_text() for file in files}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_file_says_how_it_was_made_and_shows_a_picture(run, tmp_path: Path, line: str) -> None:
+    found = asked_by(line, tmp_path, run, "txt", "md", "html", "svg", "json")
+    made = json.loads(found[".json"])["provenance"]
+    assert made["command"] == f"perfmodel {line}"
+    assert made["version"] == __version__
+    [profile] = made["profiles"]
+    assert len(profile["sha256"]) == 64
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", profile["calibrated"])
+    for suffix in (".txt", ".md", ".html", ".svg"):
+        text = found[suffix]
+        assert all(word in text for word in (f"perfmodel {line}", profile["id"], profile["sha256"][:12], profile["calibrated"])), suffix
+    assert '<svg class="picture"' in found[".html"]
+    verdict = json.loads(found[".json"])["verdict"]
+    for text in (found[".txt"], found[".md"].replace("\\", ""), found[".html"]):
+        assert all(NUMBER.split(sentence)[0].split("'")[0] in text for sentence in verdict)
+
+
+def test_claims_say_by_which_command_they_were_made(run, tmp_path: Path) -> None:
+    assert "perfmodel claims S029" in asked_by("claims S029", tmp_path, run, "txt")[".txt"]
+
+
+def test_a_profile_of_ones_own_is_named_with_its_hash(run, tmp_path: Path) -> None:
+    from hashlib import sha256
+
+    from perfmodel.catalog import data_folder
+
+    path = tmp_path / "mine.yaml"
+    path.write_text((data_folder("hardware_specs") / "nvidia-h200-sxm.yaml").read_text().replace("id: nvidia-h200-sxm", "id: mine"))
+    found = asked_by(f"attention --n 512 --d 64 --hardware {path}", tmp_path, run, "json")
+    [profile] = json.loads(found[".json"])["provenance"]["profiles"]
+    assert (profile["id"], profile["sha256"]) == ("mine", sha256(path.read_bytes()).hexdigest())
+
+
+def test_what_is_printed_is_not_signed(run) -> None:
+    """The JSON of a question does not depend on how it was put."""
+    assert "provenance" not in run(f"{BIG} --json").json
+
+
+def test_an_interval_is_drawn_and_in_the_table() -> None:
+    chart = BarChart(
+        "times", "s", [Bar("flash2", [("roof", 1e-3), ("beyond its roof", 1e-3)], 1.8e-3, 2.4e-3), Bar("none", [("roof", 1e-3)])]
+    )
+    drawn = scene(chart, size_of(chart))
+    assert sum(getattr(shape, "role", "") == "interval" for shape in drawn.children) == 3
+    assert "2 ms (1.8 to 2.4 ms)" in drawn.description
+    assert [(column.key, column.low, column.high) for column in numbers(chart).columns][3] == ("total", "low", "high")
+    assert numbers(chart).rows[0][-3:] == [2e-3, 1.8e-3, 2.4e-3]
