@@ -174,7 +174,7 @@ def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
     rows = [edges, *_metrics(result, prediction), *rates(result.total, seconds(prediction), result.device, result.workload.dtype)]
     return [
         as_table("", {"total": rows}, without=NO_EXPONENTIALS),
-        Table("traffic across the SRAM boundary of one multiprocessor at a time", ["", "elements", "over the bound"], io),
+        Table("traffic between L2 and one multiprocessor at a time", ["", "elements", "over the bound"], io),
         as_table("how the tiles fill the device", {"value": _fill(result)}),
     ]
 
