@@ -27,7 +27,7 @@ def test_common_options_come_first(run, name: str) -> None:
     text = run(f"{name} --help").out
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings[:1] in (["Options"], [OUTPUT], [])
-    assert OUTPUT not in headings[:-1]
+    assert OUTPUT not in headings[:-1], headings
     for param in command(name).params:
         if param.param_type_name == "option" and param.name != "help" and not getattr(param, "hidden", False):
             assert f" {max(param.opts, key=len)}" in text

@@ -47,7 +47,7 @@ def _line(device: Device) -> list[Metric]:
         "DRAM": _size(device.dram.capacity),
         "bandwidth": _rate(device.dram.bandwidth or device.dram.measured_bandwidth),
         "L2": _size(l2.capacity if l2 else None),
-        "shared memory per block": _size(sram.per_block if sram else None),
+        "SRAM per block": _size(sram.per_block if sram else None),
         "fp32": _rate(device.peaks.vector.get("fp32")),
         "fp16 tensor": _rate(tensor.get("fp16") or tensor.get("bf16")),
         "fp8 tensor": _rate(tensor.get("fp8")),

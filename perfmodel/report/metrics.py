@@ -45,6 +45,8 @@ class Metric:
         """The value with its unit."""
         if self.value is None:
             return ABSENT
+        if self.unit == "resource":
+            return BOUND_WORDS[self.value].removeprefix("the ")
         words = isinstance(self.value, str)
         return f"{self.before}{self.value if words else text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
@@ -123,7 +125,7 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
         title,
         [label for label, _ in heads],
         rows,
-        "".join("l" if not place or "text" in units else "r" for place, units in enumerate(texts)),
+        "".join("l" if not place or units & {"text", "resource"} else "r" for place, units in enumerate(texts)),
     )
 
 
@@ -195,7 +197,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("time_s.predicted", value, "predicted", "s", low, high),
         Metric("time_s.terms", cost.terms),
         Metric("time_s.unknown", sorted(cost.unknown)),
-        Metric("bound", cost.bound, "bound by", "text"),
+        Metric("bound", cost.bound, "bound by", "resource"),
     ]
     return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in found] if labels else found
 
