@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.plugins import docstring
-from perfmodel.core.question import converted, from_python, of_kind
+from perfmodel.core.question import check_type, converted, from_python
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -187,7 +187,7 @@ def sweep(
     listed = columns.split(",") if isinstance(columns, str) else columns
     wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
     grid = grid_of(SweepStudy(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
-    of_kind("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
+    check_type("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
     size = grid.points * row_bytes(fields_of(grid))
     if size > most_bytes:
         fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
@@ -202,7 +202,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     """``value`` as several texts; UsageError if it is none."""
     found = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
     for one in found:
-        of_kind(name, one, isinstance(one, str), "a text or a list of texts")
+        check_type(name, one, isinstance(one, str), "a text or a list of texts")
     return found
 
 

@@ -31,7 +31,7 @@ PENDING, NOT_CHECKABLE = "pending", "not checkable"
 VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
 
 STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
-"""What a check reads: the claim as it stands; the same with a label put right; the claim where it leaves something out."""
+"""Kinds of checks: the claim as stated; with a corrected label; for a case that the claim leaves open."""
 
 make_callable(__name__)
 _device = cache(find_device)
@@ -240,7 +240,7 @@ class Claim:
         return [value for value in named if isfunction(value)]
 
     def explain(self, check: Check) -> list[FormulaStep]:
-        """How the number of ``check`` comes about: its inputs, then its formula in symbols and in values."""
+        """The number of ``check`` explained: its inputs, then its formula in symbols and in values."""
         trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
         named = {name: given for name, given in self.inputs(check).items() if name in names_in(check.of)}
         result = evaluate(check.of, {name: trace.symbol(one.symbol, one.value, one.meaning, one.source) for name, one in named.items()})

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from perfmodel.sweep.parts import Output, kept
+from perfmodel.sweep.parts import Output, interrupted_rows
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
@@ -38,7 +38,7 @@ def rows_in(path: Path) -> int:
 
 def unfinished(path: Path) -> Path:
     """The parts of what is to become ``path``."""
-    found = kept(path)
+    found = interrupted_rows(path)
     assert found is not None
     return found
 

@@ -56,7 +56,7 @@ from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, Request
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, tape_of
-from perfmodel.transformer.training.korthikanti import describes, stage_bytes
+from perfmodel.transformer.training.korthikanti import applies_to, stage_bytes
 from perfmodel.transformer.training.matrices import Holding, shape_of
 from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
@@ -264,7 +264,7 @@ def test_the_account_of_korthikanti_is_of_plain_transformers() -> None:
     gpt2 = find_model("gpt2")
     [(layer, _)] = gpt2.layer_kinds
     narrow = replace(gpt2, layers=tuple(replace(layer, mlp=replace(layer.mlp, width=width)) for width in [2048] * 12))
-    assert [describes(model) for model in (gpt2, narrow, find_model("llama-3-8b"))] == [True, False, False]
+    assert [applies_to(model) for model in (gpt2, narrow, find_model("llama-3-8b"))] == [True, False, False]
 
 
 def test_rows_are_timed_by_the_bytes_that_they_count() -> None:

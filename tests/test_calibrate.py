@@ -19,7 +19,7 @@ from perfmodel.commands._shared import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models.gemm import plans, worth_timing
-from perfmodel.timing.schedule import SharedPlaces, _follow, drained, lanes, last_place
+from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends, last_slot
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
@@ -102,7 +102,7 @@ TILES = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 @given(TILES, st.integers(1, 9), st.integers(1, 20), RATIOS)
 def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats, slots, ratios):
     """However many ratios were asked for before."""
-    kept = last_place(tiles * repeats, slots)
+    kept = last_slot(tiles * repeats, slots)
     for ratio in [*ratios, *ratios]:
         free = [Fraction(0)] * slots
         for each in tiles * repeats:
@@ -116,17 +116,17 @@ def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats
 @given(TILES, st.integers(1, 9), st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (1, 2)]), RATIOS)
 def test_lanes_kept_for_a_range_of_ratios_are_those_at_each(tiles, repeats, held, ratios):
     """Of places that fall free together the first takes the next block."""
-    shares = SharedPlaces(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
-    kept = lanes(tiles, repeats * len(tiles), shares)
+    shares = SharedSlots(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
+    kept = lane_ends(tiles, repeats * len(tiles), shares)
     for ratio in [*ratios, *ratios]:
-        exact = _follow([ratio + each for each in tiles], repeats * len(tiles), shares, Fraction(0))
-        assert drained(kept.at(float(ratio)), float(ratio), tuple(map(float, shares.speeds))) == pytest.approx(float(exact), rel=1e-12)
+        exact = _simulated([ratio + each for each in tiles], repeats * len(tiles), shares, Fraction(0))
+        assert drain_time(kept.at(float(ratio)), float(ratio), tuple(map(float, shares.speeds))) == pytest.approx(float(exact), rel=1e-12)
 
 
 def test_a_schedule_is_worked_out_once_for_all_ratios_that_share_it():
-    kept = last_place(list(range(16, 0, -1)) * 8, 24)
-    plain, calls = kept.work_out, []
-    kept.work_out = lambda ratio: calls.append(ratio) or plain(ratio)
+    kept = last_slot(list(range(16, 0, -1)) * 8, 24)
+    plain, calls = kept.compute, []
+    kept.compute = lambda ratio: calls.append(ratio) or plain(ratio)
     for step in range(2000):
         kept.at(1 + step / 1000)
     assert 1 < len(calls) < 100

@@ -17,7 +17,15 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, FUSED, OPTIMIZER, StepMoment, implementation_named, kept
+from perfmodel.transformer.training.implementations import (
+    BACKWARD,
+    FORWARD,
+    FUSED,
+    OPTIMIZER,
+    StepMoment,
+    implementation_named,
+    saved_tensors,
+)
 from perfmodel.transformer.training.matrices import adapters, in_flight, shape_of, stage_holding
 from perfmodel.transformer.training.memory import _stage, evaluate, largest_micro_batch, peak
 from perfmodel.transformer.training.question import OPTIMIZERS, Parallel, Recomputation, TrainingConfig, checked, recompute_named
@@ -239,7 +247,7 @@ def test_adapters_as_published(name, rank, targets, trained):
 
 def test_frozen_matrices_keep_no_input():
     def names(**options: object) -> set[str]:
-        return {row.name for row in kept(TrainingConfig(small(), 2, 32, **options))}  # type: ignore[arg-type]
+        return {row.name for row in saved_tensors(TrainingConfig(small(), 2, 32, **options))}  # type: ignore[arg-type]
 
     everything, few, all_ = names(), names(lora=2, lora_targets="qv"), names(lora=2)
     assert everything - few == {"MLP input", "activation", "head input"}
@@ -312,12 +320,12 @@ def test_segments_keep_their_inputs():
     """Ten layers by fours keep three residual streams, of 2 B; by ones ten."""
     model = small(layers=10)
     for every, inputs in ((1, 10), (4, 3), (10, 1)):
-        rows = kept(TrainingConfig(model, 2, 32, recompute=Recomputation("every", every)))
+        rows = saved_tensors(TrainingConfig(model, 2, 32, recompute=Recomputation("every", every)))
         assert [(row.name, row.count, row.bytes) for row in rows if row.where.startswith("layer")] == [("layer input", inputs, 2 * 64 * 64)]
 
 
 def test_kinds_of_equal_words_are_numbered():
-    rows = kept(TrainingConfig(TWO_KINDS, 2, 32))
+    rows = saved_tensors(TrainingConfig(TWO_KINDS, 2, 32))
     assert list(dict.fromkeys(row.where for row in rows)) == ["layer: GQA, MLP", "layer: GQA, MLP (2)", "head"]
     sizes = {row.where: row.bytes for row in rows if row.name == "V"}
     assert sizes == {"layer: GQA, MLP": 2 * 64 * 2 * 16, "layer: GQA, MLP (2)": 2 * 64 * 2 * 32}
@@ -383,14 +391,14 @@ def test_micro_batches_in_flight_against_a_schedule(pp, turns):
 def test_first_stage_holds_most_micro_batches():
     """Two stages of two layers: the first keeps two micro-batches of 2 layers, the last one of 2 and the head."""
     training = TrainingConfig(small(), 8, 32, micro_batch=1, parallel=Parallel(pp=2))
-    layer = sum(row.bytes for row in kept(training) if row.where.startswith("layer"))
+    layer = sum(row.bytes for row in saved_tensors(training) if row.where.startswith("layer"))
     assert peak(training).stored == (2 * 2 * layer if peak(training).stage == 0 else 2 * layer + _head(training))
-    assert not any(row.where == "head" for row in kept(training, 0))
-    assert any(row.where == "head" for row in kept(training, 1))
+    assert not any(row.where == "head" for row in saved_tensors(training, 0))
+    assert any(row.where == "head" for row in saved_tensors(training, 1))
 
 
 def _head(training: TrainingConfig) -> int:
-    return sum(row.bytes for row in kept(training, 1) if row.where == "head")
+    return sum(row.bytes for row in saved_tensors(training, 1) if row.where == "head")
 
 
 # What fits
@@ -542,7 +550,7 @@ def memory_questions(count: int) -> Iterator[tuple[TrainingConfig, str]]:
 def test_what_is_listed_as_kept_is_what_is_stored(count):
     for training, implementation in memory_questions(count):
         found = peak(training, implementation)
-        listed = kept(training, found.stage, implementation)
+        listed = saved_tensors(training, found.stage, implementation)
         assert sum(row.bytes * row.count for row in listed) == found.stored, (training, implementation)
         if training.recompute.kind == "every" and training.parallel.pp == 1:
             inputs = sum(row.count for row in listed if row.where.startswith("layer"))
@@ -552,5 +560,5 @@ def test_what_is_listed_as_kept_is_what_is_stored(count):
 def test_layers_in_turns_leave_an_input_per_segment():
     """gemma-2-9b: 42 layers, windowed and full in turns, so that each segment of three begins with the other kind."""
     for every, inputs in ((2, 21), (3, 14), (4, 11)):
-        rows = kept(TrainingConfig(find_model("gemma-2-9b"), 1, 1024, recompute=Recomputation("every", every)))
+        rows = saved_tensors(TrainingConfig(find_model("gemma-2-9b"), 1, 1024, recompute=Recomputation("every", every)))
         assert sum(row.count for row in rows if row.name == "layer input") == inputs

@@ -14,7 +14,7 @@ from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, OPTIMIZER, kept
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, OPTIMIZER, saved_tensors
 from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import Recomputation, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
@@ -129,13 +129,15 @@ def tiny(name: str, **attention: bool) -> ModelSpec:
 )
 def test_saved_tensors_to_the_byte(name, options, hooked, elsewhere):
     model = tiny(name, qk_norm=name == "qwen3")
-    found = kept(TrainingConfig(model, 2, 32, **{"precision": "bf16", **options}), implementation=HF)
+    found = saved_tensors(TrainingConfig(model, 2, 32, **{"precision": "bf16", **options}), implementation=HF)
     assert sum(row.bytes * row.count for row in found if row.name != "loss") == hooked - elsewhere, "the loss is there, but not saved"
 
 
 def test_saved_tensors_of_llama_one_by_one():
     """In 16 bits of 64 tokens; what is written out in fp32 takes twice as much, and so does the softmax before it is rounded."""
-    rows = {row.name: row.bytes for row in kept(TrainingConfig(tiny("llama"), 2, 32, precision="bf16", flash=False), implementation=HF)}
+    rows = {
+        row.name: row.bytes for row in saved_tensors(TrainingConfig(tiny("llama"), 2, 32, precision="bf16", flash=False), implementation=HF)
+    }
     hidden, width, scores = 2 * 64 * 64, 2 * 64 * 176, 2 * 64 * 4 * 32
     assert rows["norm before attention: input in fp32"] == 2 * hidden
     assert rows["norm before attention: scaled"] == rows["attention input"] == rows["Q, copied"] == rows["K, copied"] == hidden
@@ -151,7 +153,7 @@ def test_gelu_of_gpt2_keeps_five_tensors():
     for implementation, factor, names in ((HF, 56, {"up", "tanh", "x / 2", "1 + tanh", "activation"}), ("fused", 32, {"up", "activation"})):
         rows = [
             row
-            for row in kept(TrainingConfig(model, 2, 1024, **{"precision": "bf16"}), implementation=implementation)
+            for row in saved_tensors(TrainingConfig(model, 2, 1024, **{"precision": "bf16"}), implementation=implementation)
             if "layer" in row.where
         ]
         assert {row.name for row in rows if row.part == "MLP"} == names

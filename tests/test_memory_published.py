@@ -11,7 +11,7 @@ import zero
 from perfmodel.catalog import find_model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.implementations import kept
+from perfmodel.transformer.training.implementations import saved_tensors
 from perfmodel.transformer.training.korthikanti import layer_bytes
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig
@@ -139,7 +139,7 @@ def test_both_accounts_of_a_stage_agree(name, sparing):
     passing = 2 * p.pp - 1 if p.interleave > 1 else p.pp
     found = peak(asked)
     assert found.stage == 0
-    head = sum(row.bytes for row in kept(asked) if row.where == "head") if p.pp == 1 else 0
+    head = sum(row.bytes for row in saved_tensors(asked) if row.where == "head") if p.pp == 1 else 0
     assert found.stored - head == pytest.approx(korthikanti.stage_bytes(asked) + statistics + passing * sbh / divided, rel=1e-9)
 
 
@@ -182,7 +182,7 @@ def test_both_accounts_of_a_layer_agree(parallel, recompute):
     """Tensor by tensor a GPT layer keeps what the formula says, and 8 B of statistics per token for each of two norms."""
     model = gpt(1024, 16, 2)
     asked = TrainingConfig(model, 3, 256, flash=False, dropout=True, recompute=Recomputation(recompute), parallel=parallel)
-    found = sum(row.bytes for row in kept(asked) if row.where.startswith("layer"))
+    found = sum(row.bytes for row in saved_tensors(asked) if row.where.startswith("layer"))
     statistics = 0 if recompute == "full" else 16 * 3 * 256 // (parallel.tp if parallel.sp else 1)
     assert found - statistics == layer_bytes(256, 3, 1024, 16, parallel.tp, sp=parallel.sp, recompute=recompute)
 
@@ -192,7 +192,7 @@ def test_ends_of_the_model():
     asked = TrainingConfig(gpt(1024, 16, 2), 2, 128, flash=False, dropout=True)
     sbh = 2 * 128 * 1024
     assert korthikanti.ends_bytes(asked) == sbh + 4 * sbh * (1 + 51200 / 1024)
-    ends = {row.name: row.bytes for row in kept(asked) if row.where in ("head", "embedding")}
+    ends = {row.name: row.bytes for row in saved_tensors(asked) if row.where in ("head", "embedding")}
     small = ends.pop("statistics of last norm") + ends.pop("labels")
     assert ends.pop("loss") == 4
     assert small == 2 * 128 * (8 + 8)
@@ -202,14 +202,14 @@ def test_ends_of_the_model():
 def test_flash_drops_the_scores():
     """34 sbh and a logsumexp of 4 abs with FlashAttention; dropout's mask is made again from its seed."""
     asked = TrainingConfig(gpt(1024, 16, 2), 3, 256, dropout=True)
-    found = sum(row.bytes for row in kept(asked) if row.where.startswith("layer"))
+    found = sum(row.bytes for row in saved_tensors(asked) if row.where.startswith("layer"))
     assert found == 3 * 256 * (34 * 1024 + 4 * 16 + 16)
 
 
 def test_megatrons_formula_is_for_mlps_without_gate():
     """theoretical_memory_usage.py of Megatron-LM has sbh (18 + 4 f / h) for every model: 32 sbh for Llama-3-8B, against 34 kept."""
     model = find_model("llama-3-8b")
-    found = sum(row.bytes for row in kept(TrainingConfig(model, 1, 1024)) if row.where.startswith("layer"))
+    found = sum(row.bytes for row in saved_tensors(TrainingConfig(model, 1, 1024)) if row.where.startswith("layer"))
     statistics = 4 * 2 + 4 * 32
     assert found == 1024 * (34 * 4096 + statistics)
     assert 18 + 4 * 14336 / 4096 == 32
@@ -290,8 +290,8 @@ def test_zero_activations_of_gpt2_are_a_fifth_of_what_is_kept():
     """About 60 GB for a batch of 32 x 1024 (section 3.2): 24 B x sbh per layer. A layer with stored scores keeps 114 sbh."""
     assert round(zero.activation_bytes(1600, 32, 1024, 48) / 1e9) == 60
     asked = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True)
-    layers = sum(row.bytes * row.count for row in kept(asked) if row.where.startswith("layer"))
+    layers = sum(row.bytes * row.count for row in saved_tensors(asked) if row.where.startswith("layer"))
     assert round(layers / zero.activation_bytes(1600, 32, 1024, 48), 2) == 4.75
     checkpointed = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True, recompute=Recomputation("full"))
-    inputs = sum(row.bytes * row.count for row in kept(checkpointed) if row.where.startswith("layer"))
+    inputs = sum(row.bytes * row.count for row in saved_tensors(checkpointed) if row.where.startswith("layer"))
     assert f"{inputs / 1e9:.1f}" == "5.0", "about 8 GB is printed, with what else there is"

@@ -217,7 +217,8 @@ def test_rows_to_a_file_and_the_report_to_others(run: Any, tmp_path: Path) -> No
 
 
 def test_help_lists_axes_and_columns_without_numpy(run: Any) -> None:
-    code = "import sys\nfrom perfmodel.cli import main\nmain(['sweep', 'model', '--help'])\nprint(sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
+    ask = "from perfmodel.cli import main\nmain(['sweep', 'model', '--help'])"
+    code = f"import sys\n{ask}\nprint(sorted({{'numpy', 'pyarrow'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
     for word in ("--minimize", "kv-dtype", "roofline_s", "seconds", "tokens_per_s"):

@@ -16,7 +16,7 @@ import pytest
 
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.parts import kept
+from perfmodel.sweep.parts import interrupted_rows
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import Output, run_sweep
 from perfmodel.sweep.study import SweepStudy
@@ -51,7 +51,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def unfinished(path: Path) -> list[dict[str, Any]]:
     """The rows in the parts of what is to become ``path``."""
-    place = kept(path)
+    place = interrupted_rows(path)
     assert place is not None
     found = sorted(place.glob("part-*"))
     if path.suffix == ".csv":
@@ -71,7 +71,7 @@ def test_every_format_holds_every_row(tmp_path: Path, columns: Any, form: str) -
     found = read(path)
     assert len(found) == ROWS == columns.rows == result.counts.rows
     assert list(found[0]) == list(columns)
-    assert kept(path) is None
+    assert interrupted_rows(path) is None
     # chunks of another size order rows otherwise: compare as sets of rows
     key = ("n", "d", "batch", "causal", "algorithm")
     expected = {tuple(str(columns[name][i]).lower() for name in key): i for i in range(ROWS)}
@@ -162,7 +162,7 @@ def test_an_interrupted_file_is_valid_and_carried_on(tmp_path: Path, monkeypatch
         assert 0 < len(part) < ROWS
     carried = write(path, resume=True, memory=1 << 30)  # chunks stay as they were begun
     assert read(path) == read(whole)
-    assert kept(path) is None
+    assert interrupted_rows(path) is None
     assert carried.counts == result.counts
     assert carried.summary.best == result.summary.best
     assert sorted(name.name for name in tmp_path.iterdir()) == [f"rows.{form}", f"whole.{form}"]
@@ -175,7 +175,7 @@ def test_a_part_that_is_not_whole_is_not_taken(tmp_path: Path, monkeypatch: pyte
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    place = kept(path)
+    place = interrupted_rows(path)
     assert place is not None
     (place / ".part-00000002.csv.0123abcd").write_bytes(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
     write(path, resume=True)

@@ -17,7 +17,7 @@ from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinis
 
 from perfmodel.commands._shared import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.parts import kept
+from perfmodel.sweep.parts import interrupted_rows
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import WHOLE, Field
@@ -272,7 +272,7 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
 
 
 def bulk(path: Path) -> int:
-    place = kept(path)
+    place = interrupted_rows(path)
     return 0 if place is None else sum(one.stat().st_size for one in place.glob("part*"))
 
 

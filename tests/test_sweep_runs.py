@@ -13,7 +13,7 @@ import pytest
 from sweep_runs import AXES, ROWS, STUDY, at_chunk, content, interrupted, names, rows_in, wait_until, write
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.parts import kept
+from perfmodel.sweep.parts import interrupted_rows
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import formats
 
@@ -51,7 +51,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     long = [sys.executable, "-m", "perfmodel", *line.split()]
     with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as first:
         try:
-            wait_until(lambda: kept(path) is not None)
+            wait_until(lambda: interrupted_rows(path) is not None)
             second = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, check=False)
             _, told = first.communicate(timeout=20)
         finally:
@@ -69,7 +69,7 @@ def test_a_link_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     link, path = tmp_path / "link.parquet", tmp_path / "rows.parquet"
     link.symlink_to(path)
     interrupted(link, monkeypatch)
-    assert kept(link) is not None
+    assert interrupted_rows(link) is not None
     write(link, resume=True)
     assert link.is_symlink()
     assert rows_in(path) == ROWS

@@ -24,7 +24,7 @@ from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, stream
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import EDGES, Geometry, geometry, grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.schedule import SharedPlaces, shared_makespan
+from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
@@ -60,7 +60,7 @@ def workload_of(name: str) -> Any:
 # shared_makespan, against a simulation in time steps from one end of a block to the next
 
 
-def simulated(works: Sequence[float], shares: SharedPlaces) -> float:
+def simulated(works: Sequence[float], shares: SharedSlots) -> float:
     """Each lane keeps the work that its blocks still have to do; all of them share its speed."""
     lanes: list[list[float]] = [[] for _ in range(shares.multiprocessors * shares.lanes)]
     for number, work in enumerate(works[: shares.slots]):
@@ -79,18 +79,18 @@ def simulated(works: Sequence[float], shares: SharedPlaces) -> float:
 
 
 SHARES = [
-    SharedPlaces(1, 1, 1, (1.0,)),
-    SharedPlaces(3, 1, 1, (1.0,)),
-    SharedPlaces(2, 3, 1, (1.0, 0.7, 0.5)),
-    SharedPlaces(2, 4, 2, (1.0, 0.55)),
-    SharedPlaces(3, 3, 2, (1.0, 0.6)),
-    SharedPlaces(2, 5, 4, (1.0, 0.8)),
+    SharedSlots(1, 1, 1, (1.0,)),
+    SharedSlots(3, 1, 1, (1.0,)),
+    SharedSlots(2, 3, 1, (1.0, 0.7, 0.5)),
+    SharedSlots(2, 4, 2, (1.0, 0.55)),
+    SharedSlots(3, 3, 2, (1.0, 0.6)),
+    SharedSlots(2, 5, 4, (1.0, 0.8)),
 ]
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 20])
-def test_blocks_that_share_end_when_a_simulation_says(shares: SharedPlaces, count: int) -> None:
+def test_blocks_that_share_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
     count = min(count, 4 * shares.slots)
     works = [random.Random(f"{count} {place}").uniform(1, 5) for place in range(count)]
     assert shared_makespan(works, 1, shares) == pytest.approx(simulated(works, shares))
@@ -98,14 +98,14 @@ def test_blocks_that_share_end_when_a_simulation_says(shares: SharedPlaces, coun
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("count", [1, 3, 6, 13, 17])
-def test_equal_blocks_end_when_a_simulation_says(shares: SharedPlaces, count: int) -> None:
+def test_equal_blocks_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
     count = min(count, 4 * shares.slots)
     assert shared_makespan([2.0], count, shares) == pytest.approx(simulated([2.0] * count, shares))
 
 
 @given(st.lists(st.floats(0.5, 4), min_size=1, max_size=9), st.integers(1, 200), st.sampled_from(SHARES))
 @settings(deadline=None)
-def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: SharedPlaces) -> None:
+def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: SharedSlots) -> None:
     """List scheduling leaves no slot empty while blocks wait; a full multiprocessor does more in all than one less full."""
     whole = repeats * sum(works) / shares.rate
     assert whole * (1 - 1e-9) <= shared_makespan(works, repeats, shares) <= whole + max(works) / min(shares.speeds) + 1e-9

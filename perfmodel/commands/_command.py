@@ -110,7 +110,7 @@ class ExplainedPicture(Pictured, Explained):
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """A Typer application in the house's settings: plain help, no completion options of its own."""
+    """A Typer application with this project's settings: plain help, no completion options."""
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **settings)
 
 
@@ -287,7 +287,7 @@ def _names(param: Any) -> str:
 
 
 def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:
-    """``help`` of an option with the names of what there is, for which ``shown`` holds, in place of words such as {algorithms}."""
+    """``help`` with placeholders such as {algorithms} replaced by the available names for which ``shown`` holds."""
     found = re.search(r"\{(algorithms|formats|pictured)\}", help)
     if found is None:
         return help

@@ -146,12 +146,12 @@ class SweepProgress:
         self.said = False
 
     def expect(self, total: int) -> Callable[[int], None]:
-        """To be told of rows, of which there will be ``total``."""
+        """Sets the number of rows to expect; returns the function to call as rows are done."""
         self.total = total
         return self.tell
 
     def tell(self, points: int) -> None:
-        """``points`` more are done."""
+        """Adds ``points`` finished rows and shows the progress if it is due."""
         self.points += points
         now = time.monotonic()
         due = not self.said or now - self.told > (0.5 if self.terminal else 10)
@@ -174,12 +174,12 @@ class SweepProgress:
             sys.stderr.write("\r\x1b[K")
 
     def interrupted(self, path: Path | None) -> None:
-        """Say what there is, and how to go on."""
+        """Message on the rows that an interrupted sweep kept, and how to resume it."""
         self.done()
         if path is None:
             return
-        from perfmodel.sweep.parts import kept
+        from perfmodel.sweep.parts import interrupted_rows
 
-        place = kept(path)
+        place = interrupted_rows(path)
         text = f"{place} holds the rows so far\n  go on with the same options and --resume" if place else "no rows were written"
         say(f"perfmodel: interrupted; {text}")

@@ -18,7 +18,7 @@ _FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(
 
 @dataclass(frozen=True, slots=True)
 class CalibrationQuestion(Question):
-    """What is measured, or read, and fitted."""
+    """What to measure, or records to read, and to fit."""
 
     from_records: list[str] | None = option(f"Fit recorded measurements, JSON Lines, or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")

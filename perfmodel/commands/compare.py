@@ -20,7 +20,7 @@ FAILS = ("slower", "changed", "never")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonQuestion(Question):
-    """Two of a kind, and from which difference on they are not the same."""
+    """What to compare, and the smallest change that counts."""
 
     before: str = argument("A", "A saved report or --json output (.json), a device, an algorithm, an implementation.")
     after: str = argument("B", "Another one of the same kind.")

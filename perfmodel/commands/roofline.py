@@ -27,7 +27,7 @@ _MEASURED = Condition("is for --records and --ncu", "leave it out", lambda asked
 
 @dataclass(frozen=True, slots=True)
 class RooflineQuestion(Question):
-    """What is drawn on which devices."""
+    """What to draw, and on which devices."""
 
     study: str | None = argument("STUDY", "The rooflines of a study: its name or its .yaml.", None)
     attention: list[str] | None = as_in(Common, "attention")

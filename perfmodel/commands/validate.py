@@ -18,7 +18,7 @@ _TIMED = Condition("is for measurements of time", "leave it out", lambda asked: 
 
 @dataclass(frozen=True, slots=True)
 class ValidationQuestion(Question):
-    """What is measured, or read, and held against its prediction."""
+    """What to measure, or records to read, and to compare with predictions."""
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
     records: list[str] | None = option(f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
@@ -30,7 +30,7 @@ class ValidationQuestion(Question):
     required: int | None = as_in(Common, "required")
 
     def check_together(self) -> None:
-        """UsageError for options of which one would be ignored."""
+        """UsageError for options that exclude each other, since one would be ignored."""
         from perfmodel.core.errors import UsageError
 
         given = list(self.given())

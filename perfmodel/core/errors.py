@@ -1,4 +1,4 @@
-"""The exceptions a caller may meet, and text from elsewhere made fit to be shown in their messages.
+"""The exceptions of this package, and functions that clean foreign text for their messages.
 
 PerfmodelError            anything this package reports on purpose; exit code 1
 ├── UsageError            an argument has no meaning here; exit code 2

@@ -35,7 +35,7 @@ _NUMBERS = {
 
 
 def _resolvers() -> dict[str, list[tuple[str, Any]]]:
-    """By the first character of a text: how its kind is told."""
+    """YAML resolvers by first character, with this module's patterns for numbers."""
     usual = _BaseLoader.yaml_implicit_resolvers
     return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in known] for first, known in usual.items()}
 

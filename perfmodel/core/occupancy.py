@@ -43,7 +43,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What one multiprocessor holds; None where the profile does not say. ``count`` of them make the device.
+    """Capacity of one multiprocessor; None where the profile has no value. ``count`` of them make the device.
 
     ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
     """

@@ -1,4 +1,4 @@
-"""Questions: a dataclass per command whose fields are its options, each with type, default, help and who reads it.
+"""Questions: one dataclass per command. Its fields are the command's options, each with type, default and help text.
 
 The command line, the Python interface, configurations and studies take names, types and defaults from these fields. A module of
 questions imports little, so that ``--help`` answers at once: methods import the formulas that they need.
@@ -19,24 +19,23 @@ DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 
 
 class Condition(NamedTuple):
-    """Which questions read an option: in words, what to do otherwise, and whether ``question`` is one of them."""
+    """When an option applies: ``words`` say it, ``fix`` says what to do otherwise, ``reads(question)`` is whether ``question`` uses it."""
 
     words: str
     fix: str
     reads: Callable[[Any], bool]
 
     def check(self, label: str, question: Any) -> None:
-        """UsageError for the option written as ``label`` where ``question`` does not read it."""
+        """UsageError if ``question`` does not use the option, which messages call ``label``."""
         if not self.reads(question):
             raise UsageError(f"{label} {self.words}, and nothing here reads it", self.fix)
 
 
 class Option(NamedTuple):
-    """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none.
+    """How the command line shows a field. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
 
-    ``group``: the heading under which ``--help`` lists it, after the options without one, which are the common ones.
-    ``old``: names of one version before, for one version still taken with a note; pairs of switches as in ``names``.
-    ``{algorithms}``, ``{formats}`` and ``{pictured}`` in ``help`` become a list of what there is where it is shown.
+    ``group``: its heading in ``--help``; empty for common options. ``old``: former names, accepted with a note for one version.
+    In ``help``, ``{algorithms}``, ``{formats}`` and ``{pictured}`` are replaced by the list of the available ones.
     """
 
     help: str
@@ -51,10 +50,10 @@ class Option(NamedTuple):
 def option(
     help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None, group: str = "", old: str = ""
 ) -> Any:
-    """A field of a question that is an option; None takes the default that ``help`` describes, else the default is added to it.
+    """A field that is an option. A ``default`` other than None is added to ``help``; with None, ``help`` describes what happens.
 
-    ``names``: as typed, by default ``--`` and the name of the field. ``reader``: which questions read it, by default all.
-    ``group``: its heading in ``--help``, if it is not a common one. ``old``: its name of one version before, if that was another one.
+    ``names``: as typed; by default ``--`` and the name of the field. ``reader``: when the option applies; by default always.
+    ``group``: its heading in ``--help``; by default that of common options. ``old``: its former name, accepted with a note.
     """
     shown = f"{help} [default: {default:{'g' if isinstance(default, float) else ''}}]" if _is_value(default) else help
     return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader, group=group, old=(old,) if old else ())})
@@ -65,14 +64,14 @@ def _is_value(default: Any) -> bool:
 
 
 def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition | None = None) -> Any:
-    """A field of a question that is given by its place, and called ``metavar``; required unless it has a ``default``."""
+    """A field that is a positional argument, shown as ``metavar``; required unless it has a ``default``."""
     return field(default=default, metadata={"option": Option(help, (), metavar, True, reader)})
 
 
 def as_in(
     question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
 ) -> Any:
-    """The option ``name`` of another question; with ``before`` in front of its help, or of ``help``, and None for its default."""
+    """The option ``name`` of another question. With ``before``: that text, then ``help`` or the option's own help; its default is None."""
     one = next(one for one in fields(question) if one.name == name)
     asked: Option = one.metadata["option"]
     text = asked.help
@@ -86,7 +85,7 @@ def as_in(
 
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
-        """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
+        """Fields whose name in files differs from the name in Python, by name in files: ``pass`` is a keyword of Python."""
         options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
         named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
         return {written: name for written, name in named.items() if written not in named.values()}
@@ -94,7 +93,7 @@ class _WrittenNames:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Options as a user gives them, None where they were not."""
+    """Options as a user gives them; None for an option that was not given."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a question
     OPTION_NAMES = _WrittenNames()
@@ -106,7 +105,7 @@ class Question:
                 object.__setattr__(self, one.name, canonical(value))
 
     def given(self) -> dict[str, Any]:
-        """Options other than their defaults, by field.
+        """Values that differ from their defaults, by field.
 
         >>> from perfmodel.kernels.question import SoftmaxQuestion
         >>> SoftmaxQuestion(rows=4, store=True).given()
@@ -116,19 +115,19 @@ class Question:
         return {name: value for name, (value, default) in found.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
-        """This question with every one of ``options`` that it has, and that is not None, put in its place."""
+        """A copy with ``options`` put in; names that the question lacks, and values that are None, are ignored."""
         known = {one.name for one in fields(self)}
         return replace(self, **{name: value for name, value in options.items() if name in known and value not in (None, [])})
 
-    def needed(self, example: str, *names: str) -> list[Any]:
-        """Values of fields that no answer can do without; UsageError names the first that is None and an ``example``."""
+    def require(self, example: str, *names: str) -> list[Any]:
+        """Values of the fields ``names``; UsageError with an ``example`` for the first that is None."""
         for one in fields(self):
             if one.name in names and getattr(self, one.name) is None:
                 raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
         return [getattr(self, name) for name in names]
 
     def check_read(self) -> None:
-        """UsageError for an option that is given and that this question does not read."""
+        """UsageError for an option that was given but does not apply."""
         given = self.given()
         for one in fields(self):
             reader = one.metadata["option"].reader
@@ -178,7 +177,7 @@ def _read(name: str, kind: str, value: Any) -> Any:
 
 
 def as_typed(one: Any, value: Any = True) -> str:
-    """The option of a field as a user writes it: of a pair of switches the one for ``value``."""
+    """The option of a field as a user writes it. For a pair of switches: the one that means ``value``."""
     asked: Option = one.metadata["option"]
     if asked.argument:
         return str(asked.metavar)
@@ -197,10 +196,9 @@ def renamed(question: type[Question]) -> dict[str, str]:
 
 
 def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
-    """``questions`` with ``options`` from Python, each given to all that have it. ``asked``: who is called.
+    """``questions`` filled with ``options`` from Python; each option goes to every question that has it. ``asked``: the function called.
 
-    An option may also go by the name that is typed. UsageError for a name that none of them has, a value of another kind, or an option
-    that is missing.
+    An option may also have the name that is typed. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
     written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
     fitting = {one.name for question in questions for one in fields(question)}
@@ -224,23 +222,23 @@ def _filled(question: type[Question], options: Mapping[str, Any], asked: str) ->
 
 
 def converted(name: str, kind: str, value: Any) -> Any:
-    """``value`` of a field annotated as ``kind``; UsageError for one of another kind."""
+    """``value`` as the type that a field is annotated with (``kind``, in Python's notation); UsageError if it does not fit."""
     if value is None:
         return None
     if kind.startswith("bool"):
-        return of_kind(name, value, isinstance(value, bool), "True or False")
+        return check_type(name, value, isinstance(value, bool), "True or False")
     if isinstance(value, str) and kind.startswith(("int", "float")):
         value = _number(name, value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind.startswith("int"):
-        return int(of_kind(name, value, number and value == value // 1, "a whole number"))
+        return int(check_type(name, value, number and value == value // 1, "a whole number"))
     if kind.startswith("float"):
-        return of_kind(name, value, number, "a number")
+        return check_type(name, value, number, "a number")
     if "list" in kind and isinstance(value, (list, tuple)):
-        return of_kind(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
+        return check_type(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
     if kind.startswith("list") and isinstance(value, str):
         return [value]
-    return of_kind(name, value, isinstance(value, str), "a text")
+    return check_type(name, value, isinstance(value, str), "a text")
 
 
 def _number(name: str, text: str) -> int | float:
@@ -250,8 +248,8 @@ def _number(name: str, text: str) -> int | float:
         raise UsageError(f"{name} is {text!r:.40}", error.fix) from None
 
 
-def of_kind(name: str, value: Any, holds: bool, kind: str) -> Any:
-    """``value``; UsageError names the ``kind`` that it is to be of unless it ``holds``."""
+def check_type(name: str, value: Any, holds: bool, kind: str) -> Any:
+    """``value`` if ``holds``; else UsageError that asks for a value of ``kind``."""
     if not holds:
         raise UsageError(f"{name} is {value!r:.40}", f"give {kind}")
     return value

@@ -32,7 +32,7 @@ class Collective:
 
     @property
     def title(self) -> str:
-        """Its name in words."""
+        """Its full name."""
         return self.op.replace("_", "-")
 
     def estimate(self, device: Device) -> Estimate:

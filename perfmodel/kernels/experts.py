@@ -42,7 +42,7 @@ class Experts:
 
     @property
     def weight_bytes(self) -> Number:
-        """Of the touched experts: gate, up and down."""
+        """Bytes of the gate, up and down matrices of the touched experts."""
         return 3 * self.touched * self.hidden * self.width * self.dtype.size
 
     def kernels(self, tile: Tile) -> list[Kernel]:

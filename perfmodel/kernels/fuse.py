@@ -183,7 +183,7 @@ def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> N
 
 
 def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace = Trace()
     _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
     elements: Number = trace.symbol("E", w.elements, "elements of a tensor", "given")

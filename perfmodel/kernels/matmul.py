@@ -245,7 +245,7 @@ _SYMBOLS = {
 
 
 def explain(result: MatmulResult) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace, tile = Trace(), result.tile
     w = with_symbols(trace, result.workload, _SYMBOLS)
     rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)

@@ -175,7 +175,7 @@ _SYMBOLS = {
 
 
 def explain(w: Mlp, device: Device, direction: str) -> list[FormulaStep]:
-    """How every number of one pass comes about; each step rests on earlier ones."""
+    """The formula of every number of one pass, as steps; a step uses the results of earlier ones."""
     trace = Trace()
     w = with_symbols(trace, w, _SYMBOLS)
     listed = explain_kernels(trace, KERNELS[direction](w), device, w.dtype)

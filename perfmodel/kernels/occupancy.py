@@ -138,7 +138,7 @@ def _no_room(block: ThreadBlock, sm: Multiprocessor, filled: Occupancy) -> Usage
 
 
 def explain(result: Filling) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace, block, device = Trace(), result.block, result.device
     registers = None if block.registers is None else trace.symbol("registers", block.registers, "per thread", "given")
     threads = trace.symbol("threads", block.threads, "threads per block", "given")

@@ -46,7 +46,7 @@ class MatmulQuestion(Question):
         from perfmodel.core.checks import dtype_on
         from perfmodel.kernels.matmul import Matmul
 
-        m, n, k = self.needed("matmul -m 8192 -n 8192 -k 8192", "m", "n", "k")
+        m, n, k = self.require("matmul -m 8192 -n 8192 -k 8192", "m", "n", "k")
         return Matmul(m, n, k, self.batch, self.split_k, dtype_on(self.dtype, device)).check()
 
 
@@ -65,7 +65,7 @@ class SoftmaxQuestion(Question):
         from perfmodel.core.checks import dtype_on
         from perfmodel.kernels.softmax import Softmax
 
-        rows, cols = self.needed("softmax --rows 4096 --cols 32768", "rows", "cols")
+        rows, cols = self.require("softmax --rows 4096 --cols 32768", "rows", "cols")
         return Softmax(rows, cols, self.store, dtype_on(self.dtype, device)).check()
 
 
@@ -97,7 +97,7 @@ class MlpQuestion(Question):
         from perfmodel.kernels.mlp import Mlp
 
         usage = "mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024"
-        batch, d_in, d_hidden, d_out = self.needed(usage, "batch", "d_in", "d_hidden", "d_out")
+        batch, d_in, d_hidden, d_out = self.require(usage, "batch", "d_in", "d_hidden", "d_out")
         return Mlp(batch, d_in, d_hidden, d_out, self.input_gradient, dtype_on(self.dtype, device)).check()
 
 
@@ -123,7 +123,7 @@ class FuseQuestion(Question):
         from perfmodel.kernels.fuse import EXAMPLES, FusedChain
 
         if self.example is None:
-            elements, ops = self.needed("fuse --elements 1048576 --ops 30", "elements", "ops")
+            elements, ops = self.require("fuse --elements 1048576 --ops 30", "elements", "ops")
             return FusedChain(elements, (1 if self.reads_per_op is None else self.reads_per_op,), ops).check(), None
         if self.example not in EXAMPLES:
             raise UsageError(f"--example: unknown example {self.example!r}", suggest(self.example, list(EXAMPLES)))
@@ -150,7 +150,7 @@ class RecomputeQuestion(Question):
         from perfmodel.core.checks import dtype_on, flop_count, size_bytes
         from perfmodel.kernels.recompute import Recompute
 
-        size, flops = self.needed("recompute --bytes 64MiB --flops 10GFLOP", "size", "flops")
+        size, flops = self.require("recompute --bytes 64MiB --flops 10GFLOP", "size", "flops")
         return Recompute(size_bytes("bytes", size), flop_count("flops", flops), dtype_on(self.dtype, device), self.times).check()
 
 
@@ -170,7 +170,7 @@ class OccupancyQuestion(Question):
         from perfmodel.core.checks import size_bytes
         from perfmodel.core.occupancy import ThreadBlock
 
-        [threads] = self.needed("occupancy --threads 256 --registers 64 --sram 48KiB", "threads")
+        [threads] = self.require("occupancy --threads 256 --registers 64 --sram 48KiB", "threads")
         return ThreadBlock(threads, self.registers, 0 if self.sram is None else size_bytes("sram", self.sram, 0))
 
     def access(self) -> StridedLoad | None:

@@ -92,7 +92,7 @@ class RecomputeResult:
 
     @property
     def best(self) -> Level:
-        """The level with the shortest known time among those that the tensor is known to fit; else DRAM."""
+        """The level with the shortest known time among those that the tensor fits; else DRAM."""
         known = [level for level in self.levels[1:] if level.fits and level.store_s is not None]
         return min([self.levels[0], *known], key=lambda level: level.store_s or 0.0)
 
@@ -117,7 +117,7 @@ def evaluate(w: Recompute, device: Device) -> RecomputeResult:
 
 
 def explain(result: RecomputeResult) -> list[FormulaStep]:
-    """How every number of ``result`` comes about."""
+    """The formula of every number of ``result``, as steps."""
     trace, w = Trace(), result.workload
     traced = Recompute(
         trace.symbol("S", w.size, "B of the tensor", "given"),

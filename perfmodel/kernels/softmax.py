@@ -111,7 +111,7 @@ def evaluate(w: Softmax, device: Device) -> list[SoftmaxResult]:
 
 
 def explain(result: SoftmaxResult, w: Softmax, device: Device) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace = Trace()
     w = with_symbols(trace, w, {"rows": ("R", "rows"), "columns": ("C", "columns")})
     listed = explain_kernels(trace, [kernel(w, result.variant)], device, w.dtype)

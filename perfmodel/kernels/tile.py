@@ -1,4 +1,4 @@
-"""The tile of C that one thread block of a matmul works on, and whether it fits on the chip."""
+"""The tile of C that one thread block of a matmul computes, and whether it fits on the chip."""
 
 from __future__ import annotations
 

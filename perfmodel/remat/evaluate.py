@@ -18,7 +18,7 @@ from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies.revolve import slots_of
 
 _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
-"""Whose timeline is drawn where nobody says: the first of those that apply."""
+"""Strategies whose timeline is drawn by default: the first of these that applies."""
 
 
 @dataclass(frozen=True, slots=True)

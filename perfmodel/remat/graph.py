@@ -140,7 +140,7 @@ class GraphMoment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphRun:
-    """What a schedule took: its cost, the times each node was made, memory at every moment."""
+    """Result of running a schedule: its cost, the times each node was made, memory at every moment."""
 
     graph: Graph
     moments: Sequence[GraphMoment]

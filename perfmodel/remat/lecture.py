@@ -1,8 +1,8 @@
-"""The counts of a lecture's code for rematerialization, as printed and put right: steps of a chain with checkpoints.
+"""Forward and backward steps that a lecture's code for rematerialization takes on a chain of layers: as printed, and corrected.
 
-Its closures rebuild the output of layer i from the checkpoint f nearest to it with weights[f : i + 1], although layer f has run
-already: weights[f + 1 : i + 1] is right. Python binds the loop's i late, so that, run as printed, every closure rebuilds the last
-output.
+Two errors of that code. (1) To recompute the output of layer i, a closure starts from the checkpoint f, the output of layer f, but runs
+weights[f : i + 1]; weights[f + 1 : i + 1] is right, since layer f has run already. (2) Python looks up the loop variable i when a
+closure runs, so every closure recomputes the last output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from perfmodel.remat.schedule import rebuilt_steps
 
 
 def plain_steps(layers: Number) -> Number:
-    """Everything kept: one step forward and two backward per layer.
+    """Steps with every output kept: one forward and two backward per layer.
 
     >>> plain_steps(10)
     30
@@ -21,7 +21,7 @@ def plain_steps(layers: Number) -> Number:
 
 
 def input_only_steps(layers: Number) -> Number:
-    """Nothing kept but the input: each layer's input rebuilt from it.
+    """Steps with only the chain's input kept: the input of each layer is recomputed from it.
 
     >>> input_only_steps(10)
     75
@@ -30,7 +30,7 @@ def input_only_steps(layers: Number) -> Number:
 
 
 def printed_steps(layers: int, checkpoint: int, *, last: bool) -> Number:
-    """weights[checkpoint : i + 1] for each output i beyond the checkpoint: one step too many each. ``last``: x_n rebuilt as well.
+    """Steps with error (1): one too many for each output beyond the checkpoint. ``last``: the last output x_n is recomputed as well.
 
     >>> printed_steps(10, 5, last=True), printed_steps(10, 5, last=False)
     (59, 54)
@@ -40,7 +40,7 @@ def printed_steps(layers: int, checkpoint: int, *, last: bool) -> Number:
 
 
 def late_bound_steps(layers: Number, checkpoint: Number) -> Number:
-    """The same as Python runs it: all closures see the last i of the loop, and rebuild the last output.
+    """Steps with errors (1) and (2), as Python runs the code: every closure recomputes the last output.
 
     >>> late_bound_steps(10, 5)
     75

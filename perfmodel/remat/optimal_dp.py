@@ -175,7 +175,7 @@ class Program:
 
     @cached_property
     def parts(self) -> int:
-        """Parts in all."""
+        """Number of parts."""
         return int(self.memory // self.part)
 
     def taken(self, size: Number) -> int:

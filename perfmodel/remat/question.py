@@ -128,7 +128,7 @@ class RematQuestion(Question):
         return memory
 
     def plan(self, memory: Number | None) -> Plan:
-        """What the strategies are given."""
+        """The inputs of the strategies."""
         from perfmodel.remat.schedule import Plan
         from perfmodel.remat.source import layer_numbers
 

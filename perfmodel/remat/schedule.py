@@ -155,7 +155,7 @@ def every_values(n: Number, k: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the strategies are told. ``checkpoints``: layers, from 0, whose outputs are kept; None where nobody named any.
+    """Inputs of the strategies. ``checkpoints``: layers, from 0, whose outputs are kept; None if none were named.
 
     ``every``: layers per segment; ``slots``: values stored at once, x_0 among them; ``memory``: bytes that everything may take.
     """
@@ -204,5 +204,5 @@ class Strategy:
 
     @property
     def source(self) -> str:
-        """Where its counts are from."""
+        """Source of its counts."""
         return f"{self.paper}: {self.rule}" if self.paper else self.rule

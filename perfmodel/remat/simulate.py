@@ -1,4 +1,4 @@
-"""What running a schedule takes: forward steps, memory at every moment, its peak.
+"""Cost of running a schedule: forward steps, memory at every moment, its peak.
 
 The simulation holds a schedule to what is possible: an action whose input is not in memory, or a backward step out of order, is an
 error.
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What a schedule took. ``forward_steps``: layers run forward. ``peak``: with gradients and weights; ``kept_peak``: without.
+    """Result of running a schedule. ``forward_steps``: layers run forward. ``peak``: with gradients and weights; ``kept_peak``: without.
 
     ``values``: the most values x_i in memory at once, working ones and the input among them, gradients not.
     """

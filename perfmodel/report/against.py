@@ -1,7 +1,7 @@
-"""The verdict on one thing against another, the same for every command: by times where both are known, else by roofs, called that.
+"""The verdict on two alternatives, the same for every command: by times if both are known, else by roofs, and it says which.
 
-A kernel takes no less than its roof. So where the one it is held against is at its roof, its gain is at most the ratio of the two
-roofs, and how near each comes to its own decides what is left of it.
+A kernel takes at least the time of its roof. If the reference runs at its roof, the gain is therefore at most the ratio of the two roofs;
+how close each kernel comes to its roof decides the real gain.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def times(gain: float) -> str:
 
 
 def way(gain: float, than: str = "", most: str = "") -> str:
-    """How much faster or slower; ``most``: what to put before a gain, the opposite of it before a loss.
+    """Words for a gain: how much faster or slower. ``most``: put before a gain; its opposite ("at least") before a loss.
 
     >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
     ('2x faster', '2x slower than standard', 'as fast as standard', 'at least 2x slower')
@@ -83,7 +83,7 @@ def way(gain: float, than: str = "", most: str = "") -> str:
 
 
 def ends(known: Interval) -> str:
-    """The ends of a ratio, in the direction in which ``way`` tells it; that either may be faster, where they are on both sides of 1."""
+    """The interval of a ratio, in the direction of ``way``; says that either may be faster if it contains 1."""
     if known.low is None or known.high is None:
         return ""
     low, high = (known.low, known.high) if known.value >= 1 else (1 / known.high, 1 / known.low)
@@ -117,7 +117,7 @@ def _roofs(reference: Side, other: Side) -> str:
 
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
-    """By roofs alone; beside it the time of the one that has one."""
+    """Verdict by roofs only, with the time of the side that has one."""
     known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
     left = [words for one in (reference, other) if one.time is None for words in one.left_out]
@@ -134,7 +134,7 @@ def by_roofs(reference: Side, other: Side, at: str = "") -> str:
 
 
 def alone(one: Side) -> str:
-    """What is known of one thing, without a full stop: its time and its roof."""
+    """Clause on one side: its time and its roof."""
     if one.time is None:
         return f"{one.name} has a roof of {format_time(one.roof_s)} and is not predicted"
     roof = f", {percent(one.roof_s / one.time.value)} of its roof of {format_time(one.roof_s)}" if one.roof_s else ""

@@ -292,7 +292,7 @@ def _without_repeats(found: Iterable[Metric]) -> list[Metric]:
 # The metrics of what --json prints
 
 NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
-"""Keys that tell the objects of a list apart."""
+"""Keys that distinguish the objects of a list."""
 LEFT_OUT = (
     *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
     *("low", "high", "lower_warm", "io_lower_bound"),
@@ -320,7 +320,7 @@ def _of_object(raw: Any, place: tuple[str, ...] = ()) -> Iterator[Metric]:
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    """What tells ``item`` apart from others in its list; a kernel of an algorithm goes by its name alone."""
+    """Name that distinguishes ``item`` in its list; a kernel of an algorithm goes by its name alone."""
     keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
     return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
 

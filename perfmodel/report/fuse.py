@@ -206,7 +206,7 @@ def _summary(device: Device, results: list[ChainResult]) -> str:
 
 
 def _published_summary(results: list[ChainResult], times: Published) -> str:
-    """What the published times teach, and how much of it launches explain."""
+    """What the published times show, and how much of the difference kernel launches explain."""
     known = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
     eager, alone, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in known.items())
     taught = f"Published: {against(eager, alone)}; {against(eager, graphed)}: CUDA graphs hurt this small function."

@@ -120,7 +120,7 @@ def _layer(cache: LayerCache) -> list[Metric]:
 
 
 def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
-    """With a cache and without."""
+    """Metrics of generation with a KV cache, and without one."""
     if isinstance(times, UnavailableError):
         return _generated(result.cached, None, "", ""), _generated(result.uncached, None, "", "")
     kinds = {one.times_from for one in times}

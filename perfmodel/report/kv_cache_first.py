@@ -82,12 +82,14 @@ def _generation_gain(result: CacheResult, times: Generated) -> list[str]:
 
 
 def _meters(result: CacheResult) -> list[Meter]:
-    """Parts of the capacity; the largest limits."""
+    """Parts of the capacity; where they do not fit, the largest limits."""
     if result.capacity is None:
         return []
     parts = _parts(result)
     most = max(parts, key=lambda name: parts[name])
-    return [Meter(name, size / result.capacity, format_si(size, "B"), name == most) for name, size in parts.items()]
+    return [
+        Meter(name, size / result.capacity, format_si(size, "B"), name == most and result.fits is False) for name, size in parts.items()
+    ]
 
 
 def _figures(result: CacheResult) -> list[Figure]:

@@ -47,7 +47,7 @@ def data(result: MemoryResult) -> dict[str, Any]:
         **as_json([*_complete(result), *_at_peak(result)]),
         "state": [as_json(_state(part)) for part in found.state.parts],
         "kept": [as_json(_kept(row)) for row in result.kept],
-        "literature": {"source": "Korthikanti et al. 2022", **literature, "describes_model": result.literature.meant},
+        "literature": {"source": "Korthikanti et al. 2022", **literature, "describes_model": result.literature.applies},
         "timeline": [as_json(_moment(moment)) for moment in found.moments],
         "max_micro_batch": result.largest,
         "max_batch": None if result.largest is None else result.largest * training.micro_batches * training.parallel.dp,
@@ -193,7 +193,7 @@ def _literature(result: MemoryResult) -> Table:
         rows.append([f"recompute {kind}", _formula(kind, p.tp, p.sp), _size(moved)])
     of_layer = [row for row in result.kept if row.where.startswith("layer")]
     rows.append(["the account above", "tensor by tensor", _size(sum(row.bytes for row in of_layer if row.where == of_layer[0].where))])
-    meant = "" if result.literature.meant else "; meant for GPT, not for this model"
+    meant = "" if result.literature.applies else "; meant for GPT, not for this model"
     return Table(f"one layer by Korthikanti et al. 2022, scores stored, dropout{meant}", ["", "formula", "size"], rows, "llr")
 
 

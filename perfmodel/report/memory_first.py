@@ -23,7 +23,8 @@ def answered(plain: Report, result: MemoryResult, pictures: bool) -> Report:
     parts = _at_peak(result)
     most = max(parts, key=lambda name: parts[name])
     capacity = result.capacity
-    meters = [Meter(name, float(size / capacity), _size(size), name == most) for name, size in parts.items()] if capacity else []
+    limit = most if result.fits is False else ""
+    meters = [Meter(name, float(size / capacity), _size(size), name == limit) for name, size in parts.items()] if capacity else []
     return replace(
         plain,
         verdict=_verdict(result, parts, most),

@@ -156,7 +156,7 @@ def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | 
 
 
 def of_fields(of: Any, *names: str) -> list[Metric]:
-    """Attributes of ``of`` as they are, in JSON only."""
+    """Attributes of ``of``, unchanged, in JSON only."""
     return [Metric(name, getattr(of, name)) for name in names]
 
 

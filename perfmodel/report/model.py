@@ -23,7 +23,7 @@ from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Of what a time is made, in words."""
+"""Words for the kind of a time."""
 
 
 def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -55,7 +55,7 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
 
 
 def gpus_of(r: Request) -> str:
-    """The device, with how many of it."""
+    """The device and the number of GPUs."""
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
@@ -263,7 +263,7 @@ def _reasons(found: ModelAnswer) -> list[str]:
     words = [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
     names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
     if r.phase == GENERATE:
-        words.append(f"{most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.".capitalize())
+        words.append(f"Throughput: {most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.")
     if names != [r.dtype.name]:
         words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
     if found.memory.fits is False:

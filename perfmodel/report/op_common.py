@@ -49,7 +49,7 @@ def of_step(step: FormulaStep) -> Metric:
 
 
 Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
-"""Of an explanation: the title of its table, what names it in the JSON object, its steps."""
+"""An explanation: (title of its table, keys that identify it in the JSON object, steps)."""
 
 
 def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | None = None) -> Report:
@@ -83,7 +83,7 @@ def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out:
 
 
 def note(what: str, prediction: Prediction) -> str:
-    """For what, on which grounds, and under which assumptions a time is predicted."""
+    """Note on a predicted time: the kernel, the calibration and the assumptions."""
     whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
     return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
 

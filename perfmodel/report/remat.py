@@ -57,12 +57,12 @@ class Units:
 
     @property
     def cost_unit(self) -> str:
-        """As metrics have it."""
+        """Unit of costs."""
         return "s" if self.timed else "count"
 
     @property
     def size_unit(self) -> str:
-        """As metrics have it."""
+        """Unit of sizes."""
         return "B" if self.sized else "count"
 
 

@@ -30,7 +30,7 @@ MULTICASTING = ("9", "10")
 """Compute capabilities, before the dot."""
 NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
-"""Of a name in a sentence."""
+"""Longest name in a sentence, in characters."""
 UNEQUAL = 0.005
 """Relative difference from which on two counts or times are worth a word."""
 
@@ -174,7 +174,7 @@ def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -
 
 
 def _cost(case: Case, device: Device) -> Estimate:
-    """Of all kernels of ``case``; buffers that are timed again and again (warm) come from DRAM only beyond the caches."""
+    """Estimate of all kernels of ``case``. Buffers timed repeatedly (warm) come from DRAM only as far as they exceed the caches."""
     from perfmodel.core.cache import beyond_caches
     from perfmodel.core.roofline import Traffic, estimate, total
     from perfmodel.timing.predict import kernels_of

@@ -1,4 +1,4 @@
-"""The report of a sweep: how many rows, the best of every group, where one algorithm stops beating another, what was searched for."""
+"""The report of a sweep: number of rows, best row of each group, where one algorithm beats another, and results of a search."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ ROOF = "roofline_s"
 
 
 def report(result: SweepResult, written: str = "") -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
+    """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: a sentence that says where the rows went."""
     grid, shares = result.grid, result.summary.shares
-    pays = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
+    wins_by_axis = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
     counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
     words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
     title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
     summary = [*_counts(result), *([written] if written else []), *_best(result), *_compared(result)]
-    return Report(title, summary, _tables(result, pays), _notes(result), data(result, pays))
+    return Report(title, summary, _tables(result, wins_by_axis), _notes(result), data(result, wins_by_axis))
 
 
-def data(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any]:
-    """The object of schema perfmodel.sweep/1; ``rows`` are null where they are many."""
+def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
+    """The object of schema perfmodel.sweep/1; ``rows`` is null if there are too many."""
     workload, counts, summary = result.grid.workload, result.counts, result.summary
     meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
     best, pareto = result.best, result.pareto
     return {
-        **head("sweep", result.grid.study.told()),
+        **head("sweep", result.grid.study.as_json()),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
-        "comparison": _comparison(result, pays) if summary.compared else None,
+        "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
         "minimize": None if best is None else {"column": best.column, "rows": best.rows},
         "pareto": None if pareto is None else {"columns": [pareto.first, pareto.second], "rows": pareto.rows},
         "rows": result.rows,
     }
 
 
-def _comparison(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any]:
+def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
     summary = result.summary
     wins, predicted = (
         {other: {"wins": wins, "of": of} for other, (wins, of) in found.items()} for found in (summary.compared, summary.predicted)
     )
     names = {"reference": str(summary.reference), "column": summary.objective}
-    return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, pays))}
+    return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, wins_by_axis))}
 
 
 # Where one value of the compared choice beats the first: flash attention against standard
 
-Stretch = tuple[int | float, int | float]
-"""The first and the last value of a part of an axis."""
-PAYS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
+AxisRange = tuple[int | float, int | float]
+"""A range of an axis: its first and its last value."""
+WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
 
 
 def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
-    """Values at which ``other`` wins in every configuration, in none, and its share at the ends.
+    """One row of metrics: values of ``axis`` at which ``other`` wins in every configuration, or in none; least and largest share of wins.
 
-    ``always`` and ``never`` are the stretch at an end of a sorted axis, or lists of words; None for no such value. ``always_at`` and
-    ``never_at`` are all such stretches of an axis of numbers, those at its ends among them.
+    Axis of numbers: ``always_at`` and ``never_at`` are all such ranges, ``always`` and ``never`` those at an end of the axis, or None.
+    Axis of words: ``always`` and ``never`` are lists of words.
     """
     known = shares.of > 0
     if known.sum() < 2:
@@ -83,14 +83,14 @@ def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
     numbers = values.dtype.kind not in "US"
     order = values.argsort() if numbers else slice(None)
     values, share = values[order], share[order]
-    stretches = [_stretches(values, share == end) if numbers else [] for end in (0, 1)]
-    ends = [_end(found, values) if numbers else values[share == end].tolist() for end, found in enumerate(stretches)]
-    named = [_listed(found or end) for found, end in zip(stretches, ends, strict=True)]
+    ranges = [_ranges(values, share == end) if numbers else [] for end in (0, 1)]
+    ends = [_end(found, values) if numbers else values[share == end].tolist() for end, found in enumerate(ranges)]
+    named = [_listed(found or end) for found, end in zip(ranges, ends, strict=True)]
     yield [
         Metric("name", other, unit="text"),
         Metric("axis", axis, unit="text"),
         *(Metric(key, end) for key, end in zip(("never", "always"), ends, strict=True)),
-        *(Metric(key, found) for key, found in zip(("never_at", "always_at"), stretches, strict=True)),
+        *(Metric(key, found) for key, found in zip(("never_at", "always_at"), ranges, strict=True)),
         Metric("least_share", least),
         Metric("most_share", most),
         *(Metric("", words, key) for key, words in zip(("nowhere", "everywhere"), named, strict=True)),
@@ -98,15 +98,15 @@ def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
     ]
 
 
-def _stretches(values: Any, holds: Any) -> list[Stretch]:
-    """Every stretch of the axis in which ``holds`` is true throughout."""
+def _ranges(values: Any, holds: Any) -> list[AxisRange]:
+    """Ranges of the axis in which ``holds`` is true throughout."""
     runs = [list(places) for true, places in groupby(range(len(values)), holds.tolist().__getitem__) if true]
     return [(_plain(values[run[0]]), _plain(values[run[-1]])) for run in runs]
 
 
-def _end(stretches: Sequence[Stretch], values: Any) -> Stretch | None:
-    """The stretch at an end of the axis; the longer one if both ends have one."""
-    at_ends = [one for one in stretches if one[0] == values[0] or one[1] == values[-1]]
+def _end(ranges: Sequence[AxisRange], values: Any) -> AxisRange | None:
+    """The range at an end of the axis; the longer of two; None if there is none."""
+    at_ends = [one for one in ranges if one[0] == values[0] or one[1] == values[-1]]
     return max(at_ends, key=lambda one: ((one[0] <= values) & (values <= one[1])).sum(), default=None)
 
 
@@ -114,15 +114,15 @@ def _plain(value: Any) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _listed(stretches: Any) -> str:
-    """Words, or stretches of numbers; of many the first few, and how far the others reach."""
-    if not stretches:
+def _listed(ranges: Any) -> str:
+    """Words or ranges as text: the first few, then how many more there are and how far they reach."""
+    if not ranges:
         return "-"
-    named = [one if isinstance(one, str) else f"{one[0]:,}" if one[0] == one[1] else f"{one[0]:,} to {one[1]:,}" for one in stretches]
+    named = [one if isinstance(one, str) else f"{one[0]:,}" if one[0] == one[1] else f"{one[0]:,} to {one[1]:,}" for one in ranges]
     if len(named) <= SHOWN_WORDS:
         return ", ".join(named)
     more = f"{len(named) - SHOWN_WORDS} more"
-    return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(stretches[-1], str) else f" up to {stretches[-1][1]:,}")
+    return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(ranges[-1], str) else f" up to {ranges[-1][1]:,}")
 
 
 def _counts(result: SweepResult) -> list[str]:
@@ -143,7 +143,7 @@ def _best(result: SweepResult) -> list[str]:
 
 
 def _compared(result: SweepResult) -> list[str]:
-    """In how many configurations each other one has less."""
+    """For each alternative to the reference: in how many configurations it is better."""
     summary, found = result.summary, []
     roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
     for other, (wins, of) in summary.compared.items():
@@ -172,8 +172,8 @@ def _notes(result: SweepResult) -> list[str]:
     return notes
 
 
-def _tables(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> list[Table]:
-    """All rows if they are few; the best of every combination of choices; where it pays; what was searched for."""
+def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> list[Table]:
+    """Tables: all rows if there are few; the best row of each combination of choices; where an alternative wins; results of a search."""
     summary, tables = result.summary, []
     if result.rows and len(result.rows) <= SHOWN_ROWS:
         tables.append(_rows("rows", result.rows, result))
@@ -181,8 +181,8 @@ def _tables(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> list[Table
         best = sorted(summary.best.values(), key=lambda row: float(row[summary.objective]))
         more = f", {SHOWN_GROUPS} of {len(best):,} groups" if len(best) > SHOWN_GROUPS else ""
         tables.append(_rows(f"least {summary.objective} by {', '.join(summary.swept)}{more}", best[:SHOWN_GROUPS], result))
-    if pays:
-        tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", pays, labels=PAYS))
+    if wins_by_axis:
+        tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
     if result.best is not None:
         tables.append(_rows(f"the {len(result.best.rows)} rows with the least {result.best.column}", result.best.rows, result))
     if result.pareto is not None:
@@ -193,7 +193,7 @@ def _tables(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> list[Table
 
 
 def _spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most ``most`` of ``rows``, evenly, with both ends."""
+    """At most ``most`` of ``rows``, evenly spaced, first and last included."""
     if len(rows) <= most:
         return list(rows)
     return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]

@@ -131,7 +131,7 @@ def _group(group: RecordGroup) -> list[Metric]:
 
 
 def _quantile(key: str, errors: list[tuple[bool, float]], share: float, label: str = "", *, unseen: bool = False) -> Metric:
-    """Of ``errors``, each with whether no fit saw its record; ``unseen``: of those alone."""
+    """Quantile of ``errors``, pairs (held out, error); ``unseen``: of held-out records only."""
     values = [error for held, error in errors if held or not unseen]
     return Metric(key, quantile(values, share) if values else None, label, "share")
 

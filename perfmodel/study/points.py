@@ -36,7 +36,7 @@ NO_ROOM = "CANNOT RUN: it does not fit the memory"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAnswer:
-    """One answer to a workload. ``series``: what tells it from others in a sweep, such as its algorithm.
+    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
 
     ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
     ``kernel``: whose time is predicted. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
@@ -61,8 +61,8 @@ def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     return [_flagged(one) if too_large(one, device) else one for one in found]
 
 
-def asked(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
-    """``answers``; an error names the option, or the key of a study, whose value is wrong."""
+def answers_to(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
+    """``answers(w, device, scope)``, with errors that name the option or the key of a study."""
     try:
         return answers(w, device, scope)
     except UsageError as error:

@@ -198,7 +198,7 @@ def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
 
 XY = list[tuple[Number, Number]]
 MOST_FORMULAS = 220
-"""Of a report: each takes some 160 B of a page and 300 B of JSON."""
+"""Limit per report: each formula takes about 160 B of a page and 300 B of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class SectionResult:
 
 
 def together(parts: Sequence[SectionResult]) -> SectionResult:
-    """``parts`` as one, such as those of several devices."""
+    """The results in ``parts`` (such as one per device) merged into one."""
     return SectionResult(*([one for part in parts for one in getattr(part, each.name)] for each in fields(SectionResult)))
 
 
@@ -278,6 +278,6 @@ class Scope:
 
 
 def on(device: Device, several: bool, title: str = "") -> str:
-    """What a sentence is about: its section, and the device where there are several."""
+    """Prefix of a sentence: the section's title and, if there are several devices, the device."""
     words = [title] * bool(title) + [device.name] * several
     return f"{', '.join(words)}: " if words else ""

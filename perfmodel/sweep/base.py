@@ -1,7 +1,7 @@
-"""What can be swept: a kind of workload with its inputs and columns, and how a block of a grid is evaluated.
+"""Kinds of workload that can be swept: inputs, result columns, and the evaluation of one block of the grid.
 
-Inputs are of two sorts. A choice (a device, a number format, a switch) changes which formulas apply; each combination of choices
-is a ``SweepVariant``. All other inputs are columns of numbers, over which a variant's formulas run unchanged.
+An input is a choice or a number. A choice (a device, a number format, a switch) decides which formulas apply; each combination of
+choices is a ``SweepVariant``. Numbers are arrays, over which the formulas of a variant run unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perfmodel.core.question import DEFAULT_DEVICE
 from perfmodel.core.workload import LARGEST_SIZE
 
 FITS = "fits"
-"""A column that says whether a row can run: 1, 0, or nothing where that is not known."""
+"""Column: 1 if the workload of a row fits the device's memory, 0 if not, empty if unknown."""
 
 Kind = Literal["whole", "size", "number", "name", "flag"]
 """A whole number; a number of bytes; a real number; a word; true or false."""
@@ -29,12 +29,12 @@ Kind = Literal["whole", "size", "number", "name", "flag"]
 
 @dataclass(frozen=True, slots=True)
 class SweepInput:
-    """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a variant choose.
+    """An option of the workload's command. ``default``: a value, an expression, or None if the variant chooses.
 
-    ``kind``, and a default that is not given here, are those of the field of the workload's question. ``choice``: whether it decides
-    which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which must be below ``below``.
-    ``varies``: its default depends on the choices (``SweepWorkload.defaults``). ``pointwise``: where it is given, every column is
-    computed row by row. ``columns``: those that alone read it, if not all may. ``typed``: its option, if rows call it another name.
+    ``kind`` and a missing default come from the field of the workload's question. ``choice``: it decides which formulas apply.
+    ``names``: the values that ``all`` means. Range of a number: ``least`` <= x <= ``most``, x < ``below``. ``varies``: the default
+    depends on the choices (``SweepWorkload.defaults``). ``pointwise``: if given, every column is computed row by row. ``columns``:
+    the only columns that depend on it; empty if all may. ``typed``: its name on the command line if the rows call it another one.
     """
 
     name: str
@@ -56,15 +56,15 @@ class SweepInput:
 
     @property
     def option(self) -> str:
-        """As it is written on the command line."""
+        """Its name on the command line, such as ``--kv-len``."""
         return f"--{self.typed or self.name.replace('_', '-')}"
 
 
 choice = partial(SweepInput, choice=True)
 
 
-def asked(question: type[Any], *inputs: SweepInput) -> tuple[SweepInput, ...]:
-    """``inputs`` with kinds and defaults of the fields of ``question``."""
+def with_question_defaults(question: type[Any], *inputs: SweepInput) -> tuple[SweepInput, ...]:
+    """``inputs`` with the kinds and defaults of the fields of ``question``."""
     known, written = {one.name: one for one in fields(question)}, getattr(question, "OPTION_NAMES", {})
 
     def filled(one: SweepInput) -> SweepInput:
@@ -83,9 +83,9 @@ _KINDS: dict[str, Kind] = {"bool": "flag", "int": "whole", "float": "number", "s
 
 @dataclass(frozen=True, slots=True)
 class SweepColumn:
-    """A result. ``whole``: a count, written without a fraction. ``pointwise``: costs a separate, slow calculation for each row.
+    """A result column. ``whole``: an integer count. ``pointwise``: needs a separate, slow calculation for each row.
 
-    ``of``: how an estimate or an answer gives it, if it does.
+    ``of``: reads the value off an estimate or an answer; None if the variant computes it otherwise.
     """
 
     name: str
@@ -98,32 +98,32 @@ class SweepColumn:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Rows that have no answer: why, and which (an array that broadcasts to the block)."""
+    """Rows without an answer: ``reason``, and a mask ``where`` (an array that broadcasts to the block)."""
 
     reason: str
     where: Any
 
 
 class SweepVariant(ABC):
-    """One combination of choices. What a kind of workload does not need it leaves as it is here."""
+    """One combination of choices. Only ``point`` must be written; the other methods default to nothing."""
 
     __slots__ = ()
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Inputs that the variant adds (the sizes of a tile), each with the inputs that it depends on, for a grid of ``values``."""
+        """Inputs that the variant adds (such as tile sizes), each with the names of the inputs it depends on; ``values``: the grid's."""
         return {}
 
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
-        """Those inputs for a block, and the rows to leave out. ``values``: arrays that broadcast to the block, or plain numbers."""
+        """Values of ``extras`` for a block, and the rows to leave out. ``values``: arrays that broadcast to the block, or numbers."""
         return {}, []
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Columns as formulas of the inputs."""
+        """Columns computed from the inputs by array formulas, by name."""
         return {}
 
     @abstractmethod
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """The ``columns`` that are computed for each row by itself; PerfmodelError if it has no answer."""
+        """``columns`` of a single row, those computed row by row; PerfmodelError if the row has no answer."""
 
 
 Values = Mapping[str, Any]
@@ -133,12 +133,11 @@ Values = Mapping[str, Any]
 class SweepWorkload:
     """A kind of workload.
 
-    ``variant`` makes the variant for one combination of choices; PerfmodelError where there is none. ``shown``: columns that are
-    written unless others are asked for. ``compared``: the choice whose values are held against each other, its first value the
-    reference. ``always``: inputs written even if they were not given. ``words``: short names of columns in constraints.
-    ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own. ``check``: raises
-    UsageError for axes, as written, that do not go together with these choices. ``defaults``: values of inputs that vary, by choices.
-    ``meant``: the axes that the command would take, of those as written.
+    ``variant``: makes the variant for a combination of choices; PerfmodelError if they exclude each other. ``shown``: default columns.
+    ``compared``: the choice whose values are compared; its first value is the reference. ``always``: inputs written to every row even
+    if not given. ``words``: short names of columns in constraints. ``objective``: default column to minimize. ``split``: cuts a grid
+    into parts that need different choices. ``check``: UsageError for axes that contradict the choices. ``defaults``: defaults of
+    inputs that vary, from the choices. ``normalize``: axes as the user wrote them, in the form that the command takes.
     """
 
     name: str
@@ -154,7 +153,7 @@ class SweepWorkload:
     split: Callable[[Values, Values, Values], Sequence[tuple[Values, Values]]] = lambda choices, numbers, derived: [(choices, numbers)]
     check: Callable[[Mapping[str, Sequence[Any]], Values], None] = lambda choices, axes: None
     defaults: Callable[[Values], Mapping[str, float]] = lambda choices: {}
-    meant: Callable[[Values], Values] = lambda axes: axes
+    normalize: Callable[[Values], Values] = lambda axes: axes
 
     @property
     def named(self) -> dict[str, SweepInput]:
@@ -168,15 +167,15 @@ class SweepWorkload:
 
     @property
     def numbers(self) -> dict[str, str]:
-        """Names that may stand in a derived input, each for itself."""
+        """Names of the inputs that are numbers, for expressions of derived inputs; each maps to itself."""
         return {one.name: one.name for one in self.inputs if not one.choice}
 
     def column(self, name: str) -> SweepColumn:
-        """The column called ``name``, which exists."""
+        """The column called ``name``; it must exist."""
         return next(one for one in self.columns if one.name == name)
 
     def column_named(self, name: str, option: str) -> SweepColumn:
-        """The column that ``name`` means, in ``option``; UsageError with the nearest names otherwise."""
+        """The column with the full or short name ``name``; UsageError that names ``option`` and the nearest names."""
         known = [one.name for one in self.columns]
         found = self.words.get(name, name)
         if found not in known:
@@ -184,7 +183,7 @@ class SweepWorkload:
         return self.column(found)
 
     def check_names(self, axes: Iterable[str], place: str = "--") -> None:
-        """UsageError for an axis that there is not; ``place``: what stands before its name."""
+        """UsageError for an unknown axis; ``place``: prefix of its name in the message."""
         for name in axes:
             if name not in self.named:
                 shown = name.replace("_", "-") if place == "--" else name
@@ -194,26 +193,26 @@ class SweepWorkload:
 count = partial(SweepColumn, whole=True)
 
 
-def computed(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
-    """Those of ``columns`` that ``result`` gives."""
+def read_columns(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
+    """Values of those ``columns`` that can be read off ``result``, by name."""
     return {one.name: one.of(result) for one in columns if one.of is not None}
 
 
 @cache
 def device_named(name: str) -> Device:
-    """The device that ``name`` means, as everywhere."""
+    """The device with this id or profile path, or whose words these are; cached."""
     return catalog.find_device(name)
 
 
 @cache
 def fallbacks() -> tuple[Device, ...]:
-    """Devices whose calibrations may be borrowed."""
+    """Devices whose calibrations may be borrowed; cached."""
     return tuple(catalog.calibrated_devices())
 
 
-def canonical(name: str, found: str) -> str:
-    """``found``, what ``name`` means; a path stays one."""
-    return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found
+def canonical_name(name: str, resolved: str) -> str:
+    """``resolved``, the id that ``name`` stands for; a path is returned unchanged."""
+    return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else resolved
 
 
 HARDWARE = choice(
@@ -221,6 +220,6 @@ HARDWARE = choice(
     "device",
     DEFAULT_DEVICE,
     names=catalog.device_ids,
-    canonical=lambda name: canonical(name, device_named(name).id),
+    canonical=lambda name: canonical_name(name, device_named(name).id),
 )
 DTYPE = choice("dtype", "number format", "fp16", names=lambda: list(DTYPES))

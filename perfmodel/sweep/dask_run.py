@@ -26,7 +26,7 @@ from perfmodel.sweep.summary import Findings
 
 TASKS_PER_THREAD = 3
 RETRIES = 3
-"""Of a task whose worker went away; then it is taken to be the task's fault."""
+"""Retries of a task whose worker disappeared; then the task counts as the cause."""
 CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
 """Seconds to reach a scheduler, between looks at it, for it to answer and to have a worker, and to part. Together under ten."""
 
@@ -88,7 +88,7 @@ def _client(library: Any, address: str) -> Any:
 
 
 async def _reached(address: str) -> None:
-    """Whether something at ``address`` speaks as dask does: a client that finds out by itself hangs when it is taken down."""
+    """Whether a dask scheduler answers at ``address``: a client that tries without this check hangs when it is closed."""
     if not address.strip():
         raise ValueError("the address is empty")
     if import_module("dask.config").get("distributed.client.security-loader", None):
@@ -116,7 +116,7 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Findings)
 
 
 def _threads(client: Any) -> int:
-    """Of all workers, at least one; OSError if there is none for PATIENCE_S, or the scheduler does not say so."""
+    """Threads of all workers; OSError if the scheduler reports no worker within PATIENCE_S."""
     until = monotonic() + PATIENCE_S
     while (left := until - monotonic()) > 0:
         try:
@@ -130,7 +130,7 @@ def _threads(client: Any) -> int:
 
 
 def _results(client: Any, threads: int, parts: Parts, anew: bool, pieces: Iterator[Chunk]) -> Iterator[Findings]:
-    """What the tasks of chunks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
+    """Results of the chunks, in order; as one comes back, another is submitted. DataError says what is kept."""
 
     def send(chunk: Chunk) -> Any:
         key = f"perfmodel-sweep-{parts.study.fingerprint()}-{chunk.index}"
@@ -154,7 +154,7 @@ def _results(client: Any, threads: int, parts: Parts, anew: bool, pieces: Iterat
 
 
 def _result(client: Any, future: Any) -> Findings:
-    """Of a task; OSError once nothing more can come."""
+    """Result of a task; OSError if it can no longer arrive."""
     while True:
         try:
             found: Findings = future.result(timeout=LOOK_S)

@@ -50,7 +50,7 @@ class VariantBlock:
                 self.excluded += before - self.rows
 
     def leave_out(self, skipped: Sequence[Skipped]) -> None:
-        """Take away the rows without an answer, each for its first reason."""
+        """Removes the rows without an answer; a row with several reasons counts for the first."""
         for one in skipped:
             if np.any(one.where):
                 valid, before = np.ones(self.lengths, bool) if self.valid is None else self.valid, self.rows

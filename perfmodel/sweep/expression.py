@@ -174,7 +174,7 @@ class _Reader:
             self.fail(f"nested deeper than {MAX_DEPTH} levels")
 
     def _unread(self, error: SyntaxError) -> NoReturn:
-        """What Python's parser stumbles over, in words."""
+        """Description of the part that Python's parser cannot read."""
         if "never closed" in error.msg or "forgot a comma" in error.msg:
             self.fail("a ')' is missing")
         place = 1

@@ -36,7 +36,7 @@ class SubGrid:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the axes."""
+        """Number of values of each axis."""
         return tuple(len(values) for values in self.axes.values())
 
     @property
@@ -99,7 +99,7 @@ def grid_of(study: SweepStudy) -> SweepGrid:
     """The grid of ``study``; UsageError for an axis, a column or a constraint that cannot be read."""
     workload = workload_named(study.workload)
     study = replace(study, axes=workload.by_name(study.axes))
-    choices, numbers, derived = _inputs(workload, workload.meant(study.axes))
+    choices, numbers, derived = _inputs(workload, workload.normalize(study.axes))
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
     where, filters = constraints(workload, study.where)

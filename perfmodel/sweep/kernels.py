@@ -24,12 +24,12 @@ from perfmodel.sweep.base import (
     SweepInput,
     SweepVariant,
     SweepWorkload,
-    asked,
     choice,
-    computed,
     count,
     device_named,
     fallbacks,
+    read_columns,
+    with_question_defaults,
 )
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import TimeRequest
@@ -113,7 +113,7 @@ PREDICTED = (
 
 def costs(cost: Estimate) -> Mapping[str, Number]:
     """The columns of ``COSTS`` that an estimate gives."""
-    return computed(COSTS, cost)
+    return read_columns(COSTS, cost)
 
 
 def predicted_columns(prediction: Any) -> dict[str, float | None]:
@@ -125,7 +125,7 @@ def predicted_columns(prediction: Any) -> dict[str, float | None]:
 def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:
     """A workload of kernels: ``inputs`` beside device and format, ``columns`` beside costs, memory and predicted times."""
     return SweepWorkload(
-        inputs=asked(question, HARDWARE, DTYPE, *inputs),
+        inputs=with_question_defaults(question, HARDWARE, DTYPE, *inputs),
         columns=(*COSTS, *columns, *PREDICTED),
         shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
         objective="roofline_s",

@@ -25,13 +25,13 @@ from perfmodel.sweep.base import (
     SweepInput,
     SweepVariant,
     SweepWorkload,
-    asked,
-    canonical,
+    canonical_name,
     choice,
-    computed,
     count,
     device_named,
     fallbacks,
+    read_columns,
+    with_question_defaults,
 )
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
@@ -53,7 +53,7 @@ AXIS = choice(
     kind="name",
     required=True,
     names=catalog.model_names,
-    canonical=lambda name: canonical(name, model_named(name).name),
+    canonical=lambda name: canonical_name(name, model_named(name).name),
 )
 """The axis of models."""
 stored = partial(choice, names=lambda: list(BITS))
@@ -84,7 +84,7 @@ class ModelVariant(SweepVariant):
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
-        return {name: None if value is None else float(value) for name, value in computed(MODEL.columns, found).items()}
+        return {name: None if value is None else float(value) for name, value in read_columns(MODEL.columns, found).items()}
 
 
 def variant(choices: Mapping[str, Any]) -> ModelVariant:
@@ -102,8 +102,8 @@ def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
     return {"n": default_length(model_named(choices["model"]), choices["phase"]), "generated": generated}
 
 
-def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``axes``, with the length of sequences for that of the prompt where decode steps alone are asked for."""
+def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``axes``, with the context length as ``n`` if only decode steps are asked for."""
     only_decode = axes.get("phase") in (DECODE, [DECODE])
     return {**axes, "n": "kv_len"} if only_decode and "n" not in axes and "kv_len" in axes else axes
 
@@ -119,7 +119,7 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
 
 MODEL = SweepWorkload(
     name="model",
-    inputs=asked(
+    inputs=with_question_defaults(
         PhaseQuestion,
         AXIS,
         HARDWARE,
@@ -167,7 +167,7 @@ MODEL = SweepWorkload(
     always=("model", "hardware", "phase", "n", "kv_len", "batch"),
     pointwise=True,
     defaults=defaults,
-    meant=meant,
+    normalize=normalize,
     check=check,
 )
 
@@ -229,7 +229,7 @@ def _cache_defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
 
 KV_CACHE = SweepWorkload(
     name="kv-cache",
-    inputs=asked(
+    inputs=with_question_defaults(
         CacheQuestion,
         AXIS,
         HARDWARE,

@@ -51,8 +51,8 @@ def is_stream(output: Output) -> bool:
 
 
 def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
-    """What a file says of itself, where its format has a place for that."""
-    named = {"schema": SCHEMA, "version": __version__, "inputs": study.told(), "study": study.fingerprint()}
+    """Metadata of a file of rows, for formats that can hold it."""
+    named = {"schema": SCHEMA, "version": __version__, "inputs": study.as_json(), "study": study.fingerprint()}
     return {**named, "rows_per_chunk": rows_per_chunk}
 
 
@@ -146,8 +146,8 @@ def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
 
 
-def kept(path: Path) -> Path | None:
-    """Where the rows of an interrupted run are that was to write to the file or folder ``path``; None if there are none."""
+def interrupted_rows(path: Path) -> Path | None:
+    """Folder with the rows of an interrupted run whose output is the file or folder ``path``; None if there is none."""
     path = Path(os.path.realpath(path))
     places = [*_staged(path), path] if path.is_dir() else [*_staged(path)] if path.parent.is_dir() else []
     return next((place for place in places if any(place.glob("part-*"))), None)
@@ -204,7 +204,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
 
 
 def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
-    """What each file in ``folder`` says of itself; UsageError if one was not written by a sweep."""
+    """Metadata of each file in ``folder``; UsageError if one was not written by a sweep."""
     found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     for path in found:
         if not _PART.fullmatch(path.name):
@@ -217,7 +217,7 @@ def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
-    """Of a Parquet file of a sweep; none where it cannot be read."""
+    """Metadata of a sweep's Parquet file; empty if it cannot be read."""
     pa = library()
     try:
         metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}

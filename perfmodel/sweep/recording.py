@@ -19,7 +19,7 @@ Array = Any
 """A NumPy array of float64 with one dimension per axis, or a plain number."""
 
 SHORT = 256
-"""Elements of a row from which NumPy takes arrays that broadcast as they are; to copy them into longer rows takes three times as long."""
+"""Elements of a row from which arrays are passed to NumPy for broadcasting; copying them into longer rows takes three times as long."""
 _COMPARE = (np.less, np.less_equal, np.greater, np.greater_equal)
 _NEUTRAL = {np.add: 0, np.subtract: 0, np.multiply: 1, np.divide: 1}
 

@@ -21,9 +21,9 @@ BLOCK_POINTS = 1 << 15
 """Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
 MOST_CHUNK_ROWS = 1 << 20
 SLOW_ROWS = 256
-"""Of a block and a chunk where rows are computed one by one: about a second's work, so that little is lost with it."""
+"""Rows of a block and a chunk if rows are computed one by one: about a second's work, so that an interruption loses little."""
 SHARE_OF_MEMORY = 0.25
-"""Of the memory given, for the columns of a chunk; writers hold it a second time, encoded, and libraries take the rest."""
+"""Share of the given memory for the columns of a chunk; writers hold an encoded copy, and libraries take the rest."""
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
 
 
@@ -144,7 +144,7 @@ class Runner:
         return self._table
 
     def _block(self, number: int, slices: Slices) -> GridBlock:
-        """That at ``slices`` of part ``number``; its variants write their columns into the table, one after the other."""
+        """The block at ``slices`` of part ``number``; its variants write their columns into the table in turn."""
         if self._evaluator is None or self._evaluator[0] != number:  # the one before is let go: parts come one after another
             self._evaluator = number, Evaluator(self.grid, self.grid.parts[number])
         lengths = tuple(one.stop - one.start for one in slices)

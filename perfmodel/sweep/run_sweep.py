@@ -64,7 +64,7 @@ def run_sweep(
 ) -> SweepResult:
     """Run ``study``, completed, and write its rows to ``output`` if there is one.
 
-    ``expect``: told the number of rows, gives a function to be told of them as they are evaluated.
+    ``expect``: takes the number of rows, returns a function to call with the rows done.
     """
     grid = grid_of(study)
     check_variants(grid)

@@ -1,4 +1,4 @@
-"""A study: what is asked, as it is written in a file, on the command line or in Python."""
+"""A sweep study: workload, axes, constraints and search, from a YAML file, the command line or Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TOP = 10_000
 
 @cache
 def workload_named(name: str) -> SweepWorkload:
-    """The kind of workload called ``name``; only its own module is loaded."""
+    """The kind of workload called ``name``; loads the module of that kind only."""
     if name not in _MODULES:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
     found: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
@@ -30,11 +30,11 @@ def workload_named(name: str) -> SweepWorkload:
 
 
 class AxisValues:
-    """What an axis of a file may be, checked by one rule, so that one message names it."""
+    """Type of an axis in a file: one check for all allowed forms, so that an error is one message."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """The rule as pydantic takes it, which is loaded only where a file is read."""
+        """The check for pydantic, which is imported only when a file is read."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(_axis_values)
@@ -55,10 +55,11 @@ Texts = list[str] | tuple[str, ...] | str
 
 @dataclass(frozen=True, slots=True)
 class SweepStudy:
-    """What is asked of a sweep; also the ``sweep:`` section of a YAML file, which names columns and values, never code.
+    """The settings of a sweep, and the ``sweep:`` section of a YAML file, which holds names and values, never code.
 
-    ``axes``: values of inputs as written. ``where``, and ``subject_to``, which becomes part of it: constraints on inputs and columns.
-    ``columns``: None for the usual ones. ``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns.
+    ``axes``: values of inputs, as the user wrote them. ``where``: constraints on inputs and columns; ``subject_to`` is added to them.
+    ``columns``: None for the default ones. ``minimize``: a column; the ``top`` rows with its least values are kept. ``pareto``: two
+    columns to minimize together.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -73,7 +74,7 @@ class SweepStudy:
     top: int = 10
 
     def __post_init__(self) -> None:
-        """One text stands for a list: a constraint for itself, columns with commas in between."""
+        """Turns a single string into a tuple: one constraint, or column names separated by commas."""
         both = [(one,) if isinstance(one, str) else tuple(one) for one in (self.where, self.subject_to)]
         object.__setattr__(self, "where", both[0] + both[1])
         object.__setattr__(self, "subject_to", ())
@@ -83,18 +84,18 @@ class SweepStudy:
                 listed = names.split(",") if isinstance(names, str) else names
                 object.__setattr__(self, name, tuple(one.strip() for one in listed))
 
-    def told(self) -> dict[str, Any]:
-        """The study as JSON can hold it, without what is searched for among its rows."""
+    def as_json(self) -> dict[str, Any]:
+        """Workload, axes, constraints and columns as JSON values; without ``minimize``, ``pareto`` and ``top``."""
         axes = {name: _plain(raw) for name, raw in self.axes.items()}
         columns = None if self.columns is None else list(self.columns)
         return {"workload": self.workload, "axes": axes, "where": list(self.where), "columns": columns}
 
     def fingerprint(self) -> str:
-        """Short text that differs for different studies, and for different versions of the program."""
-        return hashlib.sha256(json.dumps([__version__, self.told()], sort_keys=True).encode()).hexdigest()[:16]
+        """16 hex digits that identify the study and the version of perfmodel."""
+        return hashlib.sha256(json.dumps([__version__, self.as_json()], sort_keys=True).encode()).hexdigest()[:16]
 
     def complete(self) -> SweepStudy:
-        """The same with full names of columns, among them every one that is searched by. UsageError for a search without meaning."""
+        """A copy with full column names, including the columns of ``minimize`` and ``pareto``; UsageError for an invalid search."""
         workload = workload_named(self.workload)
 
         def named(names: Iterable[str], option: str) -> list[str]:
@@ -118,16 +119,16 @@ def _plain(raw: Any) -> Any:
 
 
 def shipped_studies() -> dict[str, Path]:
-    """Files of the shipped studies, by name."""
+    """Paths of the studies shipped with perfmodel, by name."""
     from perfmodel.catalog import data_folder
 
     return {path.stem: path for path in sorted((data_folder("configs") / "sweeps").glob("*.yaml"))}
 
 
 def read_study(name: str) -> SweepStudy:
-    """The study in a YAML file, or shipped under ``name``.
+    """The study in the YAML file ``name``, or shipped under that name.
 
-    DataError with file and line for a workload that there is not, an axis that it lacks, or values that it cannot have.
+    DataError with file and line for an unknown workload or axis, or invalid values.
     """
     from perfmodel.catalog import load_config
     from perfmodel.core.files import read_yaml
@@ -145,7 +146,7 @@ def read_study(name: str) -> SweepStudy:
 
 
 def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
-    """What is wrong with a file's workload and axes: where, what and the fix."""
+    """Errors in a file's workload and axes: (place in the file, message, fix)."""
     if not has_axes:
         yield (), "sweep.axes: this field is required", None
     try:

@@ -25,7 +25,7 @@ MOST_VALUES = 100_000
 
 @dataclass(slots=True)
 class WinShares:
-    """For each value of an axis: in how many configurations the other one wins, and of how many."""
+    """For each value of an axis: configurations in which the alternative wins, ``of`` all compared there."""
 
     values: Any
     wins: Any
@@ -61,7 +61,7 @@ class Summary:
 
     @classmethod
     def of(cls, grid: SweepGrid, objective: str) -> Summary:
-        """A summary of ``grid``; the first value of the compared choice is what the others are held against."""
+        """An empty summary of ``grid``; the first value of the compared choice is the reference."""
         swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
         return cls(objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
 
@@ -243,7 +243,7 @@ def front(x: Any, y: Any) -> Any:
 
 @dataclass(slots=True)
 class Findings:
-    """What the rows of a sweep sum up to, and what was searched for among them. ``progress``: told of rows as they come."""
+    """Summary of a sweep's rows, and results of its search. ``progress``: called with the number of rows as they come."""
 
     counts: Counts
     summary: Summary

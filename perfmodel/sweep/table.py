@@ -41,7 +41,7 @@ class Field:
 
     @property
     def written(self) -> list[str]:
-        """``words`` as they are written: the name of a file need be no UTF-8, and may steer a terminal."""
+        """``words`` escaped for output: a file name may hold invalid UTF-8 or terminal control characters."""
         return list(map(visible, self.words))
 
 

@@ -17,9 +17,9 @@ from perfmodel.core.units import parse_number
 from perfmodel.sweep.base import SweepInput
 
 MOST_VALUES = 10**7
-"""Of one axis: each takes 8 bytes as long as the sweep runs."""
+"""Limit per axis: each value takes 8 bytes as long as the sweep runs."""
 MOST_CHARACTERS = 100
-"""Of one number or range: patterns take time that grows with the square of a longer text."""
+"""Limit per number or range: the time to match a pattern grows with the square of the length."""
 
 _NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?(?:\s*(?:[KMGT]i|[kKMGT])(?![A-Za-z]))?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kKMGT]i?|[KMGT]i)?B|[kmgt]?i?b|[KMGT]IB)?\s*")
@@ -67,7 +67,7 @@ def _items(raw: Any) -> Iterable[Any]:
 
 
 def scalar(value: Any) -> Any:
-    """A number of NumPy as Python's; anything else as it is."""
+    """A NumPy scalar as a Python number; other values unchanged."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 

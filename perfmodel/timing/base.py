@@ -116,10 +116,10 @@ SAME_KERNEL = {
     "fa3-no-specialization": "vllm-flash-attn",
     "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
 }
-"""Implementations whose kernel goes by another name, too: one kernel is one model with one set of parameters."""
+"""Other names of an implementation's kernel: one kernel has one model with one set of parameters."""
 
 VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
-"""Of these, kernels of their own by the same parameters, which no measurement of them set: predicted as on another device."""
+"""Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
 
 
 def kernel_name(implementation: str) -> str:
@@ -176,7 +176,7 @@ def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) ->
 
 
 Known = TypeVar("Known")
-"""What a model knows of a case on a device before any parameter is: worked out once, however often a fit asks."""
+"""Data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
 MOST_KEPT = 8192
 """Cases per function; more than the records of all devices together."""
 

@@ -14,13 +14,13 @@ Objective = Callable[[list[float]], float]
 STEP = 0.3
 """First step of each parameter, in logarithms."""
 ROUNDS = 100
-"""Of the simplex, per parameter, at most."""
+"""Largest number of simplex iterations per parameter."""
 SMALLEST = 1e-6
-"""Of a parameter, and one over the largest: an effect that the measurements do not show ends here."""
+"""Smallest value of a parameter; 1 / this is the largest. Parameters that measurements do not determine end here."""
 
 
 def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:
-    """Where ``objective`` is least, as far as the method finds.
+    """The point of the least ``objective`` that the simplex method finds.
 
     >>> [round(x, 3) for x in simplex(lambda x: (x[0] - 1) ** 2 + (x[1] + 2) ** 2, [0.0, 0.0])]
     [1.0, -2.0]

@@ -1,10 +1,10 @@
-"""The kernels that a named implementation of attention launches: their traffic, and the roof that it implies, are its own.
+"""The kernels that an implementation of attention (such as torch-sdpa-flash) launches, with their memory traffic and roofline.
 
-Fused kernels take the tile of their launch and add up dQ in fp32 by atomics, so no block reads it back; kernels before and after
-zero and convert it. Kernels that load by TMA (cuDNN, FlashAttention-3, nvjet) load whole tiles, also past the end; PyTorch's
-memory-efficient ones load Q again for every key tile. Eager attention scales and masks in kernels of its own, and its matmuls read
-their operands once per tile of the other side. What the algorithm counts as printed (``accesses``), its bounds and its memory stay.
-Sources: Dao-AILab/flash-attention @0251105a csrc/flash_attn/src/flash_bwd_kernel.h, flash_bwd_preprocess_kernel.h; PyTorch,
+Fused kernels: the tile is the one that the implementation launches. Atomics add up dQ in fp32, so no block reads dQ back; one kernel
+zeroes it before, another converts it after. Kernels that load by TMA (cuDNN, FlashAttention-3, nvjet) load whole tiles, also past the
+end of the sequence. PyTorch's memory-efficient kernels load Q again for every key tile. Eager attention: scale and mask are separate
+kernels; matmuls read each operand once per tile of the other. The two-level count (``accesses``), bounds and memory remain the
+algorithm's. Sources: Dao-AILab/flash-attention @0251105a csrc/flash_attn/src/flash_bwd_kernel.h, flash_bwd_preprocess_kernel.h; PyTorch,
 aten/src/ATen/native/cuda/SoftMax.cu (softmax_backward_cuda_out multiplies by the probabilities in a kernel before) and
 mem_eff_attention/kernel_forward.h; L2-to-SM counters of all of them on an H200.
 """
@@ -40,7 +40,7 @@ EAGER, MATMUL = "torch-eager", "torch-matmul"
 HOPPER = 9
 """Major compute capability from which tiles are loaded by TMA. Source: PTX ISA, cp.async.bulk.tensor."""
 ACCUMULATOR_SIZE = STATISTIC_SIZE
-"""Bytes of an element of dQ while it is added up: fp32."""
+"""Bytes per element of the fp32 accumulator of dQ."""
 UNKNOWN = "what {} loads is not known: traffic is the algorithm's"
 EFFICIENT = "torch-sdpa-efficient"
 WIDEST_IN_REGISTERS = 128
@@ -50,7 +50,7 @@ TileOf = Callable[[Matmul], tuple[Tile, bool]]
 
 
 def as_launched(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices = tuple) -> tuple[Comparison, list[str]]:
-    """``comparison`` with the results of the algorithm that ``implementation`` runs as it runs them; what the reader should know of it."""
+    """``comparison`` with traffic and roofline of ``implementation``'s kernels, for the algorithm that it runs; notes for the report."""
     if implementation is None:
         return comparison, []
     made: dict[tuple[str, str], AttentionResult] = {}
@@ -86,7 +86,7 @@ def _launched(comparison: Comparison, result: AttentionResult, implementation: s
 
 
 def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:
-    """What ``case.implementation`` launches, in order, and the tile of the main kernel; UnavailableError where that is not known."""
+    """Kernels that ``case.implementation`` launches, in order, and the tile of the main one; UnavailableError if they are unknown."""
     w: Attention = case.workload
     known_as = kernel_name(case.implementation)
     if known_as == EAGER and w.group == 1:
@@ -115,7 +115,7 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:
-    """``kernel`` of a fused pass with every tile of Q, K, V and dO loaded whole; kernels without tiles as they are."""
+    """``kernel`` with every tile of Q, K, V and dO loaded whole; unchanged if it has no tiles."""
     if kernel.launch is None:
         return kernel
     d, dv = computed_widths(w, tile)
@@ -127,13 +127,13 @@ def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Ke
 
 
 def _past_the_end(access: Access, elements: Number) -> Access:
-    """What tiles of ``elements`` in all load beyond those of ``access``; none of it is in DRAM."""
+    """The loads beyond ``access`` if tiles load ``elements`` in total: past the end of the tensor, so they cause no DRAM traffic."""
     beyond = elements - access.elements
     return replace(access, tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
 
 
 def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
-    """``kernel`` with Q loaded for every key tile; a wide O goes through memory from one key tile to the next, in fp32."""
+    """``kernel`` with Q loaded for every key tile; an O too wide for registers goes through memory between key tiles, in fp32."""
     rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
     accesses = [replace(a, elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
     if max(w.d, w.dv) > WIDEST_IN_REGISTERS:
@@ -143,7 +143,7 @@ def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
 
 
 def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
-    """The backward pass of ``flash2`` with dQ added up by atomics in fp32, and dK, dV of a group by kernels of their own."""
+    """FlashAttention-2's backward kernels with dQ accumulated by atomics in fp32, and dK, dV of grouped heads summed by extra kernels."""
     row_sums, main = kernels
     elements = query_rows(w) * w.d
     zeroed = once("dQ accumulator", WRITE, elements, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
@@ -174,11 +174,11 @@ _PRODUCTS: dict[str, Callable[[Attention], tuple[int, int, int]]] = {
     "dQ = dS K": lambda w: (w.n, w.d, w.kv_len),
     "dK = dS^T Q": lambda w: (w.kv_len, w.d, w.n),
 }
-"""Rows, columns and depth of a head's product; its kernel reads the operand of the rows first."""
+"""(m, n, k) of one head's product; the kernel lists the read of the m x k operand first."""
 
 
 def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
-    """Kernel by kernel, as torch.matmul, *, +, torch.softmax run under autograd; a causal mask is added like any other."""
+    """Kernels of torch.matmul, *, + and torch.softmax under autograd; a causal mask is a tensor that is added, like any mask."""
     run = find("standard").forward if direction == FORWARD else find("standard").backward
     found: list[Kernel] = []
     for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
@@ -189,7 +189,7 @@ def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
 
 
 def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
-    """``kernel`` with each operand read once per tile of the other side."""
+    """``kernel``, a matmul, with each operand read once per tile of the other."""
     m, n, k = _PRODUCTS[kernel.name](w)
     product = Matmul(m, n, k, batch=w.query_heads, dtype=w.dtype)
     tile, whole = tile_of(product)
@@ -204,8 +204,8 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
-    """The tile that the calibrated model of torch.matmul finds fastest, the default one where nothing is calibrated; and whether
-    tiles are loaded whole.
+    """The tile that the calibrated model of torch.matmul finds fastest (a default tile without a calibration), and whether TMA loads
+    whole tiles.
     """
     from perfmodel.timing.models import gemm
 

@@ -213,5 +213,5 @@ def roof_s(case: Case, device: Device) -> float:
 
 
 def _whole(case: Case, device: Device) -> Estimate | None:
-    """Of a collective or a step of a model, which have estimates of their own; else None."""
+    """Estimate of a collective or a step of a model, which provide one; else None."""
     return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

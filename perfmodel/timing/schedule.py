@@ -1,8 +1,9 @@
-"""How long thread blocks take on a device: each place takes the next block of the grid as it falls free.
+"""Makespan of a grid of thread blocks: the time from the first start to the last end.
 
-Blocks whose time is a latency and a time per tile: which follows which depends on their ratio alone. With r = latency / time of a
-tile, a place that has run K blocks of T tiles in all falls free at K r + T tiles. The order in which places fall free changes only at
-ratios where two of these are equal; between them the schedule stays, and is kept.
+A slot is room for one block on a multiprocessor. When a slot becomes free, it takes the next block of the grid. If a block takes a
+fixed latency plus a time per tile, the schedule depends only on the ratio r = latency / time per tile: a slot that has run K blocks with
+T tiles in total is free at K r + T, in tile times. The order of these times changes only at ratios where two of them are equal; between
+such ratios one schedule holds, which is cached.
 Source: list scheduling, Graham 1966; hardware starts the blocks of a grid in their order.
 """
 
@@ -19,16 +20,16 @@ from typing import Generic, TypeVar
 from perfmodel.core.arith import ceil_div
 
 EXACT_ROUNDS = 64
-"""Rounds over all slots that ``makespan`` follows block by block; what comes before fills every slot evenly."""
+"""Last rounds over all slots that ``makespan`` simulates block by block; earlier blocks are assumed to fill all slots evenly."""
 SHARED_ROUNDS = 4
-"""The same for ``shared_makespan``, which follows the blocks of a multiprocessor as they slow each other down."""
+"""The same for ``shared_makespan``."""
 
 
 def makespan(classes: Iterable[tuple[float, int]], slots: int) -> float:
-    """When the last block ends. ``classes``: duration and number of blocks, in the order in which they start.
+    """Time at which the last block ends, in the unit of durations. ``classes``: (duration, number of blocks), in order of their start.
 
-    Equal blocks run in waves. Uneven ones are followed block by block, except the first of very long lists, which
-    are spread evenly: then what is left out is below one block in ``EXACT_ROUNDS``.
+    Equal blocks run in waves. Uneven blocks are simulated one by one, except the first of a very long list, which are spread evenly
+    over the slots; the error is then below one block in ``EXACT_ROUNDS``.
 
     >>> makespan([(1.0, 5)], 2)
     3.0
@@ -62,11 +63,11 @@ def makespan(classes: Iterable[tuple[float, int]], slots: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPlaces:
-    """How the blocks on a multiprocessor slow each other down.
+class SharedSlots:
+    """Slots of multiprocessors on which blocks slow each other down.
 
-    It has ``lanes`` parts that do not compete (a block of one warp uses one of four schedulers) and holds ``blocks`` blocks,
-    spread over them. ``speeds[m - 1]``: speed of each of m blocks in a lane, as a share of one block's alone.
+    A multiprocessor holds ``blocks`` blocks, spread over ``lanes``: parts that do not compete (a block of one warp uses one of four
+    schedulers). ``speeds[m - 1]``: speed of a block with m blocks in its lane, relative to a block alone.
     """
 
     multiprocessors: int
@@ -76,26 +77,26 @@ class SharedPlaces:
 
     @property
     def slots(self) -> int:
-        """Blocks that run at once."""
+        """Blocks that run at once on the device."""
         return self.multiprocessors * self.blocks
 
     def lane_of(self, block: int) -> int:
-        """Where one of the first blocks starts: one block to each multiprocessor, then a second one."""
+        """Lane in which block number ``block`` of the first round starts: one block to each multiprocessor, then a second, and so on."""
         return block % self.multiprocessors * self.lanes + block // self.multiprocessors % self.lanes
 
     @property
     def rate(self) -> float:
-        """Work per second of a full device, in blocks alone."""
+        """Throughput of a full device, relative to a single block alone."""
         held = [self.blocks // self.lanes + (lane < self.blocks % self.lanes) for lane in range(self.lanes)]
         return self.multiprocessors * sum(count * self.speeds[count - 1] for count in held if count)
 
 
-def shared_makespan(works: Sequence[float], repeats: int, shares: SharedPlaces) -> float:
-    """When the last block ends. ``works``: seconds of each block alone, in order; the whole list comes ``repeats`` times.
+def shared_makespan(works: Sequence[float], repeats: int, shares: SharedSlots) -> float:
+    """Seconds until the last block ends. ``works``: seconds of each block alone, in order; the list is repeated ``repeats`` times.
 
     Blocks that share a lane slow each other down as long as both run, so a half empty last wave runs faster.
 
-    >>> one = SharedPlaces(multiprocessors=1, blocks=2, lanes=1, speeds=(1.0, 0.5))
+    >>> one = SharedSlots(multiprocessors=1, blocks=2, lanes=1, speeds=(1.0, 0.5))
     >>> shared_makespan([1.0], 3, one), shared_makespan([2.0, 1.0], 1, one)
     (3.0, 3.0)
     """
@@ -105,18 +106,18 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: SharedPlaces) 
         last = ceil_div(rest, shares.multiprocessors * shares.lanes)
         return works[0] * (full / shares.speeds[shares.blocks // shares.lanes - 1] + (1 / shares.speeds[last - 1] if rest else 0.0))
     skip = spread_evenly(blocks, len(works), shares)
-    return _follow(works, blocks - skip, shares, sum(works) * skip / len(works) / shares.rate)
+    return _simulated(works, blocks - skip, shares, sum(works) * skip / len(works) / shares.rate)
 
 
-def spread_evenly(blocks: int, width: int, shares: SharedPlaces) -> int:
-    """How many of the first ``blocks`` are not followed: whole lists of ``width``."""
+def spread_evenly(blocks: int, width: int, shares: SharedSlots) -> int:
+    """How many blocks at the start are not simulated one by one: a multiple of ``width``, the length of the list."""
     return max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // width * width
 
 
-def _follow(order: Sequence[float], blocks: int, shares: SharedPlaces, begin: float) -> float:
-    """The makespan of ``blocks`` blocks, event by event.
+def _simulated(order: Sequence[float], blocks: int, shares: SharedSlots, begin: float) -> float:
+    """Makespan of ``blocks`` blocks that start at ``begin``, event by event.
 
-    A lane's clock runs in work done per block: a block with work w that starts at clock c ends at clock c + w.
+    A lane's clock counts the work done per block: a block with work w that starts at clock c ends at clock c + w.
     """
     width, speeds = len(order), shares.speeds
     started = min(blocks, shares.slots)
@@ -142,18 +143,18 @@ def _follow(order: Sequence[float], blocks: int, shares: SharedPlaces, begin: fl
     return now
 
 
-# Blocks of tiles
+# Blocks that take a latency and a time per tile
 
-Sum = tuple[int, int]
-"""Blocks and tiles that a place has run."""
+SlotWork = tuple[int, int]
+"""(blocks, tiles) that a slot has run."""
 Kept = TypeVar("Kept")
 
 
 class ByRatio(Generic[Kept]):
-    """A function of a ratio that is constant on intervals: ``work_out`` gives its value and the interval; each is worked out once."""
+    """A cached step function of a ratio: ``compute(ratio)`` returns the value there and the interval (low, high) on which it holds."""
 
-    def __init__(self, work_out: Callable[[float], tuple[Kept, float, float]]) -> None:
-        self.work_out = work_out
+    def __init__(self, compute: Callable[[float], tuple[Kept, float, float]]) -> None:
+        self.compute = compute
         self.lows: list[float] = []
         self.known: list[tuple[float, Kept]] = []
 
@@ -162,20 +163,20 @@ class ByRatio(Generic[Kept]):
         place = bisect_right(self.lows, ratio)
         if place and self.known[place - 1][0] >= ratio:
             return self.known[place - 1][1]
-        value, low, high = self.work_out(ratio)
+        value, low, high = self.compute(ratio)
         self.lows.insert(place, min(low, ratio))
         self.known.insert(place, (max(high, ratio), value))
         return value
 
 
-def last_place(tiles: Sequence[int], slots: int) -> ByRatio[Sum]:
-    """Blocks and tiles of the place that ends last, by ratio; block i visits ``tiles[i]``, all ``slots`` places are free at first.
+def last_slot(tiles: Sequence[int], slots: int) -> ByRatio[SlotWork]:
+    """(blocks, tiles) of the slot that ends last, by ratio. Block i visits ``tiles[i]`` tiles; all ``slots`` are free at first.
 
-    >>> last_place([3, 1, 1, 1], 2).at(0.5), last_place([3, 1, 1, 1], 2).at(2.0)
+    >>> last_slot([3, 1, 1, 1], 2).at(0.5), last_slot([3, 1, 1, 1], 2).at(2.0)
     ((3, 3), (2, 4))
     """
 
-    def work_out(ratio: float) -> tuple[Sum, float, float]:
+    def compute(ratio: float) -> tuple[SlotWork, float, float]:
         free = [(ratio + each, 1, each) for each in tiles[:slots]] + [(0.0, 0, 0)] * (slots - len(tiles))
         heapify(free)
         order = []
@@ -188,15 +189,15 @@ def last_place(tiles: Sequence[int], slots: int) -> ByRatio[Sum]:
         pairs = [*pairwise(order), *((one, last) for one in rest)]
         if order:
             pairs += [(order[-1], one) for one in rest]
-        return last, *holds(pairs)
+        return last, *ratio_range(pairs)
 
-    return ByRatio(work_out)
+    return ByRatio(compute)
 
 
-def holds(pairs: Iterable[tuple[Sum, Sum]]) -> tuple[float, float]:
-    """Least and largest ratio at which no second of ``pairs`` ends before the first.
+def ratio_range(pairs: Iterable[tuple[SlotWork, SlotWork]]) -> tuple[float, float]:
+    """Range of ratios in which, for each of ``pairs``, the second slot is free no earlier than the first.
 
-    >>> holds([((1, 4), (2, 3)), ((1, 4), (0, 7))])
+    >>> ratio_range([((1, 4), (2, 3)), ((1, 4), (0, 7))])
     (1.0, 3.0)
     """
     low, high = 0.0, inf
@@ -208,18 +209,18 @@ def holds(pairs: Iterable[tuple[Sum, Sum]]) -> tuple[float, float]:
     return low, high
 
 
-Lanes = frozenset[tuple[Sum, ...]]
-"""Of the different lanes, what each of their places runs in all, the first to end first."""
+LaneEnds = frozenset[tuple[SlotWork, ...]]
+"""The different lanes; for each, (blocks, tiles) of its slots, in order of their end."""
 
 
-def lanes(tiles: Sequence[int], blocks: int, shares: SharedPlaces) -> ByRatio[Lanes]:
-    """How lanes that are equally full end, by ratio; ``blocks`` blocks, whose list of ``tiles`` comes again and again.
+def lane_ends(tiles: Sequence[int], blocks: int, shares: SharedSlots) -> ByRatio[LaneEnds]:
+    """(blocks, tiles) of the slots of each lane at the end, by ratio, for ``blocks`` blocks that repeat the list ``tiles``.
 
-    While blocks wait, every lane is full and all run at one speed.
+    All lanes hold equally many blocks. While blocks wait, every lane is full and all run at the same speed.
     """
     width, started = len(tiles), min(blocks, shares.slots)
 
-    def work_out(ratio: float) -> tuple[Lanes, float, float]:
+    def compute(ratio: float) -> tuple[LaneEnds, float, float]:
         free = [(ratio + tiles[block % width], shares.lane_of(block), 1, tiles[block % width]) for block in range(started)]
         heapify(free)
         order = []
@@ -228,28 +229,28 @@ def lanes(tiles: Sequence[int], blocks: int, shares: SharedPlaces) -> ByRatio[La
             order.append((before, run))
             count, run = before + 1, run + tiles[block % width]
             heapreplace(free, (count * ratio + run, lane, count, run))
-        rest: dict[int, list[Sum]] = {}
+        rest: dict[int, list[SlotWork]] = {}
         for _, lane, *one in sorted(free):
             rest.setdefault(lane, []).append((one[0], one[1]))
         found = frozenset(map(tuple, rest.values()))
         pairs = [*pairwise(order), *(pair for lane in found for pair in pairwise(lane))]
-        return found, *holds([*pairs, *((order[-1], lane[0]) for lane in found if order)])
+        return found, *ratio_range([*pairs, *((order[-1], lane[0]) for lane in found if order)])
 
-    return ByRatio(work_out)
+    return ByRatio(compute)
 
 
-def drained(found: Lanes, ratio: float, speeds: Sequence[float]) -> float:
-    """When the last lane ends, in times of a tile alone; ``speeds`` as in ``Shares``.
+def drain_time(lanes: LaneEnds, ratio: float, speeds: Sequence[float]) -> float:
+    """Time at which the last lane ends, in times of a tile alone; ``speeds`` as in ``SharedSlots``.
 
-    >>> drained(frozenset([((1, 1), (1, 3))]), 1.0, (1.0, 0.5))
+    >>> drain_time(frozenset([((1, 1), (1, 3))]), 1.0, (1.0, 0.5))
     6.0
     """
 
-    def end_of(lane: tuple[Sum, ...]) -> float:
+    def end_of(lane: tuple[SlotWork, ...]) -> float:
         now, clock = 0.0, 0.0
         for speed, (count, run) in zip(speeds[len(lane) - 1 :: -1], lane, strict=True):
             end = count * ratio + run
             now, clock = now + (end - clock) / speed, end
         return now
 
-    return max(map(end_of, found))
+    return max(map(end_of, lanes))

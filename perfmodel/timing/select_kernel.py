@@ -72,7 +72,7 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
 # Every result of an attention comparison
 
 Predictions = dict[tuple[str, str], Prediction]
-"""By algorithm and pass; what is not predicted is absent."""
+"""Predictions by (algorithm, pass); unpredicted ones are absent."""
 
 
 def check_compared(implementation: str, algorithms: Iterable[str]) -> None:

@@ -113,7 +113,7 @@ class ModelAnswer:
 
     @property
     def times_from(self) -> str:
-        """Of what ``seconds`` is the sum: ``PREDICTED`` times, the ``ROOF`` or both (``MIXED``)."""
+        """The times that ``seconds`` adds up: ``PREDICTED``, at the ``ROOF``, or both (``MIXED``)."""
         known = {row.prediction is not None for row in self.rows}
         return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
@@ -162,7 +162,7 @@ class ModelAnswer:
 
 
 def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
-    """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
+    """Every pass of ``request``: its estimate, and its predicted time if kernels are calibrated."""
     r = request.check()
     first = r.step(DECODE if r.phase == DECODE else PREFILL)
     wanted = [(first, 1)]

@@ -140,7 +140,7 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
 
 
 def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
-    """``kernel`` with every access a name of its own."""
+    """``kernel`` with a distinct name for every access."""
 
     def name(index: int, access: Any) -> Any:
         title = f"{label}{access.tensor} {access.kind} {index}"
@@ -153,7 +153,7 @@ def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
 
 
 def explain_cache(result: CacheResult) -> list[FormulaStep]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
     n: Any = trace.symbol("n", w.n, "tokens of a sequence", "given")

@@ -1,7 +1,7 @@
-"""The KV cache: what a token, a sequence and a batch keep in memory, and how much of it a device holds beside the weights.
+"""The KV cache: bytes per token, sequence and batch, and the batch or context that fits beside the weights.
 
-A layer of grouped attention keeps K and V of each KV head; a layer of latent attention one latent vector and one rotated key for
-all heads. A layer with a window keeps its last tokens only. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
+A layer of grouped attention keeps K and V of each KV head. A layer of latent attention keeps one latent vector and one rotated key,
+shared by all heads. A layer with a window keeps only the last tokens. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
 grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; PagedAttention (arXiv 2309.06180) for blocks.
 """
 
@@ -20,7 +20,7 @@ from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelS
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a stored element, by number format."""
 INTEGERS = ("int8", "int4")
-"""Those that are dequantised before they are multiplied."""
+"""Formats that are dequantized before the multiplication."""
 
 SCALE_SIZE = 4
 """Bytes of a scale that quantized elements share: fp32, as in FlashMLA's FP8 cache."""
@@ -37,8 +37,8 @@ def bits_of(option: str, name: str) -> int:
 class CacheFormat:
     """How a cache is stored.
 
-    ``dtype`` of its elements, ``rope_dtype`` of the rotated key of latent attention. ``block_size``: tokens per page, of which
-    a sequence takes whole ones. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.
+    ``dtype``: format of the elements; ``rope_dtype``: of latent attention's rotated key. ``block_size``: tokens per page; a sequence
+    takes whole pages. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.
     """
 
     dtype: str = "fp16"
@@ -48,7 +48,7 @@ class CacheFormat:
 
 
 def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None) -> Number:
-    """Bytes of one vector of ``elements``, with its scales.
+    """Bytes of a vector of ``elements`` of ``bits`` each, with its scales.
 
     >>> vector_bytes(128, 16), vector_bytes(128, 4), vector_bytes(512, 8, scale_group=128)
     (256, 64, 528)
@@ -58,7 +58,7 @@ def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None)
 
 
 def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: CacheFormat) -> Number:
-    """Bytes that a layer keeps of one token."""
+    """Bytes that one layer keeps per token."""
     bits = BITS[form.dtype]
     if isinstance(attention, GroupedAttention):
         return 2 * attention.kv_heads * vector_bytes(attention.head_dim, bits, form.scale_group)
@@ -67,7 +67,7 @@ def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: Cache
 
 
 def stored_tokens(n: Number, window: Number | None, block_size: Number) -> Number:
-    """Tokens for which a layer holds memory in a sequence of ``n``: whole blocks, without those that left the window.
+    """Tokens for which a layer holds memory in a sequence of ``n`` tokens: whole blocks; blocks outside the window are freed.
 
     >>> stored_tokens(1000, None, 16), stored_tokens(8192, 4096, 16), stored_tokens(8200, 4096, 16)
     (1008, 4096, 4112)
@@ -77,7 +77,7 @@ def stored_tokens(n: Number, window: Number | None, block_size: Number) -> Numbe
 
 
 def most_stored_tokens(n: Number, window: Number | None, block_size: Number) -> Number:
-    """The most that ``stored_tokens`` reaches while a sequence grows to ``n``: a window may straddle one block more than it fills.
+    """Largest ``stored_tokens`` while a sequence grows to ``n`` tokens: a window can overlap one block more than it fills.
 
     >>> most_stored_tokens(1000, None, 16), most_stored_tokens(8192, 4096, 16), most_stored_tokens(8192, 4096, 1)
     (1008, 4112, 4096)
@@ -90,7 +90,7 @@ def most_stored_tokens(n: Number, window: Number | None, block_size: Number) -> 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """Equal layers, ``count`` of them: bytes of one token in one layer, and of a sequence in all of them."""
+    """``count`` equal layers. Per layer: elements and bytes of a token, ``tokens`` held. ``bytes``: a sequence in all ``count``."""
 
     attention: GroupedAttention | LatentAttention
     count: int
@@ -124,7 +124,7 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
 
 
 def kind_label(attention: GroupedAttention | LatentAttention) -> str:
-    """``GQA``, ``GQA window 4096``."""
+    """Name of an attention kind, such as ``GQA`` or ``GQA window 4096``."""
     return attention.kind + ("" if attention.window is None else f" window {plain(attention.window)}")
 
 
@@ -153,7 +153,7 @@ def weight_bytes(parameters: Number, dtype: str) -> Number:
 
 
 def largest_batch(room: Number, spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
-    """Sequences of ``n`` tokens whose cache fits ``room`` bytes; 0 if none does."""
+    """The most sequences of ``n`` tokens whose caches fit in ``room`` bytes; 0 if none does."""
     return maximum(room, 0) // sequence_bytes(spec, n, form)
 
 
@@ -171,7 +171,7 @@ def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -
 
 
 def equivalent_kv_heads(attention: LatentAttention) -> Number:
-    """KV heads with which grouped attention, at the width of the unrotated keys, keeps as many elements (DeepSeek-V2, Table 1).
+    """KV heads of a grouped attention that keeps as many elements, with heads as wide as the unrotated keys (DeepSeek-V2, Table 1).
 
     >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
     2.25

@@ -46,10 +46,10 @@ class Matrix:
 class Operation:
     """One operation of a layer or of an end of the model.
 
-    ``kind``: the method that handles it. ``name``: as autograd's tape has it; ``row``: as its kernel is called, where that differs.
-    ``reads``, ``writes``: tensors; ``features``: of what it writes, per token. ``matrices``: multiplied side by side. ``vectors``: learned
-    numbers besides: biases, weights of norms. ``heads``: vectors per token that a norm normalizes. ``own``: a sequence-parallel
-    GPU has the result of its own tokens only; ``gathers``: it puts the tokens of all together first, or their partial sums last.
+    ``kind``: the method that handles it. ``name``: on autograd's tape; ``row``: name of its kernel, if different. ``reads``, ``writes``:
+    tensors; ``features``: of the result, per token. ``matrices``: multiplied with the same input. ``vectors``: number of biases and norm
+    weights. ``heads``: vectors per token that a norm normalizes. ``own``: with sequence parallelism, a GPU has the result of its own
+    tokens only; ``gathers``: it gathers the tokens of all GPUs first, or scatters their partial sums last.
     """
 
     kind: str

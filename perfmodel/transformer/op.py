@@ -108,7 +108,7 @@ def stored_as(step: ModelPass, name: str) -> MatrixFormat:
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
-    """Of the formats of matrices that are multiplied together, the one with the most bits."""
+    """The format with the most bits among those of matrices that one kernel multiplies."""
     return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 
@@ -233,7 +233,7 @@ def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Numbe
 
 
 def activation_function(mlp: DenseMlp | MoeMlp, step: ModelPass, rows: Number, width: Number) -> Op:
-    """SiLU x gate, or the activation function alone, as a kernel of its own."""
+    """SiLU x gate, or the activation function alone, as a separate kernel."""
     name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
     kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")
     moved, like = ((2 if mlp.gated else 1) * rows * width, rows * width), ("scale", implementation, rows, width)

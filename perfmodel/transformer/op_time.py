@@ -101,10 +101,10 @@ PARAMETERS = (
 )
 
 LARGEST_SAVING = 0.5  # tuned
-"""Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
+"""Largest saving as a share of the kernel's time alone; a tiny kernel, mostly launch, still takes half."""
 
 MEASURED_SPLITS = (Split(), Split(tp=2))
-"""Those that steps were held against."""
+"""Tensor-parallel layouts for which steps were measured."""
 
 TIMED_IN_GRAPHS = ("experts", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
@@ -119,11 +119,11 @@ class LaunchCorrection:
     own: bool = False
 
     def saving_s(self, graph: bool) -> float:
-        """By which a kernel takes less than alone."""
+        """Seconds that a kernel in a step takes less than alone. ``graph``: in a CUDA graph."""
         return self.parameters["graph_saving_us" if graph else "stream_saving_us"] * 1e-6
 
     def seconds(self, alone_s: float, op: Op, device: Device, graph: bool, lower_s: float) -> float:
-        """Of one run in a step; never below ``lower_s``."""
+        """Seconds of a kernel run in a step; never below ``lower_s``."""
         if op.group == COLLECTIVE:  # those were timed one behind the other
             return max(alone_s, lower_s)
         p, found = self.parameters, alone_s

@@ -66,10 +66,10 @@ def merged(ops: Iterable[Op]) -> list[Op]:
 
 
 class Rows:
-    """Kernels of a forward pass: a method per kind of operation; kinds without one have no kernel of their own.
+    """Kernels of a forward pass: one method per kind of operation; a kind without a method has no separate kernel.
 
-    ``layer``: as one GPU sees it; None for an end of the model. ``tokens``: that pass through, by default all new ones of the GPU;
-    ``own``: those that pass through norms of the hidden state, if fewer do.
+    ``layer``: one GPU's part of it; None for embedding and head. ``tokens``: number processed, by default all new ones of the GPU;
+    ``own``: number in norms of the hidden state, if smaller.
     """
 
     def __init__(

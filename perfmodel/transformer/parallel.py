@@ -36,7 +36,7 @@ EVERY_EXPERT = 10**9
 
 
 def joined_gpus(device: Device) -> int:
-    """GPUs like ``device`` that the links of its own profile join; beyond them there is a network, of which it says nothing."""
+    """GPUs like ``device`` that the links of its profile connect; the profile does not describe the network beyond."""
     name = "" if device.interconnect is None else device.interconnect.name
     if BRIDGED in name:
         return BRIDGE
@@ -142,7 +142,7 @@ class Layout:
 
     @property
     def total(self) -> Number:
-        """All of it."""
+        """Sum of all parts."""
         return self.weights + self.kv_cache + self.activations + self.held_back
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.question import TrainingConfig
 
 MOST_GPUS = 10**6
-"""Of a search: more take long to be divided in every way, and no system has them."""
+"""Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
 TRAINING, RARER = "Training (--phase train)", "Rarer options"
 """Headings in ``--help``."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
@@ -248,6 +248,6 @@ class CacheQuestion(Question):
         from perfmodel.transformer.cache_plan import workload
         from perfmodel.transformer.kv_cache import CacheFormat
 
-        [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).needed("kv-cache llama-3-8b --n 8192", "n")
+        [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).require("kv-cache llama-3-8b --n 8192", "n")
         form = CacheFormat(self.dtype, self.rope_dtype, self.block_size, self.scale_group)
         return workload(model, n, self.batch, form, self.weights_dtype, _size_of("reserve", self.reserve), self.tp)

@@ -39,7 +39,7 @@ class Split:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return self.tp * self.ep * self.pp
 
     def check(self, model: ModelSpec) -> Split:
@@ -213,5 +213,5 @@ def stored_as_published(model: ModelSpec, given: str | None) -> bool:
 
 
 def native_dtype(model: ModelSpec) -> str:
-    """The format of weights that a quantized checkpoint leaves as they are."""
+    """The format of weights that a quantized checkpoint does not quantize."""
     return model.native_dtype or "bf16"

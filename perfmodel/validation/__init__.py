@@ -1,1 +1,1 @@
-"""Predictions held against machines: GPU kernels, runs, records and their comparison."""
+"""Predictions compared with measurements: GPU kernels, runs, records and their comparison."""

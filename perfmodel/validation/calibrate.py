@@ -130,13 +130,13 @@ def fitted(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] 
 
 
 def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
-    """What each of ``known`` is left out with: steps of one model, whatever their batch and length, if there are several; else by group."""
+    """Cross-validation key of each of ``known``: the model if there are steps of several models, else the record's group."""
     models = [str(point.record.shape.get("model", "")) for point in known]
     return models if len(set(models)) > 1 else [group_key(point.record) for point in known]
 
 
 def _errs_with(known: Sequence[FitPoint]) -> list[str]:
-    """What each of ``known`` errs with: as it is left out, but prefill and decode of a model apart."""
+    """For each of ``known``, a key of the points whose errors count as one group: as ``_left_out_with``, but by phase, too."""
     phases = [str(point.record.shape.get("phase", "")) for point in known]
     return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
 

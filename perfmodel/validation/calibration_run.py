@@ -48,12 +48,12 @@ class CalibrationOptions:
 
     @property
     def effort(self) -> Effort:
-        """Of the fits."""
+        """Effort of the fits."""
         return QUICK if self.quick else FULL
 
     @property
     def words(self) -> str:
-        """To say so in a profile."""
+        """Suffix for the text of a profile."""
         return ", quick" if self.quick else ""
 
 
@@ -250,7 +250,7 @@ def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
 
 
 def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Progress:
-    """``progress`` of ``total`` cases, of which each says one thing."""
+    """A progress function that numbers ``total`` cases, one message per case."""
     finished = iter(range(1, total + 1))
     done(0.0)
 

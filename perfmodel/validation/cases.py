@@ -1,4 +1,4 @@
-"""What is measured: one kernel on one shape, in the words of a measurement record."""
+"""One kernel on one shape to measure, with the field names of a measurement record."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SDPA_BACKENDS = {
 }
 """Implementations that PyTorch's scaled_dot_product_attention runs, and its names of them."""
 UNTIMED = Seconds(1.0)
-"""Of records whose time nobody asks for."""
+"""Placeholder time of records that serve without a measured one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
     """One kernel to run. ``workload``, ``shape``, ``dtype``, ``direction`` and ``launch`` are those of its record.
 
-    ``role``: the set it belongs to, FIT or HELD_OUT; empty if the record does not say. ``cold``: L2 is flushed before each run.
+    ``role``: FIT or HELD_OUT; empty if the record does not say. ``cold``: the L2 cache is flushed before each run.
     ``row_major``: a matmul's second operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
     ``launch``: the tile, ``br`` and ``bc``, where the kernel has one.
     """
@@ -42,7 +42,7 @@ class KernelCase:
 
     @property
     def label(self) -> str:
-        """In one line, for progress and messages."""
+        """One line for progress and messages."""
         sizes = " ".join(f"{key} {value}" for key, value in self.shape.items() if value is not False)
         tile = f" tile {self.launch['br']}x{self.launch['bc']}" if self.launch.get("br") else ""
         return f"{self.implementation} {self.dtype} {sizes}{tile}"
@@ -52,7 +52,7 @@ class KernelCase:
         return Attention(**self.shape, dv=self.shape["d"], dtype=dtype_named(self.dtype)).check()
 
     def record(self, hardware: str = "", time_s: Seconds = UNTIMED, source: str = "", **more: Any) -> Record:
-        """The measurement record of this case. ``source`` is followed by the operand's order and the role. ``more``: other fields."""
+        """The measurement record of this case. Memory order and role are appended to ``source``. ``more``: other fields."""
         return Record(
             self.workload,
             self.implementation,

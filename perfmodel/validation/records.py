@@ -87,7 +87,7 @@ class Record:
 
 
 def profiled(record: Record) -> bool:
-    """Whether ``record`` is one run under a profiler: its counters tell something, its time does not."""
+    """Whether ``record`` is a single run under a profiler: its counters are valid, its time is not."""
     return bool(record.counters) and record.environment.get("runs") == 1
 
 

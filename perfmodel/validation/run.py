@@ -1,7 +1,7 @@
-"""One validation: measure kernels here, or read records, and compare each with the model's prediction; the scoreboard of groups.
+"""Validation: measure kernels on this machine, or read records, and compare each time with its prediction; a scoreboard by group.
 
-The scoreboard says how well each group is predicted beside two plainer models, the roofline and three scalars fitted to it. Only
-records count that no fit saw; the three scalars are fitted to the same records as the calibrations.
+The scoreboard gives the error of the time model for each group, beside two simpler models: the roofline, and a model with three fitted
+scalars. Errors are those of held-out records. The three scalars are fitted to the same records as the calibrations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ValidationRun:
-    """Compared records and counters. ``backend``: empty for records from files; ``failures``: a message per case that failed."""
+    """Records and counters beside predictions. ``backend``: empty for records from files; ``failures``: a message per failed case."""
 
     backend: str = ""
     device: Device | None = None
@@ -37,7 +37,7 @@ class ValidationRun:
 
 
 def best_backend() -> str:
-    """``cuda`` where there is a GPU that numba drives, else ``cpu``."""
+    """``cuda`` if numba finds a GPU, else ``cpu``."""
     from perfmodel.validation.cuda.gpu import open_gpu
 
     try:
@@ -48,7 +48,7 @@ def best_backend() -> str:
 
 
 def run(backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    """Measure on ``backend``. UsageError for an unknown one, UnavailableError where it cannot run."""
+    """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here."""
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
     if counters and backend != "cuda":
@@ -92,7 +92,7 @@ def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[RecordRow]:
 
 
 def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, fallbacks: FallbackDevices) -> ValidationRun:
-    """Compare the records in ``paths``; with ``hardware`` (a device or a profile that replaces it), only those of that device."""
+    """Compare the records in ``paths``; with ``hardware`` (a device id or the path of a profile), only records of that device."""
     given = None if hardware is None else find_device(hardware)
 
     rows = compare_files(paths, find_device, fallbacks, given)
@@ -102,7 +102,7 @@ def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: 
 
 
 def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
-    """Hardware counters beside the model's counts. Skips records without counters and kernels that the model does not count."""
+    """Hardware counters beside the model's counts. Skips records without counters, and kernels without a count."""
     from perfmodel.validation.cuda.counters import compare_counters
 
     found: list[Count] = []
@@ -132,9 +132,9 @@ class Score:
 class GroupScore:
     """Accuracy on the held-out records of one group on one device.
 
-    ``points``: how many have a prediction; ``unpredicted``: how many have none, by reason. ``covered``: share of the points inside the
-    80 % interval; ``half_width``: median half width of that interval over the prediction. ``predicted``, ``roofline`` and ``scalars``:
-    errors of the time model, of the roof, and of three scalars fitted to the group, all on the same points.
+    ``points``: records with a prediction; ``unpredicted``: number without one, by reason. ``violations``: times below the lower bound.
+    ``covered``: share of the points inside the 80 % interval; ``half_width``: its median half width over the prediction. ``predicted``,
+    ``roofline`` and ``scalars``: errors of the time model, the roofline, and the model with three scalars, all on the same points.
     """
 
     hardware: str

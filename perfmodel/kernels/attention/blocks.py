@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from perfmodel.core.arith import ceil_div, clip, clipped_floor_sum
 
 Moments = Callable[[int], tuple[int, int, int]]
-"""Of a set of integers: how many of them, their sum and the sum of their squares, over 0 <= j < x."""
+"""x -> (count, sum, sum of squares) of the members j of a set of integers with 0 <= j < x."""
 
 
 def every(x: int) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ MEASURES: dict[str, Callable[[AttentionResult], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Borders within which ``algorithm`` beats standard attention by ``measure``, each with the other sizes held.
+    """Limits within which ``algorithm`` beats standard attention by ``measure``, each with the other sizes held.
 
     ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M; None where no
     border was found (``wins_here`` then tells on which side everything lies). ``law``: what the leading terms alone say of d.

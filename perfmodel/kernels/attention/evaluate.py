@@ -183,7 +183,7 @@ MEMORY_SOURCE = "every tensor of the pass allocated at once"
 
 
 def explain(result: AttentionResult, w: Attention, device: Device, sram_bytes: int | None = None) -> list[FormulaStep]:
-    """How every number of ``result`` (one pass) comes about; each step rests on earlier ones."""
+    """The formula of every number of ``result`` (one pass), as steps; a step uses the results of earlier ones."""
     trace = Trace()
     traced = with_symbols(trace, w, _SYMBOLS)
     algorithm = result.algorithm

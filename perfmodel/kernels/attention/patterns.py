@@ -155,7 +155,7 @@ def butterfly(grid: BlockGrid) -> BlockCounts:
 
 
 def _counts(total: Tally, leftmost: Tally) -> BlockCounts:
-    """``leftmost``: the first block of every row of blocks; what a row sees at all it sees there or right of it."""
+    """``leftmost``: first computed block of each row of blocks; a row sees keys only from there on."""
     return BlockCounts(total.rows, leftmost.rows, leftmost.seeing, total.scores, total.visible)
 
 

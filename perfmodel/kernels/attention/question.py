@@ -1,4 +1,4 @@
-"""A question about attention as a user puts it, every field optional, and its way to an answer."""
+"""The options of a question about attention, all optional, and how they become a workload and an answer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AttentionQuestion(Question):
         from perfmodel.core.workload import Attention
         from perfmodel.kernels.attention.patterns import block_pattern
 
-        n, d = self.needed("attention --n 4096 --d 64", "n", "d")
+        n, d = self.require("attention --n 4096 --d 64", "n", "d")
         if self.window is not None and self.causal is False:
             raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
         heads = 1 if self.heads is None else self.heads

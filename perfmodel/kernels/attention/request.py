@@ -1,4 +1,4 @@
-"""What was asked of attention, resolved, and its results: an answer to ``question.py``."""
+"""A resolved question about attention (see ``question.py``) and its results."""
 
 from __future__ import annotations
 

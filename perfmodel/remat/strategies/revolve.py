@@ -17,13 +17,13 @@ from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
 
 PAPER = "Griewank & Walther 2000, Algorithm 799: revolve, ACM TOMS 26(1)"
 ONE_MORE_PASS = 2
-"""Runs of a layer for which slots are given where nobody says how many: at most one more than there have to be."""
+"""Most runs of a layer for the default number of slots: one more than without recomputation."""
 LARGEST_PROGRAM = 1_500_000
 """Splits that the dynamic program may weigh."""
 
 
 def slots_of(length: int, plan: Plan) -> int:
-    """As given, else as many as the checkpoints and x_0, else the fewest with which no layer runs more than twice."""
+    """Slots: as given; else one per checkpoint and one for x_0; else the fewest with which no layer runs more than twice."""
     if plan.slots is not None:
         return int(min(plan.slots, length))
     if plan.checkpoints:

@@ -51,7 +51,7 @@ def interior_steps(ends: list[Number]) -> Number:
 
 
 def given_length(plan: Plan) -> Number:
-    """Layers per segment as given; one where nobody says."""
+    """Layers per segment, by default one."""
     return plan.every if plan.every is not None else 1
 
 

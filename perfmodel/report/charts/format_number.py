@@ -49,7 +49,7 @@ UNITS: dict[str, Callable[[float], str]] = {
 
 
 def text(value: Value, unit: str) -> str:
-    """``value`` with its unit; words stay as they are.
+    """``value`` with its unit; words are returned unchanged.
 
     >>> text(0.0017620060, "s"), text(None, "s"), text(0.5, "share")
     ('1.762 ms', '-', '50.0%')

@@ -128,7 +128,7 @@ class Size:
 
 
 PICTURE = Size(540, 460)
-"""Of a page, where it is scaled: letters are large enough for the column of a phone, of 368 pixels."""
+"""Size on a page, which scales it; letters stay readable in the 368 pixel wide column of a phone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Plot:
         return self.x.at(self.x.clamped(x)), self.y.at(self.y.clamped(y))
 
     def placer(self, inset: float = 2) -> Placer:
-        """For labels inside the plot."""
+        """A placer of labels inside the plot; ``inset``: margin in pixels."""
         return Placer((self.left + inset, self.top + inset), (self.right - inset, self.bottom - inset), self.size.font)
 
 

@@ -1,4 +1,4 @@
-"""Labels that keep off each other: how wide a text is, the boxes it takes, and the first free place among candidates."""
+"""Placing labels so that they do not overlap: widths of text, bounding boxes, and the first free one of candidate positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfmodel.report.charts.scene import XY, Path, Text
 ASCENT, AIR = 0.8, 1.5
 """Share of a line's height above the baseline; pixels that stay free around a label."""
 TURNS = 16
-"""Places tried on each ring around a mark."""
+"""Positions tried on each ring around a mark."""
 
 _WIDTHS = {
     280: "\"'ijl",
@@ -46,15 +46,15 @@ _WIDTHS = {
     1000: "W—…→",
     1020: "@▲▼",
 }
-"""Thousandths of the font size, rounded up to 20: the largest advance among Inter, DejaVu Sans and Liberation Sans (whose widths are
-Arial's and Helvetica's), so that a label that was placed in its box stays in it whichever of them draws it.
+"""Advance width of characters in thousandths of the font size, rounded up to a multiple of 20. Each is the largest among Inter, DejaVu
+Sans and Liberation Sans (as wide as Arial and Helvetica), so that a label stays in its box whichever font draws it.
 """
 _BY_CHARACTER = {character: width for width, characters in _WIDTHS.items() for character in characters}
 _OTHER, _WIDE, _FIRST_WIDE = 760, 1040, 0x1100
 _BOLD = 1.12
-"""Semibold Inter and bold DejaVu Sans over the regular widths, for words."""
+"""Width of words in bold over regular: semibold Inter, bold DejaVu Sans."""
 HEIGHT = 1.18
-"""Of a line of capitals, digits and descenders, in font sizes."""
+"""Height of a line, capitals to descenders, in font sizes."""
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
@@ -68,7 +68,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 
 def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
-    """``text``, or as much of it as fits in ``width`` with an ellipsis."""
+    """``text``, cut with an ellipsis if it is wider than ``width`` pixels."""
     if text_width(text, size, bold) <= width:
         return text
     while text and text_width(text + "…", size, bold) > width:
@@ -78,7 +78,7 @@ def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An upright rectangle, in pixels."""
+    """A rectangle with sides along the axes, in pixels."""
 
     left: float
     top: float
@@ -86,15 +86,15 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two overlap."""
+        """Whether the boxes overlap."""
         return self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
 
     def inside(self, low: XY, high: XY) -> bool:
-        """Whether it lies in the rectangle from ``low`` to ``high``."""
+        """Whether the box lies within the rectangle from ``low`` to ``high``."""
         return low[0] <= self.left and self.right <= high[0] and low[1] <= self.top and self.bottom <= high[1]
 
     def nearest(self, at: XY) -> XY:
-        """The place in it that is nearest to ``at``."""
+        """The point of the box that is nearest to ``at``."""
         return min(max(at[0], self.left), self.right), min(max(at[1], self.top), self.bottom)
 
 
@@ -106,7 +106,7 @@ class Segment:
     end: XY
 
     def meets(self, box: Box) -> bool:
-        """Whether a part of it lies in ``box``: it is clipped by one pair of sides after the other."""
+        """Whether a part of the segment lies in ``box``, by clipping it to x, then to y."""
         first, last = 0.0, 1.0
         for at, end, low, high in zip(self.start, self.end, (box.left, box.top), (box.right, box.bottom), strict=True):
             if at == end:
@@ -119,12 +119,12 @@ class Segment:
 
 
 def square(at: XY, half: float) -> Box:
-    """A box around ``at``."""
+    """The square with centre ``at`` and side 2 ``half``."""
     return Box(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
 
 
 def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> Box:
-    """The box that ``text`` takes, with ``air`` pixels around it."""
+    """The bounding box of ``text``, with a margin of ``air`` pixels."""
     width, height = text_width(text.text, size, bold), size * HEIGHT
     left = text.x - {"start": 0.0, "middle": width / 2, "end": width}[text.anchor]
     top = text.y - height * ASCENT
@@ -132,7 +132,7 @@ def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> B
 
 
 def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
-    """Places around ``at`` on ever wider ellipses, ``away`` pixels beyond ``wide`` and ``high``; on each, from the angle ``start`` on."""
+    """Points on ellipses around ``at``, from angle ``start`` on; half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
     for more in away:
         for turn in range(TURNS):
             angle = start + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
@@ -147,7 +147,7 @@ def leader(at: XY, edge: XY, gap: float) -> Path:
 
 @dataclass(slots=True)
 class Placer:
-    """Places labels of one font in a frame. ``taken``: labels, never to be met; ``avoided``: shapes that a label should not hide."""
+    """Places labels of one font in a frame. ``taken``: placed labels, never overlapped; ``avoided``: shapes to keep visible."""
 
     low: XY
     high: XY
@@ -156,13 +156,13 @@ class Placer:
     avoided: list[Box | Segment] = field(default_factory=list)
 
     def avoid(self, line: Path, times: int = 1) -> None:
-        """Keep labels off the straight ``line``, as if there were ``times`` of it."""
+        """Keep labels off the straight ``line``; a label that covers it counts ``times`` shapes."""
         self.avoided += [Segment(line.points[0], line.points[-1])] * times
 
     def place(self, candidates: Iterable[Text], bold: bool = False, cost: Callable[[Text], int] = lambda text: 0) -> list[Text]:
-        """The first candidate in the frame that meets nothing; else the one that hides least; none if each meets a label.
+        """The first candidate in the frame that covers nothing, else the one that covers least; empty if all overlap a label.
 
-        ``cost``: what else speaks against a candidate, in shapes that it would hide.
+        ``cost``: a penalty for a candidate, in covered shapes.
         """
         best: tuple[int, Text, Box] | None = None
         for text in candidates:

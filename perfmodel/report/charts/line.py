@@ -18,7 +18,7 @@ MOST_TICKS = 14
 CROSSED = 6
 """A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
-"""Of the picture's width: longer names go to a legend."""
+"""Share of the picture's width; longer names go to a legend."""
 MOST_DOTS = 48
 """Points of a line that have dots; those of more would touch."""
 STRUCK = 3

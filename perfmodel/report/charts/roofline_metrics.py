@@ -1,4 +1,4 @@
-"""What a point of a roofline says: its rates, its limiting roof, how far it is from it, in numbers and in sentences.
+"""A point of a roofline in numbers and sentences: its rates, its limiting roof, its distance from that.
 
 A soft roof is one that kernels pass, since it counts loads that one transfer may serve.
 """
@@ -26,7 +26,7 @@ CLOCK = "the clock ran above the datasheet's"
 CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
 """Why a kernel may be above its roof, by what that roof is of."""
 WHY = "it counts every tile's load, while clusters multicast one load to several SMs"
-"""Of the L2 roof of a tiled product. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 products measured above it."""
+"""Why the L2 roof of a tiled matmul is soft. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 matmuls above it."""
 
 
 def time_s(point: RooflinePoint) -> float | None:
@@ -95,7 +95,7 @@ def soft_bound(point: RooflinePoint) -> bool:
 
 
 def overcounted(point: RooflinePoint, level: str) -> bool:
-    """Whether its prediction is faster than its bytes at ``level`` could pass: fewer do, so that its place there is not known."""
+    """Whether the prediction is shorter than the transfer of the bytes at ``level``: fewer pass, so its intensity there is unknown."""
     known = point.predicted if point.measured is None and point.soft == level else None
     return known is not None and known.value < point.terms.get(level, 0.0)
 
@@ -158,7 +158,7 @@ def _gain(share: float, roof: str) -> str:
 
 
 def _aim(point: RooflinePoint, spent: float, ceilings: Iterable[Ceiling]) -> str:
-    """Of a kernel at its soft roof or above: share of the next hard roof, and what reaching that would give."""
+    """Sentence for a kernel at or above its soft roof: its share of the next hard roof, and the gain from reaching that."""
     found = {name: seconds for name, seconds in point.terms.items() if name != point.soft and seconds > 0}
     if not found:
         return f"that roof is soft ({WHY}) and no other is known"

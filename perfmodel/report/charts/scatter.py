@@ -8,7 +8,7 @@ from perfmodel.report.charts.schema import Pair, ScatterChart
 
 SIZE = Size(540, 500)
 STRIP = 0.26
-"""Of the height: the errors, on an axis of their own."""
+"""Share of the height for the strip of errors, which has a separate axis."""
 LEAST_ERROR, MOST_ERROR = 0.1, 1.0
 """Ends of that axis: at least a tenth, at most a factor of two; what lies beyond stands at the edge."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 XY = tuple[float, float]
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Of markers; each group of points or series has one."""
+"""Shapes of markers, one for each group of points or series."""
 
 
 @dataclass(frozen=True, slots=True)

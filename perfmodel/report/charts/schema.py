@@ -38,7 +38,7 @@ class Interval(SavedPart):
 class Ceiling(SavedPart):
     """A roof of a device: ``value`` in FLOP/s of a compute unit and dtype, or in B/s of a memory level.
 
-    ``name`` stands on the line. ``evidence`` tells the datasheet's word from what was measured. ``source``: whose number it is.
+    ``name`` stands on the line. ``evidence``: datasheet or measured. ``source``: whose number it is.
     """
 
     kind: Literal["compute", "memory"]
@@ -185,13 +185,13 @@ class Mark(SavedPart):
 
     @property
     def words(self) -> str:
-        """The label where no colour tells whose mark it is."""
+        """The label of a mark whose colour does not identify it."""
         return f"{self.label} ({self.group})" if self.group else self.label
 
 
 @dataclass(frozen=True, slots=True)
 class Limit(SavedPart):
-    """A capacity that a sweep or bars are held against."""
+    """A capacity or reference value, drawn as a line across a sweep or bars."""
 
     label: str
     value: Number

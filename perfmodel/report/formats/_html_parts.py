@@ -170,7 +170,7 @@ def _cell(column: Column, below: Column | None, record: dict[str, Value], mark: 
 
 
 def _tools(title: str, columns: Sequence[Column], name: str) -> str:
-    """To sort a table, to save it, and to show the columns that a narrow page leaves out."""
+    """Controls to sort a table, to save it, and to show the columns that a narrow page hides."""
     options = "".join(f'<option value="{clean(column.key)}">{clean(column.title or "name")}</option>' for column in columns)
     sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
     what = f'data-of="{name}" data-name="{file_name(title)}"'

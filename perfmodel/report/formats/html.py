@@ -53,7 +53,7 @@ def render(report: Report) -> str:
 
 
 def _hash(source: str) -> str:
-    """By which a browser knows a script or style of the page from one that came in with a name."""
+    """Content-Security-Policy hash of a script or style, so that a browser runs no injected one."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 

@@ -1,4 +1,4 @@
-"""A tiled attention over the size of its blocks: what it moves and how long that takes, as FlashAttention's Figure 2 shows it."""
+"""HBM accesses and time of a tiled attention algorithm against its block size, like Figure 2 of FlashAttention (Dao et al. 2022)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X_LABEL = "block size B_c"
 
 @dataclass(frozen=True, slots=True)
 class BlockSizeSection(Options):
-    """``block_kv``: columns B_c of a tile, one evaluation each. ``rows``: B_r, by default min(B_c, d) as in the paper's algorithm."""
+    """``block_kv``: values of B_c (keys per tile), one evaluation each. ``rows``: B_r; min(B_c, d) by default, as in the paper."""
 
     devices: list[str]
     attention: AttentionOptions
@@ -35,13 +35,13 @@ class BlockSizeSection(Options):
     caption: str = ""
 
     def build(self, scope: Scope) -> SectionResult:
-        """Accesses and times over the block size, beside standard attention."""
+        """HBM accesses (B) and roofline times (s) for each block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
         devices = scope.devices(self.devices)
-        return together([self._of(device, scope, len(devices) > 1) for device in devices])
+        return together([self._section(device, scope, len(devices) > 1) for device in devices])
 
-    def _of(self, device: Device, scope: Scope, several: bool) -> SectionResult:
+    def _section(self, device: Device, scope: Scope, several: bool) -> SectionResult:
         standard = self._result(device, "standard", None)
         found, notes = dict[int, AttentionResult](), []
         for columns in sorted(set(self.block_kv)):

@@ -14,7 +14,7 @@ from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_point, summary, tables
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
-from perfmodel.study.points import asked, too_large
+from perfmodel.study.points import answers_to, too_large
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
@@ -74,7 +74,7 @@ class _Points:
         made = cls()
         for w in workloads:
             try:
-                found = asked(w, device, scope)
+                found = answers_to(w, device, scope)
             except UnavailableError as error:
                 made.missing.append(f"{error.message}.")
                 continue
@@ -144,7 +144,7 @@ def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
 
 
 def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
-    """Of what different kernels are predicted on two devices, in words: part of the difference is theirs."""
+    """Sentences on workloads predicted for different kernels on two devices: part of the difference is the kernels'."""
     found = []
     for what in dict.fromkeys(what for kernels in by_device.values() for what in kernels):
         kernels = {device: kernels.get(what, "") for device, kernels in by_device.items()}

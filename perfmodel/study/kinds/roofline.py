@@ -16,7 +16,7 @@ from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, multicasts, point_of_row, roofline, verdict_on, with_shares
-from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, asked, too_large
+from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, too_large
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
@@ -29,7 +29,7 @@ SHOWN = 0.0005
 MANY = 6
 """From this many measured points on, a sentence sums them up."""
 UNKNOWN = "", ""
-"""Unit and format of a kernel whose FLOP nothing tells."""
+"""Unit and format of a kernel with unknown FLOP."""
 GROUP = "Nsight Compute"
 UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
 """A line under the picture: where those kernels are. The notes have the whole command."""
@@ -76,7 +76,7 @@ class RooflineSection(Options):
         return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes])
 
     def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
-        found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
+        found = [(w, answer) for w in self.workloads for answer in answers_to(w, device, scope)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)

@@ -35,7 +35,7 @@ class Writer(ABC):
 
     @classmethod
     def join(cls, paths: Sequence[Path], stream: BinaryIO) -> None:
-        """Write the rows of several files, in their order: here, as they are."""
+        """Writes the rows of several files in order; by default it concatenates them."""
         for path in paths:
             with path.open("rb") as part:
                 shutil.copyfileobj(part, stream)

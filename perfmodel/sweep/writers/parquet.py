@@ -122,7 +122,7 @@ class _Counted(io.RawIOBase):
         return len(data)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Bytes written so far."""
         return self.position
 
     def writable(self) -> bool:

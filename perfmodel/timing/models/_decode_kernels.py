@@ -93,7 +93,7 @@ def fa2(w: Attention, device: Device, multiprocessors: int) -> Decode:
 
 
 def resident(sram_bytes: int, device: Device, most: int = BLOCKS_PER_MULTIPROCESSOR) -> int:
-    """Blocks of ``sram_bytes`` per multiprocessor; registers allow ``most``, two of 128 threads unless told otherwise."""
+    """Resident blocks per multiprocessor, each with ``sram_bytes``; registers allow ``most``, by default two of 128 threads."""
     sram = device.level("sram")
     if sram is None or sram.capacity is None:
         raise UnavailableError(f"{device.id} has no SRAM capacity in its profile", "the model needs it for the blocks that run at once")
@@ -128,7 +128,7 @@ def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
 
 
 REGISTERS, REGISTERS_PER_THREAD = 65536, 256  # known
-"""Of a multiprocessor; of FlashAttention-2's kernels, which use 255."""
+"""Registers of a multiprocessor; registers per thread of FlashAttention-2's kernels (255, rounded up to 256)."""
 FLASH_PARTIAL_CYCLES = 350  # tuned
 """Clocks per split in FlashAttention-2's combine kernel: one L2 access after the other. From its durations at 8 to 64 splits."""
 

@@ -14,7 +14,7 @@ from math import sqrt
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.schedule import ByRatio, Sum, last_place
+from perfmodel.timing.schedule import ByRatio, SlotWork, last_slot
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
 WGMMA, TCGEN05 = 64, 128  # known
@@ -24,9 +24,9 @@ MMA_SYNC_FLOP = 0.629 * 4096  # known
 
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
 OVERLAP = 3.0  # tuned
-"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
+"""Exponent of the norm that adds a tile's matmuls and exponentials, for implementations without a fitted one."""
 ROUNDS = 3  # known
-"""The last so many rounds over all slots are followed block by block."""
+"""Last rounds over all slots that are simulated block by block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class TileBlocks:
         return max(self.last)
 
     @cached_property
-    def last_place(self) -> ByRatio[Sum]:
+    def last_slot(self) -> ByRatio[SlotWork]:
         """Blocks and tiles of the slot that ends last, as a function of block latency over tile time; only last blocks."""
-        return last_place(self.last, self.slots)
+        return last_slot(self.last, self.slots)
 
     @cached_property
     def together(self) -> set[tuple[int, ...]]:
@@ -217,7 +217,7 @@ def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -
 def _ends(blocks: TileBlocks, tile: float, block: float) -> tuple[float, float]:
     """Cycles until the last slot ends, and until all end if perfectly balanced. The early blocks are spread evenly."""
     early, slots = blocks.early * block + blocks.early_tiles * tile, blocks.slots
-    count, tiles = blocks.last_place.at(block / tile)
+    count, tiles = blocks.last_slot.at(block / tile)
     balanced = (early + len(blocks.last) * block + blocks.last_tiles * tile) / slots
     return early / slots + (count * block + tiles * tile), balanced
 

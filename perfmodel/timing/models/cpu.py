@@ -32,14 +32,14 @@ FITTED = {
 TILE_ROWS, TILE_KEYS = 128, 64  # known
 MATMUL_ROWS, MATMUL_COLUMNS = 64, 128  # known
 CACHED, STREAMED = 0.75, 1.5  # tuned
-"""Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
+"""Working set / last-level cache up to which scans stay in the cache, and from which they find nothing there."""
 MOVED_PER_COUNTED = 1.5  # known
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuRates:
-    """Of one thread: FMA FLOP/s and exponentials/s. Of the device: copied B/s (read + written) by level."""
+    """``fma`` (FLOP/s) and ``exp`` (1/s) of one thread; of the device, B/s of copies (read + written) by memory level."""
 
     threads: int
     fma: float

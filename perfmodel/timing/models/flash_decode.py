@@ -40,7 +40,7 @@ MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
 OVERLAP = 6.0  # tuned
-"""How streaming and work of pipelined tiles add up: 1 would be one after the other, infinity the longer of the two. Cross-validated."""
+"""Exponent of the norm that adds streaming and work of pipelined tiles: 1 is their sum, infinity the longer of the two. Cross-validated."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 

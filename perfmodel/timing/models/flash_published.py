@@ -23,7 +23,7 @@ from perfmodel.timing.models._flash_plans import PUBLISHED
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}  # tuned
-"""What those shapes do not tell stays where the fits of ``flash_prefill`` start."""
+"""Parameters that the published shapes do not determine: start values of the fits of ``flash_prefill``."""
 WIDEST = 256  # known
 """Largest head dim that any of the kernels has."""
 

@@ -48,7 +48,7 @@ WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
 WARP_THREADS = 32  # known
 LARGEST = 1e9  # known
-"""Of any parameter: keeps one that a fit has driven out of sight finite."""
+"""Upper limit of every parameter, so that a fit that diverges stays finite."""
 EVEN_PARTS = (1, 2, 3, 4)  # tuned
 """A free side may also cut a short length into this many even parts."""
 LARGEST_SPLIT = 16  # tuned
@@ -138,7 +138,7 @@ def plans(
 
 
 def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
-    """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
+    """Plans of ``listed`` that can be fastest: no earlier plan is as good or better in every quantity that the time grows with."""
     kept: list[TilePlan] = []
     for plan in listed:
         as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)
@@ -235,7 +235,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, TilePlan]:
-    """Seconds of the fastest candidate, and what it is."""
+    """Seconds of the fastest candidate, and its plan."""
     work = _work(case, device)
     time = plan_seconds(work, {name: min(value, LARGEST) for name, value in parameters.items()})
     return min(((time(plan), plan) for plan in work.plans), key=lambda found: found[0])

@@ -40,7 +40,7 @@ OVERLAP = 4.0  # tuned
 SPLITS_FROM = 9.0  # known
 """Compute capability from which the keys of a sequence are split among blocks."""
 SURVIVES, IS_LOST = 2 / 3, 1.0  # tuned
-"""Cache over L2 up to which a warm run finds all of it, and from which nothing: as in ``flash_decode``."""
+"""KV cache / L2 size up to which a warm run finds all of it in L2, and from which nothing, as in ``flash_decode``."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -26,11 +26,11 @@ from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
 
 DEFAULT_TILE = (128, 64)  # known
 REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
-"""Per thread of the kernels of S and of O, by head dim: what numba 0.68 compiles to for compute capability 9.0.
+"""Registers per thread of the kernels of S and of O, by head dim, as numba 0.68 compiles them for compute capability 9.0.
 
-A launch tells one of them, and not which."""
+A launch record has one of the two numbers, and does not say which."""
 SOFTMAX_REGISTERS = 32  # known
-"""Few enough for as many warps as a multiprocessor holds."""
+"""Registers per thread of the softmax kernel: few enough for a multiprocessor full of warps."""
 SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 """Most rows of a block, and shared memory that they share."""
 
@@ -93,7 +93,7 @@ def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> floa
 
 
 def covers_standard(case: Case) -> bool:
-    """What numba-flash covers, in the head dims that the kernels are built for."""
+    """Forward attention with d = d_v of 64 or 128, causal or not; no window, blocks, additive mask or dropout."""
     return tiles.covers(case) and case.workload.d in REGISTERS
 
 

@@ -22,7 +22,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.schedule import ByRatio, Lanes, SharedPlaces, drained, lanes, shared_makespan, spread_evenly
+from perfmodel.timing.schedule import ByRatio, LaneEnds, SharedSlots, drain_time, lane_ends, shared_makespan, spread_evenly
 
 WARP = 32  # known
 BANK_GROUPS = 8  # known: 16-byte columns of shared memory
@@ -202,7 +202,7 @@ def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Thre
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
     times = [cycles(number, max(1.0, number * warps / SCHEDULERS)) for number in range(1, held + 1)]
-    shares = SharedPlaces(int(sms), held, 1, tuple(times[0] / time for time in times))
+    shares = SharedSlots(int(sms), held, 1, tuple(times[0] / time for time in times))
     return shared_makespan([times[0]], blocks, shares) / clock
 
 
@@ -233,12 +233,12 @@ class _Grid:
     """
 
     clock_hz: float
-    places: SharedPlaces
+    places: SharedSlots
     warps: int
     tile: Instructions
     tiles: list[int]
     early: int
-    last: ByRatio[Lanes] | None
+    last: ByRatio[LaneEnds] | None
 
 
 @once_per_case
@@ -248,10 +248,10 @@ def _grid(case: Case, device: Device) -> _Grid:
     shape = launched_shape(case)
     held = held_blocks(ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
     warps, tiles = shape.threads // WARP, tiles_by_block(w, shape.br, shape.bc)
-    places, blocks = SharedPlaces(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
+    places, blocks = SharedSlots(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
     early = spread_evenly(blocks, len(tiles), places)
     even = held < places.lanes or held % places.lanes == 0
-    last = lanes(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None
+    last = lane_ends(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None
     return _Grid(clock, places, warps, instructions(shape), tiles, early, last)
 
 
@@ -266,7 +266,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         cycles = shared_makespan([tiles * tile + block for tiles in grid.tiles], int(case.workload.query_heads), shares)
     else:
         early = (sum(grid.tiles) * tile + len(grid.tiles) * block) * grid.early / len(grid.tiles) / shares.rate
-        cycles = early + tile * drained(grid.last.at(block / tile), block / tile, shares.speeds)
+        cycles = early + tile * drain_time(grid.last.at(block / tile), block / tile, shares.speeds)
     return p["launch_us"] * 1e-6 + cycles / grid.clock_hz
 
 

@@ -22,13 +22,13 @@ PARAMETERS = (
 )
 
 STREAM_SHARE = 0.92  # tuned
-"""Of the DRAM bandwidth, what element-wise kernels reach on an H200: bound of kernels that are timed in cycles."""
+"""Share of DRAM bandwidth that element-wise kernels reach on an H200: upper limit for kernels timed in cycles."""
 BLOCK_THREADS = 1024  # known
 WARP_COLUMNS, ROOMY_COLUMNS, REGISTER_COLUMNS = 2048, 4096, 8192  # known
 
 
 def cycles_per_second(device: Device) -> float:
-    """Of all multiprocessors together, at the highest clock; UnavailableError without one in the profile."""
+    """Sum of the clock cycles per second of all multiprocessors, at the highest clock; UnavailableError if the profile has none."""
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     return sms * clock
 

@@ -1,6 +1,6 @@
 """A prefill or decode step of a Llama-style model in plain PyTorch: the sum of its kernels, each as it runs inside a step.
 
-Kernels are predicted by the calibrations of their own implementations; the parameters say in what a step differs from them.
+Each kernel takes the time that its calibration predicts; the parameters correct these times for kernels inside a step.
 Source: the sequence of kernels that the profiler shows.
 """
 
@@ -37,7 +37,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Steps whose element-wise operations are kernels of their own."""
+    """Prefill and decode steps in which each element-wise operation is a separate kernel."""
     return isinstance(case.workload, ModelStep) and not case.workload.step.fused and case.direction == FORWARD
 
 

@@ -1,8 +1,8 @@
-"""A training step as the modules of huggingface/transformers run it in PyTorch: its kernels, one after the other, and its host.
+"""A training step of huggingface/transformers in PyTorch: GPU kernels that run one after the other, and the host that enqueues them.
 
-Kernels are predicted by the calibrations of their own implementations or by their bytes; the parameters say in what a step differs
-from them, and how long the host takes to enqueue a layer's kernels from Python. The step is the longest way through both.
-Source: the sequence of kernels that the profiler shows, and the events of measured steps.
+Each kernel takes the time that its calibration predicts, or its bytes over the DRAM bandwidth. The parameters correct these times for
+kernels inside a step, and give the host's time to enqueue the kernels of a layer from Python. The step takes the critical path through
+host and GPU. Source: the sequence of kernels that the profiler shows, and the events of measured steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, host_phases, waiting
+from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, exposed_host_s, host_phases
 from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 
@@ -30,7 +30,7 @@ def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -
 
 @lru_cache(maxsize=1024)
 def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> tuple[tuple[float, float, float], int, int]:
-    """Seconds of a micro-batch before its head and after, and of the optimizer; layers and parameter tensors."""
+    """((seconds up to the head, seconds from the head on, optimizer seconds), layers, parameter tensors) of one micro-batch."""
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
@@ -39,7 +39,7 @@ def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> tupl
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
+    """Predicted seconds of a step; UnavailableError names a kernel without a calibration."""
     w: TrainingStep = case.workload
     assert w.training is not None
     (plain, layers, learned), (twice, _, _) = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
@@ -47,11 +47,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     before, after, update = (one + more * (other - one) for one, other in zip(plain, twice, strict=True))
     often = int(w.training.micro_batches)
     host = host_phases(p, layers, learned, again=w.training.recompute.of_layers)
-    return float(often * (before + after) + update + waiting(host, before, after, often, update))
+    return float(often * (before + after) + update + exposed_host_s(host, before, after, often, update))
 
 
 def covers(case: Case) -> bool:
-    """Steps on one GPU, their kernels launched one by one."""
+    """Training steps on one GPU whose kernels Python launches one by one."""
     w = case.workload
     alone = isinstance(w, TrainingStep) and w.training is not None and w.training.parallel.gpus == 1
     return alone and w.implementation == HUGGINGFACE and case.direction == FORWARD

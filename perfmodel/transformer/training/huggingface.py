@@ -1,7 +1,7 @@
-"""What the modules of huggingface/transformers record in PyTorch, one kernel per written operation.
+"""What PyTorch's autograd saves for the modules of huggingface/transformers: one kernel per operation in their Python code.
 
-Found with hooks on saved tensors and by following every storage over a step of transformers 5.17 in PyTorch 2.13: GPT-2, Llama and
-Qwen3, their attention eager and through scaled_dot_product_attention, no cache, the logits dropped with the model's output.
+Source: hooks on saved tensors and every storage traced over a step, transformers 5.17 in PyTorch 2.13; GPT-2, Llama and Qwen3; attention
+eager and by scaled_dot_product_attention; no KV cache; the step drops the logits together with the model's output.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
 
 WORKSPACES = 2 * (32 + 1) * 2**20
-"""On Hopper each of the two threads that multiply matrices, forward and backward, has 32 MiB of cuBLAS and 1 MiB of cuBLASLt.
+"""Bytes. On Hopper, the forward and the backward thread each hold a workspace of 32 MiB for cuBLAS and 1 MiB for cuBLASLt.
 
-Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; what is allocated beside weights and state in the steps measured on an H200.
+Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; memory allocated beside weights and state in steps on an H200.
 """
 
 
 def check(layer: Layer, shape: Shape) -> None:
-    """UnavailableError for layers whose modules were not looked at, and for layouts."""
+    """UnavailableError for layers that were not examined, and for parallel layouts and adapters."""
     a, p = layer.attention, shape.parallel
     if not isinstance(layer.mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
         raise UnavailableError(
@@ -37,7 +37,7 @@ def check(layer: Layer, shape: Shape) -> None:
 
 
 class HuggingFace(Recorder):
-    """GPT-2: one matrix makes Q, K and V, and the activation function is written out. Llama and its kin: one matmul per matrix, RoPE."""
+    """GPT-2: one joint matrix for Q, K and V, GELU as separate operations. Llama, Qwen3: one matmul per matrix, RoPE."""
 
     name = "huggingface"
     title = "the modules of huggingface/transformers in PyTorch, one kernel per written operation"
@@ -51,26 +51,26 @@ class HuggingFace(Recorder):
             check(layer, shape)
 
     @staticmethod
-    def constant() -> Number:
-        """Workspaces of the library that multiplies matrices."""
+    def constant_bytes() -> Number:
+        """cuBLAS workspaces."""
         return WORKSPACES
 
     @staticmethod
-    def waiting(shape: Shape, recompute: Recomputation) -> Number:
-        """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
-        waits = not shape.flash and recompute.of_layers
-        return shape.sequences * shape.length * shape.length * shape.size if waits else 0
+    def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:
+        """The attention mask: recomputed layers keep it as an argument. Otherwise it is freed before the head runs."""
+        kept = not shape.flash and recompute.of_layers
+        return shape.sequences * shape.length * shape.length * shape.size if kept else 0
 
     def linear(self, op: Operation) -> None:
-        """One matmul per matrix, but for the joint one of Q, K and V; those of several are recorded with what comes next."""
+        """A matmul. Separate matrices that the model lists together are recorded later, each beside the operation that reads its result."""
         self.together = op
         if len(op.matrices) == 1:
             super().linear(op)
         elif self.joint:
             super().linear(replace(op, writes="Q, K, V"))
 
-    def _apart(self, name: str, writes: str) -> str:
-        """One of the matrices that the last operation multiplies together."""
+    def _projection(self, name: str, writes: str) -> str:
+        """The matmul of one matrix among those that the model lists together; returns the name of its result."""
         op = self.together
         [matrix] = [each for each in op.matrices if each.name == name]
         super().linear(linear(f"{name} projection", op.reads[0], writes, [matrix], bool(op.vectors)))
@@ -79,14 +79,14 @@ class HuggingFace(Recorder):
     # Norms
 
     def norm(self, op: Operation) -> None:
-        """Layer norm is one kernel; RMS norm is written out."""
+        """Layer norm is one kernel; RMS norm is several operations."""
         if self.shape.model.norm == "layer":
             super().norm(op)
         else:
             self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
 
     def _rms_norm(self, name: str, inputs: str, outputs: str, features: Number, heads: Number) -> str:
-        """x in fp32, its mean square, the product with the inverse root, that in the format of activations, times the weights."""
+        """x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
         s, wide = self.shape, inputs
         size, exact = s.tokens * features * s.size, 4 * s.tokens * features
         if s.size != 4:
@@ -102,19 +102,19 @@ class HuggingFace(Recorder):
     # Attention
 
     def split(self, op: Operation) -> None:
-        """Views of the joint result, or a projection each, of which Q and K are turned, an operation at a time."""
+        """GPT-2: Q, K and V are views of the joint result. Otherwise: one projection each, then RoPE on Q and K."""
         a, s = self.attended, self.shape
         assert isinstance(a, GroupedAttention)
         rows = {"Q": a.heads, "K": a.kv_heads, "V": a.kv_heads}
         self.heads: tuple[str, ...] = ("Q", "K", "V")
         if not self.joint:
-            self.heads = tuple(self._turned(a, name, heads) for name, heads in rows.items())
+            self.heads = tuple(self._rotated(a, name, heads) for name, heads in rows.items())
             return
         self.tape.views.update((name, self.size(s.tokens, heads * a.head_dim)) for name, heads in rows.items())
         self.node("split", ["Q, K, V"], dict.fromkeys(self.heads, 0))
 
-    def _turned(self, a: GroupedAttention, name: str, heads: Number) -> str:
-        made = self._apart(name, f"{name}, projected")
+    def _rotated(self, a: GroupedAttention, name: str, heads: Number) -> str:
+        made = self._projection(name, f"{name}, projected")
         if name == "V":
             return made
         if a.qk_norm:
@@ -123,10 +123,10 @@ class HuggingFace(Recorder):
         return self.node(f"RoPE of {name}", [made], {name: size}, scratch=2 * size, backward=2 * size)
 
     def qk_norm(self, op: Operation) -> None:
-        """Recorded with the projections."""
+        """Nothing here: ``split`` records it with the projections."""
 
     def attention(self, op: Operation) -> None:
-        """scaled_dot_product_attention by FlashAttention-2 or cuDNN keeps its inputs, its output and the logsumexp."""
+        """scaled_dot_product_attention (FlashAttention-2 or cuDNN) saves its inputs, its output and the logsumexp."""
         s, a = self.shape, self.attended
         assert isinstance(a, GroupedAttention)
         if not s.flash:
@@ -137,7 +137,7 @@ class HuggingFace(Recorder):
         self.node("attention", self.heads, made, [*(["Q, K, V"] if self.joint else self.heads), *made], backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
-        """Matmul, scale, mask, softmax, dropout, matmul; Llama's softmax in fp32, then rounded. Each matmul copies its operands."""
+        """Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
         s = self.shape
         rows, elements = self.size(s.tokens, op.features), s.tokens * s.keys * a.heads
         scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
@@ -155,18 +155,18 @@ class HuggingFace(Recorder):
     # MLP
 
     def activation(self, op: Operation) -> None:
-        """SiLU and its gate, or GPT-2's GELU."""
+        """SiLU times the up projection, or GPT-2's GELU."""
         assert isinstance(self.mlp, DenseMlp)
         size = self.size(self.shape.tokens, op.features)
         if not self.mlp.gated:
             self._new_gelu(op.reads[0], op.writes, size)
             return
-        up, gate = self._apart("up", "up"), self._apart("gate", "gate")
+        up, gate = self._projection("up", "up"), self._projection("gate", "gate")
         active = self.node("activation function", [gate], {"gate after its activation function": size}, [gate])
         self.node("product with the gate", (active, up), {op.writes: size}, (active, up))
 
     def _new_gelu(self, x: str, writes: str, size: Number) -> None:
-        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time: five tensors are kept."""
+        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one kernel per operation; autograd saves five tensors."""
         half = self.node("GELU, half of x", [x], {"x / 2": size})
         cube = self.node("GELU, cube", [x], {"x^3": size}, [x], backward=2 * size)  # backward makes x^2 and 3 x^2
         cube = self.node("GELU, factor of the cube", [cube], {"0.0447 x^3": size})
@@ -179,7 +179,7 @@ class HuggingFace(Recorder):
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
-        """With the cosine and sine that turn Q and K of every layer."""
+        """The lookup and, for RoPE, the tables of cosine and sine that every layer reads."""
         super().embedding(op)
         s, a = self.shape, self.shape.model.layers[0].attention
         if not self.joint and isinstance(a, GroupedAttention):
@@ -188,7 +188,7 @@ class HuggingFace(Recorder):
             self.tape.nodes.reverse()  # they come before the lookup
 
     def loss(self, op: Operation) -> None:
-        """Logits in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""
+        """Logits to fp32, log-softmax, loss. The 16-bit logits stay as long as the step holds the model's output."""
         s, [logits] = self.shape, op.reads
         first, size = self.tape.sizes[logits], 4 * s.tokens * s.model.vocab
         if s.size != 4:

@@ -1,6 +1,6 @@
-"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here.
+"""The training loops to choose from. Each is a recorder of the tensors that its operations save; a new one is added here.
 
-``LayerBlock``: forward and backward over what is recomputed together: a layer, a segment of layers, or an end of the model.
+``LayerBlock``: forward and backward of a unit of recomputation: a layer, a segment of layers, the embedding or the head.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Kept:
 
 
 def kind_title(layer: Layer) -> str:
-    """What tells a kind of layer from another.
+    """Title that distinguishes a kind of layer from the others.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> kind_title(Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(2048)))
@@ -79,10 +79,10 @@ def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     return found
 
 
-def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
-    """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
+def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
+    """Tensors saved for backward on a GPU of pipeline stage ``stage``, in the order in which they are computed.
 
-    Counts are over all micro-batches that are on their way through it.
+    Counts include all micro-batches in flight.
     """
     shape, parallel = shape_of(training), training.parallel
     flight = in_flight(parallel, stage, training.micro_batches)

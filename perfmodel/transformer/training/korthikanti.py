@@ -1,8 +1,8 @@
-"""Activation memory by the published formulas: GPT in 16 bits with dropout; small tensors (norm statistics, 16-bit logits) left out.
+"""Activation memory of a GPT in 16 bits with dropout, by published formulas, which leave out norm statistics and 16-bit logits.
 
 Source: Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5, Table 2, equations 1 to 6. s: sequence, b: micro-batch, h: hidden,
 a: heads, L: layers, t: tensor-parallel GPUs, p: pipeline stages, m: interleaved chunks, v: vocabulary. The MLP is 4 h wide and not gated.
-``activations.kept`` counts what a given model really keeps; for a GPT the two agree up to the statistics of norms.
+``implementations.saved_tensors`` counts the tensors that a given model keeps; for a GPT the two agree up to the statistics of norms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, TrainingConfig
 
 TENSOR, SEQUENCE = "tensor", "sequence"
-"""How a tensor is divided among tensor-parallel GPUs: always, by heads or columns; or under sequence parallelism only."""
+"""How tensor-parallel GPUs divide a tensor: by heads or columns (always), or by tokens (only with sequence parallelism)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def interleaving(p: Number, m: Number) -> Number:
 
 
 def _layer(training: TrainingConfig) -> Number:
-    """Bytes of one layer of ``training``, the first one's heads and its recomputation."""
+    """``layer_bytes`` with the sizes, the recomputation and the number of heads (in the first layer) of ``training``."""
     model, parallel, kind = training.model, training.parallel, training.recompute.kind
     sizes = (training.length, training.sequences, model.hidden, model.layers[0].attention.heads, parallel.tp)
     return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if kind == EVERY else kind)
@@ -101,7 +101,7 @@ def ends_bytes(training: TrainingConfig) -> Number:
     return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
 
 
-def describes(model: ModelSpec) -> bool:
+def applies_to(model: ModelSpec) -> bool:
     """Whether the formulas apply to ``model``: as many KV heads as heads, an ungated MLP of width 4 h, layer norms."""
     return model.norm == "layer" and all(
         isinstance(layer.attention, GroupedAttention)
@@ -116,14 +116,14 @@ def describes(model: ModelSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Literature:
-    """Bytes: one layer, all that the first stage keeps, and the two ends of the model. ``meant``: whether the formulas apply."""
+    """Activation bytes by the formulas: one layer, all layers of the first stage, embedding and head. ``applies``: the model is a GPT."""
 
     layer: Number
     layers: Number
     ends: Number
-    meant: bool
+    applies: bool
 
 
 def literature(training: TrainingConfig) -> Literature:
-    """The account of ``training``."""
-    return Literature(_layer(training), stage_bytes(training), ends_bytes(training), describes(training.model))
+    """Activation bytes of ``training`` by the formulas."""
+    return Literature(_layer(training), stage_bytes(training), ends_bytes(training), applies_to(training.model))

@@ -1,4 +1,4 @@
-"""What one GPU works on and holds: sizes of its micro-batch, the layers of its stage, their matrices one by one, vectors, adapters.
+"""Sizes on one GPU: its micro-batch, the layers of its stage, their matrices and vectors, adapters.
 
 Adapters, factored second moments and Muon all go by the shape of a matrix.
 """
@@ -21,12 +21,12 @@ from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Paralle
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``model``: cut to its first layer, all that a layer needs to know of it. ``tokens`` of a micro-batch, of which a sequence-parallel
-    GPU keeps ``tokens / sp``; ``length``: of the part of a sequence on one GPU, ``keys``: of a whole one.
+    """Sizes of a layer on one GPU. ``model``: cut to its first layer. ``tokens`` of a micro-batch; a sequence-parallel GPU holds
+    ``tokens / sp``. ``length``: tokens of a sequence on one GPU; ``keys``: of the whole sequence.
 
-    ``size``: bytes of an activation, and of the gradient of a weight as it comes. ``kept_gradient``: of one as it stays beyond its layer's
-    backward pass; 0 if it is added to a buffer or applied at once. ``rank``, ``targets``: of adapters. ``parallel``: of what divides a
-    layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
+    ``size``: bytes of an activation element, and of a weight's gradient when it is computed. ``kept_gradient``: bytes of a gradient element
+    after the layer's backward pass; 0 if it is added to a buffer or applied at once. ``rank``, ``targets``: of adapters. ``parallel``:
+    how a layer is divided; ``dp``: GPUs that divide its gradients; ``pp``: only whether there are stages.
     """
 
     model: ModelSpec

@@ -26,7 +26,7 @@ from perfmodel.transformer.training.implementations import (
     chunk_blocks,
     end_block,
     implementation_named,
-    kept,
+    saved_tensors,
 )
 from perfmodel.transformer.training.korthikanti import Literature, literature
 from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
@@ -55,10 +55,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One GPU's part of the work on a micro-batch: ``chunks`` of parts, of which so many micro-batches are in ``flight``.
+    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers, by interleaved chunk; ``flight``: micro-batches in each.
 
-    ``held``: bytes that are there all the time, ``gradients`` those of gradients among them; ``stream``: of what passes between stages;
-    ``waiting``: those of a micro-batch from after the embedding until before its backward pass, besides what the tapes say.
+    ``held``: during the whole step; ``gradients``: the part of it for gradients. ``stream``: a tensor passed between stages.
+    ``waiting``: held by a micro-batch from its embedding to that operation's backward pass, beside tensors on the tapes.
     """
 
     state: State
@@ -120,8 +120,8 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
-        held=state.weights + state.optimizer + buffers + tokens + made.constant(),
-        waiting=made.waiting(shape, training.recompute),
+        held=state.weights + state.optimizer + buffers + tokens + made.constant_bytes(),
+        waiting=made.bytes_until_backward(shape, training.recompute),
         gradients=buffers,
         stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,
@@ -152,9 +152,10 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """``kept``: on the fullest GPU, of all micro-batches in flight, ``stored`` of the peak in all. ``parameters``: of the whole model.
+    """``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
 
-    ``capacity``, ``largest``: of the device, and the most sequences at a time that fit it; None where the profile has no capacity.
+    ``parameters``: of the whole model. ``capacity``: bytes of the device; ``largest``: the most sequences in a micro-batch that fits;
+    None if the profile has no capacity.
     """
 
     training: TrainingConfig
@@ -185,7 +186,7 @@ def evaluate(training: TrainingConfig, device: Device, implementation: str = FUS
         implementation=made,
         parameters=total(training.model),
         peak=found,
-        kept=kept(training, found.stage, implementation),
+        kept=saved_tensors(training, found.stage, implementation),
         literature=literature(training),
         capacity=capacity,
         largest=None if capacity is None else largest_micro_batch(training, capacity, implementation),

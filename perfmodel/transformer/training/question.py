@@ -106,7 +106,7 @@ class Parallel:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all; expert-parallel groups are made of data-parallel ones."""
+        """Total number of GPUs; expert-parallel groups consist of data-parallel GPUs."""
         return self.tp * self.pp * self.cp * self.dp
 
 

@@ -1,7 +1,8 @@
-"""The operations of a layer on autograd's tape, as fused kernels keep them: one entry per kernel of a well-written training loop.
+"""What autograd saves of a layer, one tape entry per kernel, for a training loop with fused kernels.
 
-Norms keep their input and statistics, matrices their input, the activation function its input, attention Q, K, V, its output and
-the logsumexp (or, without FlashAttention, the scores), dropout a byte per element, the loss the softmax of the logits in fp32.
+Saved for backward: by norms, their input and statistics; by matmuls and activation functions, their input; by attention, Q, K, V, its
+output and the logsumexp (without FlashAttention, the scores); by dropout, a mask of a byte per element; by the loss, the softmax of the
+logits in fp32. Sizes are bytes on one GPU.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from perfmodel.transformer.training.tape import Tape, TapeNode
 
 CHOSEN_INDICES = "indices of the chosen"
 TOKEN_SIZE, INDEX_SIZE = 8, 4
-"""Bytes of a token's number in PyTorch, and of a number that says which expert, or which row."""
+"""Bytes of a token id in PyTorch, and of an index of an expert or a row."""
 
 
 class Recorder:
-    """A tape under construction: a method per kind of operation; kinds without one record nothing.
+    """Builds a tape: one method per kind of operation; a kind without a method records nothing.
 
-    ``layer``: as one GPU sees it; None for an end of the model. ``table_sums``: tensors as large as a tied table that the sum of its
-    two gradients takes for a while, 1 if it is made in place.
+    ``layer``: one GPU's part of it; None for embedding and head. ``table_sums``: temporary tensors as large as the embedding table when
+    the two gradients of a tied table are added; 1 if the sum is in place.
     """
 
     name = "fused"
     title = "one kernel each for norm, RoPE, activation function, attention's steps, softmax and loss"
     core = frozenset({"attention", "Q K^T", "softmax", "attention's dropout", "P V"})
-    """Operations of a layer that selective recomputation runs again."""
+    """Operations that selective recomputation runs again."""
     table_sums = 1
 
     def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
@@ -52,7 +53,7 @@ class Recorder:
 
     @classmethod
     def tape_of(cls, where: Layer | str, shape: Shape, *, selective: bool = False) -> Tape:
-        """The tape of a layer, of the embedding or of the head. ``selective``: the attention core runs again."""
+        """The tape of a layer, the embedding or the head. ``selective``: with recomputation of the attention core."""
         model, p = shape.model, shape.parallel
         if where == HEAD:
             return cls(shape).record(last_operations(model, p.tp))
@@ -63,36 +64,36 @@ class Recorder:
             tape.again = cls.core & {node.name for node in tape.nodes}
         return tape
 
-    def record(self, found: Sequence[Operation]) -> Tape:
-        """The tape of operations."""
-        s, stream = self.shape, (*found[0].reads, found[0].writes)[0]
+    def record(self, listed: Sequence[Operation]) -> Tape:
+        """The tape of the operations ``listed``, in order."""
+        s, stream = self.shape, (*listed[0].reads, listed[0].writes)[0]
         self.tape = Tape(stream, {stream: s.local_tokens * s.hidden * s.size}, parts={stream: "residual"})
-        for op in found:
+        for op in listed:
             self.part = op.part
             if hasattr(self, op.kind):
                 getattr(self, op.kind)(op)
         return self.tape
 
     @staticmethod
-    def constant() -> Number:
-        """Bytes that are held all the time."""
+    def constant_bytes() -> Number:
+        """Bytes that the implementation holds during the whole step, such as workspaces."""
         return 0
 
     @staticmethod
-    def waiting(shape: Shape, recompute: Recomputation) -> Number:
-        """Bytes of a micro-batch from its forward to its backward pass, besides what the tapes say."""
+    def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:
+        """Bytes that a micro-batch holds between forward and backward pass beside those on the tapes."""
         return 0
 
     # Parts of operations
 
     def tensor(self, name: str, size: Number) -> str:
-        """A tensor of ``size`` bytes."""
+        """Adds a tensor of ``size`` bytes; returns its name."""
         self.tape.sizes[name] = size
         self.tape.parts[name] = self.part
         return name
 
     def size(self, tokens: Number, features: Number) -> Number:
-        """Bytes of tokens x features in the format of activations."""
+        """Bytes of activations [tokens, features]."""
         return tokens * features * self.shape.size
 
     def node(
@@ -108,10 +109,10 @@ class Recorder:
         scratch: Number = 0,
         backward: Number = 0,
     ) -> str:
-        """One more entry, and the first tensor that it writes. ``writes``: tensors with their bytes.
+        """Adds an entry; returns the name of the first tensor that it writes. ``writes``: bytes by tensor.
 
-        ``weights``: elements that it learns, unless adapters leave them as they are; ``shards``: GPUs that divide their gradients.
-        ``scratch``, ``backward``: bytes that it holds only while it runs, forward and backward, besides gradients of weights.
+        ``weights``: trained elements (frozen if there are adapters); ``shards``: GPUs that divide their gradients. ``scratch``,
+        ``backward``: bytes held only while it runs, forward and backward, besides gradients of weights.
         """
         stays, passing = self.gradients(weights, shards, adapter=adapter)
         made = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
@@ -119,21 +120,21 @@ class Recorder:
         return made[0]
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
-        """A sum: keeps nothing, and hands its gradient to each of ``reads``."""
+        """Adds a sum: it saves nothing, and its gradient is that of each of ``reads``."""
         self.tape.nodes.append(TapeNode(name, reads, (self.tensor(writes, size),), adds=True))
 
     def tokens(self, op: Operation) -> Number:
-        """Tokens of what ``op`` writes."""
+        """Number of tokens in the output of ``op`` on one GPU."""
         return self.shape.local_tokens if op.own else self.shape.tokens
 
     @property
     def gathered(self) -> Number:
-        """Bytes of the hidden state of the tokens that other sequence-parallel GPUs hold, or of their partial sums."""
+        """Bytes of hidden state that sequence parallelism gathers from other GPUs, or of partial sums that it scatters to them."""
         s = self.shape
         return (s.tokens - s.local_tokens) * s.hidden * s.size
 
     def gradients(self, elements: Number, shards: int | None = None, *, adapter: bool = False) -> tuple[Number, Number]:
-        """Bytes that stay of the gradients of ``elements`` weights, and bytes that are there only while they are made."""
+        """Bytes of the gradients of ``elements`` weights that stay, and bytes that exist only while these are computed."""
         s = self.shape
         if s.rank is not None and not adapter:
             return 0, 0
@@ -155,7 +156,7 @@ class Recorder:
             self._adapters(op, made, adapted)
 
     def _adapters(self, op: Operation, frozen: str, adapted: list[Matrix]) -> None:
-        """Low-rank paths beside frozen matrices: they keep their input and what lies between A and B."""
+        """Low-rank adapters beside frozen matrices: they save their input and the product with A."""
         rank, tokens = self.shape.rank or 0, self.tokens(op)
         inputs, outputs = sum(matrix.inputs for matrix in adapted), sum(matrix.outputs for matrix in adapted)
         made = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
@@ -167,31 +168,31 @@ class Recorder:
     # Operations without matrices
 
     def norm(self, op: Operation) -> None:
-        """A norm over the hidden state or a latent; the latter's is an RMS norm whatever the model's norms are."""
+        """A norm over the hidden state, or over a latent vector, which is always an RMS norm."""
         kind = self.shape.model.norm if op.own else "rms"
         self._norm(op.name, op.reads[0], op.writes, self.tokens(op), op.features, 1, op.vectors, statistics=2 if kind == "layer" else 1)
 
     def _norm(
         self, name: str, reads: str, writes: str, tokens: Number, features: Number, heads: Number, learned: Number, statistics: int = 1
     ) -> None:
-        """Keeps its input and a statistic or two per vector."""
+        """Adds a norm: it saves its input and one or two statistics per vector."""
         kept = f"statistics of {name}"
         made = {writes: self.size(tokens, features), kept: statistics * STATISTIC_SIZE * tokens * heads}
         self.node(name, [reads], made, [reads, kept], weights=learned)
 
     def qk_norm(self, op: Operation) -> None:
-        """Of Q and K, head by head."""
+        """Norms of Q and K, one vector per head."""
         a = self.attended
         assert isinstance(a, GroupedAttention)
         for name, heads in zip(op.reads, (a.heads, a.kv_heads), strict=True):
             self._norm(f"norm of {name}", name, f"{name}, normed", self.shape.tokens, heads * a.head_dim, heads, a.head_dim)
 
     def dropout(self, op: Operation) -> None:
-        """Of a hidden state."""
+        """Dropout on the hidden state."""
         self.dropped(op.name, op.reads[0], op.writes, self.shape.local_tokens * self.shape.hidden)
 
     def dropped(self, name: str, inputs: str, outputs: str, elements: Number) -> str:
-        """Keeps which elements stay, a byte each; nothing if there is no dropout."""
+        """Adds dropout, which saves a mask of a byte per element; without dropout it returns ``inputs``."""
         if not self.shape.dropout:
             return inputs
         mask = f"mask of {name}"
@@ -211,7 +212,7 @@ class Recorder:
     # Attention
 
     def split(self, op: Operation) -> None:
-        """Q, K and V from what the projections made."""
+        """Q, K and V out of the results of the projections."""
         a, tokens = self.attended, self.shape.tokens
         if isinstance(a, GroupedAttention):
             keys = a.kv_heads * a.head_dim
@@ -221,7 +222,7 @@ class Recorder:
         self.node(op.name, op.reads, {name: self.size(tokens, features) for name, features in sizes.items()})
 
     def attention(self, op: Operation) -> None:
-        """Scores, softmax, dropout and the weighted sum of V: in one kernel, or each on its own with the scores in memory."""
+        """Attention as one kernel (FlashAttention), or Q K^T, softmax, dropout and P V as separate kernels with the scores in memory."""
         s, heads = self.shape, self.attended.heads
         made, scores = {op.writes: self.size(s.tokens, op.features)}, s.tokens * s.keys * heads
         if s.flash:
@@ -236,16 +237,16 @@ class Recorder:
         weights = self.dropped("attention's dropout", "softmax", "softmax after dropout", scores)
         self.node("P V", (weights, v), made, (weights, v))
 
-    # Experts: every one gets as many tokens
+    # Experts: tokens spread evenly over them
 
     @property
     def pairs(self) -> Number:
-        """Tokens, each as often as it has experts."""
+        """(token, expert) pairs: tokens times experts per token."""
         assert isinstance(self.mlp, MoeMlp)
         return self.shape.tokens * self.mlp.experts_per_token
 
     def router(self, op: Operation) -> None:
-        """Router in fp32, and tokens sent to their experts."""
+        """The router in fp32, the choice of experts, and the dispatch of tokens to them."""
         s, mlp = self.shape, self.mlp
         assert isinstance(mlp, MoeMlp)
         weights = sum(matrix.elements for matrix in op.matrices) + op.vectors + s.hidden * int(mlp.shared_gate)
@@ -257,20 +258,20 @@ class Recorder:
         self.node("dispatch", op.reads, {"tokens sent to experts": self.size(self.pairs, s.hidden)}, [CHOSEN_INDICES])
 
     def experts(self, op: Operation) -> None:
-        """A matmul for each expert on this GPU. Their gradients are shared with those of other expert-parallel groups only."""
+        """A matmul for each expert on this GPU. Only GPUs with the same experts (dp / ep of them) divide the gradients."""
         s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
         saves, made = op.reads if s.rank is None else (), {op.writes: self.size(self.pairs, op.features)}
         self.node(op.name, op.reads, made, saves, weights=weights, shards=max(s.parallel.dp // s.parallel.ep, 1))
 
     def combine(self, op: Operation) -> None:
-        """The weighted sum of what a token's experts made."""
+        """The weighted sum of the outputs of a token's experts."""
         made, saved = {op.writes: self.size(self.shape.local_tokens, op.features)}, [op.reads[0], CHOSEN, CHOSEN_INDICES]
         self.node(op.name, op.reads, made, saved, scratch=self.gathered, backward=self.gathered)
 
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
-        """Lookup and, if learned, positions. The gradient of a table that is the head's as well is added to that one."""
+        """Lookup and, if learned, positions. The gradient of a tied table is added to the head's."""
         s, [table, *positions] = self.shape, op.matrices
         tied = s.model.tied_embeddings and s.parallel.pp == 1
         weights = sum(each.elements for each in positions) + (0 if tied else table.elements)
@@ -282,7 +283,7 @@ class Recorder:
         )
 
     def loss(self, op: Operation) -> None:
-        """Softmax and loss are one kernel, whose gradient overwrites the softmax."""
+        """Softmax and loss in one kernel; in backward, its gradient overwrites the softmax."""
         s, columns = self.shape, share(self.shape.model.vocab, self.shape.parallel.tp)
         kept = {"softmax of the logits": 4 * s.tokens * columns, "labels": TOKEN_SIZE * s.tokens}
         self.node("loss", op.reads, {"loss": 4, **kept}, kept)

@@ -85,7 +85,7 @@ class State:
 
     @property
     def total(self) -> Number:
-        """All of it."""
+        """Sum of all parts, in bytes."""
         return self.weights + self.gradients + self.optimizer
 
 

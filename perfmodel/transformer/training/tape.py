@@ -1,4 +1,4 @@
-"""What autograd records of a chain of operations: which tensors each keeps for its backward pass, and what is allocated meanwhile.
+"""What autograd records of a chain of operations: the tensors saved for the backward pass, and the memory allocated meanwhile.
 
 Forward, an operation allocates what it writes; a tensor goes once no later operation reads it and none keeps it. Backward, in
 reverse, it allocates the gradients of what it read and of its weights, then lets go of the gradients of what it wrote and of the
@@ -25,8 +25,8 @@ from perfmodel.core.workload import Attention
 class TapeNode:
     """One operation. ``reads``: tensors that get a gradient; ``saves``: kept until its backward pass has run.
 
-    ``gradients``: bytes of the gradients of its own weights that stay. ``scratch``, ``backward_scratch``: bytes that it holds only
-    while it runs. ``adds``: its inputs share the gradient of its output, as those of an addition do.
+    ``gradients``: bytes of its weights' gradients that stay. ``scratch``, ``backward_scratch``: bytes held only while it runs, forward
+    and backward. ``adds``: an addition; its inputs share the gradient of its output.
     """
 
     name: str

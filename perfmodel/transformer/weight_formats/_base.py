@@ -100,7 +100,7 @@ class Fields:
         return Fields(values, f"{self.place}{name}.")
 
     def count(self, name: str, default: int | None = None) -> int:
-        """A whole number from 1; -1 is returned as it is (it means all inputs)."""
+        """A whole number from 1, or -1, which means all inputs."""
         value = self.get(name, int, default)
         if value is None or not (1 <= value <= 2**31 or value == -1):
             raise DataError(f"{self.place}{name} is {value!r:.40}: the rule for this format needs a whole number", "such as 128")

@@ -37,7 +37,7 @@ MXFP4 = MatrixFormat("mxfp4", 4, ((32, 1, 8),), "fp4")
 
 
 def mxfp4(fields: Fields) -> Quantized:
-    """``modules_to_not_convert`` lists what stays as it is besides."""
+    """``modules_to_not_convert`` lists further modules that stay unquantized."""
     return Quantized("mxfp4", (Rule(MXFP4, ("experts",)),), fields.patterns("modules_to_not_convert"))
 
 

@@ -94,7 +94,7 @@ def shapes(llc_bytes: int) -> list[KernelCase]:
 
 
 Prepared = tuple[Callable[[], None], Callable[[], float]]
-"""What runs a shape, and what then tells the relative error of its output, which begins as NaN."""
+"""(run the shape, relative error of its output); the output starts as NaN."""
 
 
 class Scratch:

@@ -81,7 +81,7 @@ def seen_keys(row: Any, n: Any, kv_len: Any, causal: Any) -> Any:
 
 @compiled
 def scaled(out: Any, x: Any, count: Any, factor: Any) -> None:
-    """``factor`` times ``count`` values. A loop of its own: array expressions do not compile beside ``prange``."""
+    """``factor`` times ``count`` values. A separate loop: array expressions do not compile beside ``prange``."""
     for j in range(count):
         out[j] = factor * x[j]
 
@@ -136,7 +136,7 @@ def flash(q: Any, k: Any, v: Any, o: Any, causal: Any, scale: Any, threads: Any)
 
 @parallel
 def standard_scores(q: Any, k: Any, s: Any, scale: Any, threads: Any) -> None:
-    """S = scale Q K^T, all of it."""
+    """S = scale Q K^T, the whole matrix."""
     (heads, n, d), (kv_heads, kv_len, _) = q.shape, k.shape
     group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
     for thread in prange(threads):

@@ -33,7 +33,7 @@ DEVICE_ID = "this-cpu"
 """Name under which this machine's records and profile go."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 ASSUMED_LLC_BYTES = 32 << 20
-"""Where the system does not tell. Beyond the caches of most machines, so that streams are taken for cached, not for DRAM's."""
+"""Assumed if the system does not report it. Above most machines' caches, so that a stream in doubt counts as cached, not as DRAM."""
 COPY_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Bytes of both arrays over the last-level cache: the copy curve. 0.5 gives the cache's bandwidth, 4 DRAM's."""
 CACHE_SHARE, DRAM_SHARE = 0.5, 4.0
@@ -97,7 +97,7 @@ def thread_clocks() -> list[int]:
 
 
 def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item: None) -> None:
-    """Visit every item, again and again, until all are done: a slow spell then touches all of them alike. ``keep`` hears of each visit."""
+    """Runs all items in turn until each is done, so that a slow spell of the machine affects all. ``keep`` is called after each run."""
     while waiting := [item for item in items if not item.done]:
         for item in waiting:
             item.visit()
@@ -138,7 +138,7 @@ def threads() -> int:
 
 
 def cache_sizes(folder: Path = CACHES) -> dict[int, tuple[int, int]]:
-    """Data caches by level: bytes of one, and how many logical cores share it; empty where the system does not tell."""
+    """Data caches by level: (bytes of one cache, logical cores that share it); empty if the system does not report them."""
     found = {}
     for index in sorted(folder.glob("index*")):
         if (index / "type").read_text().strip() != "Instruction":

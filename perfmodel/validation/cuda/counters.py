@@ -185,7 +185,7 @@ DRAM_TOLERANCE, FAR_BEYOND_L2 = 0.05, 8
 """Relative error of DRAM reads that is allowed while Q, K and V of all heads take less than so many times L2."""
 DRAM_TOLERANCE_BEYOND = 0.30
 DRAM_WRITES_ABOVE = 1.25
-"""DRAM writes over their prediction; below, what L2 can hold may be missing, as it is written after the kernel."""
+"""DRAM writes / prediction. Below that ratio, as many bytes as L2 holds may be missing: they are written back after the kernel."""
 
 
 def kernel_of(record: Record) -> Kernel:
@@ -201,7 +201,7 @@ def kernel_of(record: Record) -> Kernel:
 
 
 def compare_counters(record: Record, device: Device) -> list[Count]:
-    """The counters of ``record`` beside the model; those that the record lacks are left out."""
+    """The counters of ``record`` beside the model's counts; counters that the record lacks are omitted."""
     kernel, found = kernel_of(record), record.counters
     cost, cache = estimate(kernel, device), device.cache_bytes or 0
     inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]

@@ -163,7 +163,7 @@ def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def nvidia_smi(ask: Callable[[list[str]], str] | None = None) -> dict[str, str]:
-    """Driver, clocks and power limit as nvidia-smi tells them; nothing where it does not."""
+    """Driver, clocks and power limit from nvidia-smi; empty if it reports none."""
     command = ["nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader"]
     try:
         lines = (ask or _run)(command).splitlines()
@@ -208,7 +208,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _fits(profile: frozenset[str], device: frozenset[str], memory_bytes: int | None) -> bool:
-    """Whether a device's words are those of a profile, as far as the driver tells them."""
+    """Whether the words that the driver reports for a device are those of a profile."""
     forms = [next((form for form in _FORMS if form in words), "sxm") for words in (profile, device)]
     models = [words - _sizes(words) - set(_FORMS) for words in (profile, device)]
     if forms[0] != forms[1] or models[0] != models[1]:

@@ -31,7 +31,7 @@ APART = "ncu --csv --log-file profile.csv writes the table alone, without what t
 
 TIME = "gpu__time_duration.sum"
 SECTOR_BYTES = 32
-"""Of L2. Source: Nsight Compute documentation, Memory Tables."""
+"""Bytes of an L2 sector. Source: Nsight Compute documentation, Memory Tables."""
 SOURCES = {
     "dram_read_bytes": ("dram__bytes_read.sum", 1),
     "dram_write_bytes": ("dram__bytes_write.sum", 1),

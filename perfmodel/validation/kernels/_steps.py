@@ -46,7 +46,7 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the CUDA driver AP
 
 
 def device_function(function: Any) -> Any:
-    """``function`` compiled for the device; as it is in the simulator, where it must not use ``cuda``."""
+    """``function`` compiled for the device; unchanged in the simulator, where it must not use ``cuda``."""
     return function if SIMULATED else cuda.jit(device=True)(function)
 
 

@@ -142,7 +142,7 @@ def main(shape: Geometry, causal: bool) -> tuple[Any, int]:
 
 
 def logsumexp(ls: Any, ms: Any) -> Any:
-    """Of sums and of exponents of two; -inf where a row sees no key."""
+    """Logsumexp from row sums ``ls`` and base-2 maxima ``ms``; -inf where a row sees no key."""
     total = ls.astype(np.float64)
     with np.errstate(divide="ignore"):
         return np.where(total == 0, -np.inf, (ms + np.log2(total)) * math.log(2))

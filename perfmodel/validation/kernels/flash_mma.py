@@ -1,10 +1,10 @@
 """``numba-flash-mma``: FlashAttention-2's forward pass on tensor cores, 16-bit inputs, fp32 accumulation.
 
-One thread block per query tile of one query head (unpacked: grouped heads read their K and V each for itself). The kernel
-is numba's: it finds its tile, its addresses and how many key tiles it sees, then calls one CUDA C++ device function,
-``flash_mma.cu``, compiled and linked at run time. That one keeps scores, probabilities and outputs in registers: two score
-fragments of mma.m16n8k16 are a left operand of the second product as they stand. K and V come by asynchronous copies,
-each element once per query tile, into a ring of ``slots`` tiles. Needs the numba-cuda package and compute capability 8.0.
+One thread block per query tile of one query head; with grouped heads, each query head reads K and V separately. The numba kernel
+computes its tile, its addresses and the number of visible key tiles, then calls a CUDA C++ device function (``flash_mma.cu``),
+compiled and linked at run time. The device function keeps scores, probabilities and outputs in registers: two score fragments of
+mma.m16n8k16 serve as a left operand of P V without moving data. Asynchronous copies load K and V, each element once per query tile,
+into a ring of ``slots`` tiles. Needs the numba-cuda package and compute capability 8.0.
 Source: Dao 2023, arXiv 2307.08691, Algorithm 1 and section 3.3 (work between warps); PTX ISA 8.7, mma.m16n8k16 and ldmatrix.
 """
 
@@ -36,11 +36,11 @@ SIZE = 2
 """Bytes of an element of Q, K, V and O."""
 STATISTIC_SIZE = 4
 FRAGMENT = 16
-"""Query rows, and keys of the second product, of one mma.m16n8k16."""
+"""Query rows of one mma.m16n8k16 (its m), and keys per instruction of P V (its k)."""
 SWIZZLE = 64
-"""Elements of a row, 128 B, over which chunks are exchanged so that ldmatrix meets no bank twice: head dims are multiples."""
+"""Elements of a row (128 B) in which 16-byte chunks are permuted to avoid bank conflicts of ldmatrix; it divides the head dim."""
 MAX_SHARED_BYTES = 227 * 1024
-"""Shared memory that one block can ask for, compute capability 9.0. Source: CUDA C++ Programming Guide, technical specifications."""
+"""Largest shared memory of a block, in bytes, compute capability 9.0. Source: CUDA C++ Programming Guide, technical specifications."""
 DTYPES = {"fp16": "f16", "bf16": "bf16"}
 """Names of the input types in PTX."""
 SOURCE_FILE = Path(__file__).with_suffix(".cu")
@@ -48,10 +48,10 @@ SOURCE_FILE = Path(__file__).with_suffix(".cu")
 
 @dataclass(frozen=True, slots=True)
 class MmaGeometry:
-    """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``warps`` that share the query rows.
+    """Geometry of a kernel: tile ``br`` x ``bc``, head dim ``d``, ``warps`` that share the query rows.
 
-    ``slots``: tiles of K or V in shared memory at once, one in use, the others on their way. ``blocks``: thread blocks per
-    multiprocessor for which the compiler leaves registers.
+    ``slots``: tiles of K or V in shared memory, one in use, the others being loaded. ``blocks``: thread blocks per multiprocessor
+    that the compiler must leave registers for.
     """
 
     d: int
@@ -84,7 +84,7 @@ class MmaGeometry:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: Q_i, which O replaces at the end, and ``slots`` tiles; two are K_j and V_j, FlashAttention-2's."""
+        """Bytes of shared memory of a block: Q_i (O replaces it at the end) and ``slots`` tiles; FlashAttention-2 has two, K_j and V_j."""
         return SIZE * self.d * (self.br + self.slots * self.bc)
 
     def grid(self, n: int, heads: int, batch: int) -> tuple[int, int]:
@@ -93,9 +93,9 @@ class MmaGeometry:
 
 
 def geometry(d: int, br: int, bc: int, dtype: str = "fp16") -> MmaGeometry:
-    """The fast layout of a tile: four warps, so that a fragment of K or V serves ``br`` / 64 fragments of query rows, and four slots.
+    """The fast geometry for a tile: four warps, and four slots, or two if two blocks with four slots do not fit one multiprocessor.
 
-    Two slots, as FlashAttention-2 has, where two blocks of four would not fit one multiprocessor.
+    With four warps, each fragment of K or V serves ``br`` / 64 fragments of query rows.
 
     >>> geometry(64, 128, 128).slots, geometry(128, 128, 64).slots, geometry(128, 128, 128).slots
     (4, 4, 2)
@@ -130,7 +130,7 @@ def source(shape: MmaGeometry, causal: bool) -> str:
 
 
 def _linked(shape: MmaGeometry, causal: bool) -> Any:
-    """The device function as numba can call it: five addresses, four lengths, the scale; see ``flash_mma.cu``."""
+    """The device function, declared for numba: five addresses, four lengths and the scale; see ``flash_mma.cu``."""
     if "link" not in inspect.signature(cuda.declare_device).parameters:
         raise UnavailableError("flash_mma links CUDA C++, which numba's built-in CUDA target cannot", "pip install 'numba-cuda[cu13]'")
     address, length = types.uint64, types.int32
@@ -177,7 +177,7 @@ def build(shape: MmaGeometry, causal: bool) -> Any:
 
 
 def _address(name: str, array: Any, elements: int, size: int) -> Any:
-    """Where ``array`` lies; it must hold as much as the kernel touches and start at 16 bytes, the width of a copy."""
+    """Device address of ``array``, checked: ``elements`` contiguous elements of ``size`` bytes, aligned to 16 B, the width of a copy."""
     found = array.__cuda_array_interface__
     held, width = math.prod(found["shape"]), np.dtype(found["typestr"]).itemsize
     address: int = found["data"][0]
@@ -188,9 +188,9 @@ def _address(name: str, array: Any, elements: int, size: int) -> Any:
 
 
 def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
-    """What launches the kernel; the arrays offer ``__cuda_array_interface__``, bf16 as any 16-bit type, and must outlive it.
+    """A function that launches the kernel. Arrays need ``__cuda_array_interface__`` (bf16 as any 16-bit type) and must outlive it.
 
-    ``w`` gives the lengths and heads, dv = d, no mask, window or dropout; ``shape`` the element type.
+    ``w``: lengths and heads; dv = d, no mask, window or dropout. ``shape``: the geometry, with the element type.
     """
     if w.d != shape.d or w.dv != shape.d:
         raise UsageError(f"flash_mma: head dims {w.d} and {w.dv} in a kernel for {shape.d}", "build a MmaGeometry for this head dim")
@@ -210,5 +210,5 @@ def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, ls
 
 
 def main(shape: MmaGeometry, causal: bool) -> tuple[Any, int]:
-    """The kernel, and the shared bytes of a block."""
+    """The compiled kernel, and the bytes of shared memory of a block."""
     return build(shape, causal), shape.shared_bytes

@@ -16,7 +16,7 @@ from perfmodel.validation.kernels._steps import F32, FOUR, ZERO, U, cuda, device
 
 THREADS = 256
 IN_FLIGHT = 4
-"""16-byte loads that a thread starts before it waits for one; what it copies in all."""
+"""16-byte loads that a thread starts before it waits for one: all that it copies."""
 MOST_BLOCKS = 1024
 CHAINS = 8
 """Independent chains per thread: a dependent operation waits a few clocks, so warps alone might not fill the unit."""

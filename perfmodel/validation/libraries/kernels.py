@@ -25,7 +25,7 @@ from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
 from perfmodel.validation.libraries import Prepare, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
-"""Of the end of the result: rows, and elements of a copy."""
+"""Checked against a reference at the end of the result: rows, rows of a matmul, elements of a copy."""
 EPSILON = 1e-5
 ROPE_HEAD_DIM = 128
 FACTOR = 0.125

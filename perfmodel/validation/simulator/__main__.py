@@ -1,6 +1,6 @@
-"""The simulator's process: cases as one JSON object on standard input, one JSON object per case on standard output.
+"""The process that runs kernels in numba's CUDA simulator, on arrays that count loads and stores of each element.
 
-Kernels run on arrays that count their accesses; NUMBA_ENABLE_CUDASIM=1 must be set.
+Standard input: one JSON object, cases by key. Standard output: a JSON object per case and line. Needs NUMBA_ENABLE_CUDASIM=1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perfmodel.validation.kernels import flash, flash1, matmul, probes, standard
 from perfmodel.validation.kernels.reference import attention, relative_error
 from perfmodel.validation.simulator import LOADS, STORES, workload
 
-Found = dict[str, Any]
+Answer = dict[str, Any]
 
 
 class Counting:
@@ -40,12 +40,12 @@ class Counting:
 
 
 def poisoned(*shape: int) -> Counting:
-    """An output: NaN until it is written."""
+    """An output array, filled with NaN so that an element that is never written shows."""
     return Counting(np.full(shape, np.nan))
 
 
 def totals(*tensors: tuple[str, Counting]) -> dict[str, dict[str, int]]:
-    """Loads and stores per name, which may be of several arrays."""
+    """Loads and stores by name, summed over the arrays of that name."""
     found: dict[str, dict[str, int]] = {}
     for name, array in tensors:
         counts = found.setdefault(name, {LOADS: 0, STORES: 0})
@@ -65,7 +65,7 @@ def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Countin
     return max(errors)
 
 
-def _attention(case: Mapping[str, Any], rng: Any) -> Found:
+def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     w, family = workload(case), {"flash2": flash, "flash1": flash1, "standard": standard}[case["kernel"]]
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
@@ -79,13 +79,13 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Found:
 
 
 def _geometry(d: int, br: int, bc: int, widest: int | None = None) -> Any:
-    """A kernel of few threads; ``widest`` of a fused one."""
+    """Geometry with few threads: of standard attention, or of a fused kernel if ``widest`` is given."""
     if widest is None:
         return standard.StandardGeometry(d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
     return flash.Geometry(d, br, bc, lanes=2, rows=2, widest=widest)
 
 
-def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
+def _matmul(case: Mapping[str, Any], rng: Any) -> Answer:
     (m, n, k), tile = (case["shape"][name] for name in "mnk"), case["tile"][0]
     a, b, c = Counting(rng.standard_normal((m, k))), Counting(rng.standard_normal((k, n))), poisoned(m, n)
     if tile == 1:
@@ -96,7 +96,7 @@ def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
     return {"counts": totals(("A", a), ("B", b), ("C", c)), "own_loads": matmul.loads(m, n, k, tile), "error": error}
 
 
-def _copy(case: Mapping[str, Any], rng: Any) -> Found:
+def _copy(case: Mapping[str, Any], rng: Any) -> Answer:
     size = case["shape"]["elements"]
     source, target = Counting(rng.standard_normal(size)), poisoned(size)
     probes.prepare_copy(source, target, threads=8)()
@@ -105,8 +105,8 @@ def _copy(case: Mapping[str, Any], rng: Any) -> Found:
     return {"counts": totals(("source", source), ("target", target)), "single_pass": single_pass, "error": error}
 
 
-def run(case: Mapping[str, Any], rng: Any) -> Found:
-    """Counts and relative error of one case."""
+def run(case: Mapping[str, Any], rng: Any) -> Answer:
+    """Loads and stores by tensor, and the relative error of the output, of one case."""
     return {"matmul": _matmul, "copy": _copy}.get(case["kernel"], _attention)(case, rng)
 
 

@@ -151,7 +151,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def _partial(w: Attention, kind: str, rows: Number) -> tuple[Access, ...]:
-    """What one kernel hands to the other; a single split would need none of it."""
+    """Partial results that one kernel hands to the other; with a single split there are none."""
     return (
         once("partial O", kind, rows * w.dv, PARTIAL_SIZE, compulsory=0, handoff=True),
         once("partial logsumexp", kind, rows, STATISTIC_SIZE, compulsory=0, handoff=True),

@@ -26,8 +26,8 @@ from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import TrainingConfig, timed
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run, utilization
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
-from perfmodel.transformer.training.step.layer_time import Machine, known, machine
-from perfmodel.transformer.training.step.row import again
+from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine
+from perfmodel.transformer.training.step.row import recomputed
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
 
@@ -103,7 +103,7 @@ class TrainingEstimate:
 
     @property
     def validated(self) -> bool:
-        """Whether its kind of layout was ever held against measured steps: ZeRO's stages 2 and 3 over a network were not."""
+        """Whether steps of this kind of layout were measured and compared: ZeRO stages 2 and 3 over a network were not."""
         return self.job.system is None or not over_network(self.job.system, self.training.parallel)
 
     @property
@@ -174,9 +174,9 @@ def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
 
 def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
     once = replace(op, count=1)
-    cost, one, missing = known(once, on)
+    cost, one, missing = estimated(once, on)
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
-        op, cost = again(op), op_estimate(again(once), on.device)
+        op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
     if one is not None:
         seconds, low, high = (float(end * op.count) for end in (one.seconds, one.low, one.high))
         one = replace(one, seconds=seconds, low=low, high=high)

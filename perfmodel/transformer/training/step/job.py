@@ -88,7 +88,7 @@ def updated(part: StatePart, training: TrainingConfig) -> Number:
 
 
 def touched(training: TrainingConfig, state: State) -> dict[str, Number]:
-    """Bytes that one GPU's optimizer touches of gradients, of its own state, and of the weights that it trains."""
+    """Bytes that one GPU's optimizer reads and writes: gradients, optimizer state, and trained weights."""
     found = {group: [part for part in state.parts if part.group == group] for group in (GRADIENTS, OPTIMIZER, HELD)}
     found[HELD] = [part for part in found[HELD] if not part.name.startswith(FROZEN)]
     return {group: sum(updated(part, training) for part in parts) for group, parts in found.items()}
@@ -122,7 +122,7 @@ def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[Op
 
 
 def accumulated(state: State) -> Number:
-    """Gradients that one GPU adds to: those of its share, once each however many formats they are kept in."""
+    """Gradient elements that one GPU accumulates: those of its share, each counted once."""
     parts = {part.of_experts: part for part in state.parts if part.group == GRADIENTS}
     return sum(ceil_div(part.elements, part.shards) for part in parts.values())
 

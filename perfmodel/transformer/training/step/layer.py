@@ -209,7 +209,7 @@ class _TrainingRows:
         return pointwise(name, self.step, rows, cols, reads=reads, more=more)
 
     def dropout(self, op: Operation) -> None:
-        """A kernel of its own, or forward a part of the residual add."""
+        """Dropout as a separate kernel, or in the forward pass as part of the residual add."""
         alone = self.batch.eager or op.part == EMBEDDING
         self.found.add([self._stream("dropout", mask=WRITE)] if alone else [], [self._stream("dropout, gradient", mask=READ)])
 

@@ -83,8 +83,8 @@ def bandwidth_share(op: Op) -> float | None:
     return None if op.timed is None else SHARES.get(op.timed.kind)
 
 
-def alone(op: Op, on: Machine, lower_s: float) -> Prediction:
-    """The prediction of one run of the kernel alone; UnavailableError says why there is none."""
+def predicted_alone(op: Op, on: Machine, lower_s: float) -> Prediction:
+    """Predicted time of the kernel run alone; UnavailableError says why there is none."""
     try:
         return predict_op(op, on.device, lower_s, on.fallbacks, on.attention)
     except UnavailableError:
@@ -96,10 +96,10 @@ def alone(op: Op, on: Machine, lower_s: float) -> Prediction:
 
 
 def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: float) -> Prediction:
-    """One run in a step, with its interval and where it is from."""
+    """Predicted time of one run in a step, with its interval and origin."""
     share, block = bandwidth_share(op), on.block
     if share is None:
-        found, strided = alone(op, on, lower_s), op.timed is not None and op.timed.strided
+        found, strided = predicted_alone(op, on, lower_s), op.timed is not None and op.timed.strided
         factor = parameters["strided_factor"] if strided else 1.0
         return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
     assert block is not None
@@ -109,8 +109,8 @@ def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: flo
 
 
 @lru_cache(maxsize=16384)
-def known(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
-    """Bound and roof of one run, its prediction, and why there is none."""
+def estimated(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
+    """(estimate with bound and roof, prediction or None, reason if there is none) of one run of ``op``."""
     cost = op_estimate(op, on.device)
     if on.parameters is None:
         return cost, None, "no training step is calibrated"
@@ -163,7 +163,7 @@ def _once(op: Op, on: Machine) -> Window:
     if share is not None and on.parameters is not None:
         seconds = on.price(op, share)
         return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
-    cost, found, _ = known(op, on)
+    cost, found, _ = estimated(op, on)
     seconds = float(cost.roofline_s) if found is None else found.seconds
     return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
 
@@ -234,8 +234,8 @@ def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, a
     return layers * forward * US, layers * backward * US, tensors * TENSOR_US * US
 
 
-def waiting(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:
-    """By how much a step is longer than its kernels. The head counts to the backward pass: few kernels, long ones."""
+def exposed_host_s(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:
+    """Seconds that a step takes beyond its kernels, where the GPU waits for the host. The head counts as backward: few, long kernels."""
     phases = [(host[0], forward_s), (host[1], backward_s)] * micro_batches
     phases += [(host[2], 0.0), (0.0, optimizer_s)]  # the host goes over all tensors before it enqueues the first update
     return max(longest_way(phases) - sum(device for _, device in phases), 0.0)

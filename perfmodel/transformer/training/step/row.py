@@ -33,9 +33,9 @@ MATMULS = ("torch-matmul", "cublas")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``shape``: its sizes on one GPU. ``forward``: the pass over all its tokens, with the part of a sequence that one GPU has.
+    """``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
 
-    ``eager``: one kernel per written operation, as the modules of huggingface/transformers run.
+    ``eager``: one kernel per operation in the Python code, as the modules of huggingface/transformers run.
     """
 
     shape: Shape
@@ -95,8 +95,8 @@ def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
     return stored(WEIGHTS, kind, elements, 8 * size)
 
 
-def again(op: Op) -> Op:
-    """``op`` run once more: executed, but not needed."""
+def recomputed(op: Op) -> Op:
+    """``op`` as recomputation: executed work, but no needed work and no compulsory traffic."""
     accesses = tuple(replace(access, compulsory=0) for access in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, flops=0, needed=Work(), accesses=accesses))
 

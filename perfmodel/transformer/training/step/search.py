@@ -75,7 +75,7 @@ def divisors(number: int, most: int | None = None) -> list[int]:
 
 
 def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flash: bool) -> Iterator[Parallel]:
-    """Ways to divide ``model`` among ``gpus``, of which ``domain`` share NVLink."""
+    """Layouts that divide ``model`` among ``gpus`` GPUs; ``domain``: GPUs that share NVLink."""
     layers = len(model.layers)
     for tp in divisors(gpus, domain):
         try:

@@ -23,10 +23,10 @@ from perfmodel.transformer.training.step.layer_time import (
     LayerTime,
     Machine,
     Window,
+    exposed_host_s,
     host_phases,
     joined,
     ops_window,
-    waiting,
 )
 from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
 
@@ -36,12 +36,12 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTime:
-    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: of adding its gradients to those before; ``handed_s``: to and from
-    the stages beside.
+    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
+    and from the neighbouring stages.
 
-    ``forward``, ``backward``: kernels of each pass, the second with the ``again_s`` of those that run again, and what of each resource
-    they and their exchanges take. ``passed``: exchanges by group that nothing hides. ``head_s``: the forward pass from the last norm
-    on, if it is here. ``hidden_s``: exchanges inside of the stage that run beside kernels.
+    ``forward``, ``backward``: kernels of each pass, with the use of each resource by kernels and exchanges; ``backward`` includes
+    recomputation, ``again_s``. ``passed``: exposed exchanges by group. ``head_s``: the forward pass from the last norm on, if it is on
+    this GPU. ``hidden_s``: exchanges within the stage that overlap with kernels.
     """
 
     forward: Window
@@ -56,32 +56,32 @@ class MicroBatchTime:
 
     @property
     def forward_s(self) -> float:
-        """Of the kernels of the forward pass."""
+        """Seconds of the forward kernels."""
         return self.forward.seconds
 
     @property
     def backward_s(self) -> float:
-        """Of those of the backward pass, without what runs again."""
+        """Seconds of the backward kernels, without recomputation."""
         return self.backward.seconds - self.again_s
 
     @property
     def kernels_s(self) -> float:
-        """Of its kernels."""
+        """Seconds of all kernels, recomputation included."""
         return self.forward.seconds + self.backward.seconds + self.added_s
 
     @property
     def before_head_s(self) -> float:
-        """Forward, up to the last norm."""
+        """Seconds of the forward kernels up to the last norm."""
         return self.forward_s - self.head_s
 
     @property
     def exposed_s(self) -> float:
-        """Of exchanges that nothing hides."""
+        """Seconds of exchanges that do not overlap with kernels."""
         return self.handed_s + sum(self.passed.values())
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Seconds of the micro-batch: kernels and exposed exchanges."""
         return self.kernels_s + self.exposed_s
 
 
@@ -151,7 +151,7 @@ def _passed(
 def _exchanged(
     layer: LayerTime, way: str, system: System, near: Parallel, on: Machine, overlap: bool
 ) -> tuple[dict[str, float], float, dict[str, float]]:
-    """Of a layer's exchanges in one pass, seconds by group that nothing hides, hidden ones, and those of each resource that these take."""
+    """A layer's exchanges in one pass: exposed seconds by group, hidden seconds, and seconds of each resource that hidden ones use."""
     forward = way == FORWARD_PASS
     kernels, passed = (layer.forward, layer.ops.forward_exchanges) if forward else (layer.backward, layer.ops.backward_exchanges)
     outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
@@ -254,11 +254,11 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
 
 
 def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
-    """By how much a step is longer because the host enqueues its kernels one by one."""
+    """Seconds that a step takes longer because the host enqueues its kernels one by one."""
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
     host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
-    return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
+    return exposed_host_s(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
@@ -268,6 +268,6 @@ def tensors(job: TrainingJob) -> int:
 
 
 def _learned(op: Op) -> int:
-    """Tensors of weights that a forward row reads; a layer norm has two, told by one access."""
+    """Weight tensors that a forward row reads; a layer norm has two, counted as one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count
