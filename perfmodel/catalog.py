@@ -138,10 +138,12 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
             )
     from pydantic import TypeAdapter
 
+    from perfmodel.core.question import typed
+
     renamed = getattr(model, "OPTION_NAMES", {})  # options whose names are Python keywords
 
     def validate(raw: dict[str, Any]) -> _Model:
-        return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})
+        return TypeAdapter(model).validate_python(typed(model, {renamed.get(key, key): value for key, value in raw.items()}))
 
     return validated_section(path, (section,), validate)
 

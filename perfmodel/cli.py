@@ -22,9 +22,14 @@ from perfmodel.core.plugins import docstring, module_names
 INTERRUPTED = 130
 LONGEST_PATH = 300
 """Characters of a path that a message repeats whole."""
+ONE_LINE = 65
+"""Characters of a summary that is listed whole: of a longer one what stands before its colon."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
 Start with: perfmodel attention --n 4096 --d 64
+
+Numbers as you type them: 8k is 8000, 8Ki 8192, 1e6; sizes 80GB, 163KiB;
+formats FP16, half, bfloat16. Docs: docs/glossary.md, docs/tour.md
 
 Completion (bash, zsh, fish): eval "$(perfmodel --show-completion bash)" """
 
@@ -68,7 +73,9 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        rows = [(name.replace("_", "-"), _summary(name)) for name in command_names()]
+        summaries = {name: _summary(name) for name in command_names()}
+        short = {name: text if len(text) <= ONE_LINE else f"{text.partition(':')[0]}." for name, text in summaries.items()}
+        rows = [(name.replace("_", "-"), text) for name, text in short.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

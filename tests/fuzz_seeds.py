@@ -42,7 +42,7 @@ def with_model() -> list[str]:
     """Every command whose argument is a model, with and without its formulas."""
     names = [name for name in all_commands() if any(param.metavar == "MODEL" for param in command(name).params)]
     plain = [f"{name} {{}}" for name in names]
-    return plain + [f"{name} {{}} --explain" for name in names if "explain" in parameters(name)]
+    return plain + [f"{name} {{}} --explain all" for name in names if "explain" in parameters(name)]
 
 
 def parameters(name: str) -> set[str]:
@@ -140,7 +140,7 @@ def sweeps() -> list[Any]:
     ]
 
 
-CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.compare.metrics_of"
+CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.saved_metrics.metrics_of"
 READERS = {
     **readers(),
     CONFIG: lambda path: load_config(str(path), "attention", AttentionQuestion),
@@ -165,14 +165,14 @@ SEEDS: dict[str, list[Seeds]] = {
     ],
     "perfmodel.core.files.read_json": [Seeds(".json", [{"a": [1, 2.5, None, True, {"b": "c"}]}])],
     "perfmodel.catalog.load_device": [
-        Seeds(".yaml", [device(), sparse_device()], [*with_device(), "hardware show {} --explain", "hardware check {}"])
+        Seeds(".yaml", [device(), sparse_device()], [*with_device(), "hardware show {} --explain all", "hardware check {}"])
     ],
     "perfmodel.catalog.load_model": [
         Seeds(".yaml", models(), with_model()),
         Seeds(".json", [model["config"] for model in models()], with_model()),
     ],
     "perfmodel.catalog.find_system": [Seeds(".yaml", systems(), ["model gpt2 --phase train --system {}"])],
-    "perfmodel.remat.graph.read_graph": [Seeds(suffix, [graph()], ["remat --graph {}"]) for suffix in (".json", ".yaml")],
+    "perfmodel.remat.graph.read_graph": [Seeds(suffix, [graph()], ["remat --graph-file {}"]) for suffix in (".json", ".yaml")],
     "perfmodel.report.document.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],
     "perfmodel.study.schema.read_study": [Seeds(".yaml", studies(), ["report {}", "roofline {}"])],
     "perfmodel.sweep.study.read_study": [Seeds(".yaml", sweeps())],

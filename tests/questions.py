@@ -82,7 +82,7 @@ def _inference(r: Random) -> list[str]:
     words += ["--dtype", r.choice(DTYPES)] * (r.random() < 0.5)
     words += ["--weights-dtype", r.choice(["fp8", "int8", "int4"])] * (r.random() < 0.2)
     words += ["--kv-dtype", r.choice(["fp8", "int8"])] * (r.random() < 0.15)
-    return words + _flags(r, "--fused", "--graph", "--eager", chance=0.15) + _device(r)
+    return words + _flags(r, "--fused", "--cuda-graph", "--eager", chance=0.15) + _device(r)
 
 
 def model(r: Random) -> list[str]:

@@ -100,19 +100,19 @@ def kind(param: Any) -> str:
 
 # Formulas
 
-KERNEL = "matmul -m 8192 -n 128 -k 8192 --explain --json"
-ATTENTION = "attention --n 4096 --d 64 --heads 16 --batch 8 --pass {} --algorithm {} {} --explain --json"
+KERNEL = "matmul -m 8192 -n 128 -k 8192 --explain all --json"
+ATTENTION = "attention --n 4096 --d 64 --heads 16 --batch 8 --pass {} --algorithm {} {} --explain all --json"
 OPTIONS = {"block-sparse": "--sparsity 0.25", "split-kv": "--splits 4"}
 QUESTIONS = {
     "Matrix multiplication": KERNEL,
-    "Softmax": "softmax --rows 4096 --cols 32768 --explain --json",
-    "Two-layer MLP": "mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024 --explain --json",
-    "Elementwise chain": "fuse --elements 1048576 --ops 30 --explain --json",
-    "Store or recompute": "recompute --bytes 64MiB --flops 10GFLOP --explain --json",
-    "Occupancy and sectors": "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2 --explain --json",
-    "KV cache": "kv-cache llama-3-8b --n 8192 --batch 16 --explain --json",
-    "Memory of a training step": "memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full --explain --json",
-    "Rematerialization": "remat --layers 10 --checkpoints 5 --explain --json",
+    "Softmax": "softmax --rows 4096 --cols 32768 --explain all --json",
+    "Two-layer MLP": "mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024 --explain all --json",
+    "Elementwise chain": "fuse --elements 1048576 --ops 30 --explain all --json",
+    "Store or recompute": "recompute --bytes 64MiB --flops 10GFLOP --explain all --json",
+    "Occupancy and sectors": "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2 --explain all --json",
+    "KV cache": "kv-cache llama-3-8b --n 8192 --batch 16 --explain all --json",
+    "Memory of a training step": "memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full --explain all --json",
+    "Rematerialization": "remat --layers 10 --checkpoints 5 --explain all --json",
 }
 SHARED = re.compile(
     r"(total |term |lower bound|roofline$|without |compulsory|intensity|reads$|writes$|(SRAM|DRAM) (read|write) bytes|BW_|P_)"
@@ -159,7 +159,7 @@ def formulas_page(page: str | None = None) -> str:
                 [(_, found)] = steps(ATTENTION.format(direction, name, OPTIONS.get(name, "")))
                 parts.append(f"### {name}, {direction}\n\n{formulas(own(found))}")
     for title, line in QUESTIONS.items():
-        parts.append(f"## {title}\n\n`perfmodel {line.removesuffix(' --explain --json')}`\n")
+        parts.append(f"## {title}\n\n`perfmodel {line.removesuffix(' --explain all --json')}`\n")
         parts += [(f"### {title}: {name}\n\n" if many else "") + formulas(own(found)) for many, name, found in told(line)]
     parts.append(time_models_part(page))
     return "\n".join(parts)

@@ -47,7 +47,7 @@ def _in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 SEEN = {
     # an algorithm
     "attention --n 512 --d 64 --algorithm all": "two-pass",
-    "attention --n 512 --d 64 --algorithm two-pass --pass both --explain": "dK and dV",
+    "attention --n 512 --d 64 --algorithm two-pass --pass both --explain all": "dK and dV",
     "attention --help": "two-pass",
     "--complete attention --algorithm two": "two-pass",
     "sweep --n 512,1024 --d 64 --algorithm all": "two-pass",
@@ -73,7 +73,7 @@ SEEN = {
     "--complete ridge --h": "--hardware",
     # an architecture
     "model config.json --phase decode": "experts",
-    "model config.json --phase prefill --n 512 --explain": "experts",
+    "model config.json --phase prefill --n 512 --explain all": "experts",
     "model config.json --phase generate": "first token in",
     "model config.json --phase train --n 512": "A step takes",
     "batch config.json": "per step",

@@ -179,14 +179,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        ("attention", {"n": "512"}, "n is '512'"),
+        ("attention", {"n": "512 tokens"}, "n is '512 tokens'"),
         ("attention", {"n": 512.5}, "n is 512.5"),
         ("attention", {"n": float("nan")}, "n is nan"),
         ("attention", {"n": float("inf")}, "n is inf"),
         ("attention", {"n": True}, "n is True"),
         ("attention", {"n": np.array([1, 2])}, "n is array"),
         ("attention", {"causal": "no"}, "causal is 'no'"),
-        ("attention", {"dropout": "0.1"}, "dropout is '0.1'"),
+        ("attention", {"dropout": "10%"}, "dropout is '10%'"),
         ("attention", {"dtype": 3}, "dtype is 3"),
         ("attention", {"algorithm": [3]}, "algorithm is"),
         ("attention", {"hardware": 3}, "hardware is 3"),

@@ -403,13 +403,13 @@ def test_json(run):
 
 
 def test_explain(run):
-    text = run("claims S013 --explain").out
+    text = run("claims S013 --explain all").out
     assert "C / W = " in text
     assert "Williams, Waterman & Patterson 2009" in text
-    steps = run("claims S029 --explain --json").json["explanation"]
+    steps = run("claims S029 --explain all --json").json["explanation"]
     assert {entry["what"] for entry in steps} == {check.what for check in find_claims(["S029"])[0].checks}
     assert steps[0]["steps"][-1]["value"] == 25232932864
-    assert run("claims S051 --explain --json").json["explanation"] == []
+    assert run("claims S051 --explain all --json").json["explanation"] == []
 
 
 def test_file(run, tmp_path):

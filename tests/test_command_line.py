@@ -141,9 +141,9 @@ def test_hardware_check_passes(run, name):
 
 
 def test_ridge_points_are_explained(run):
-    shown = run("hardware show nvidia-a100-pcie-80gb --explain")
+    shown = run("hardware show nvidia-a100-pcie-80gb --explain all")
     assert "P_tensor_fp16 / BW_dram = 312000000000000 / 1935360000000 = 161.21" in shown.out
-    data = run("hardware show nvidia-a100-pcie-80gb --explain --json").json
+    data = run("hardware show nvidia-a100-pcie-80gb --explain all --json").json
     values = {step["name"]: step["value"] for part in data["explanation"] for step in part["steps"]}
     for name, point in data["ridge_points"].items():
         assert values[f"ridge point, {name}"] == point["value"]

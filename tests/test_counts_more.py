@@ -340,7 +340,7 @@ def test_block_sparse_from_the_command_line(run, option, more) -> None:
         assert mine["flops"] < theirs["flops"]
         assert mine["time_s"]["lower"] <= mine["time_s"]["roofline"]
     assert run(f"{SPARSE} {option} {more}").code == 0
-    assert run(f"{SPARSE} {option} {more} --explain").code == 0
+    assert run(f"{SPARSE} {option} {more} --explain all").code == 0
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -368,7 +368,7 @@ def test_blocks_of_a_pattern_do_not_shrink_with_the_sram(run) -> None:
     "line", [DECODE, DECODE + " --n 256 --causal", "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
 )
 def test_explanations_end_in_the_numbers(run, line) -> None:
-    data = run(line + " --explain --json").json
+    data = run(line + " --explain all --json").json
     for result, explained in zip((r for r in data["results"] if r["pass"] != "both"), data["explanation"], strict=True):
         steps = {step["name"]: step["value"] for step in explained["steps"]}
         assert steps["total accesses"] == result["accesses"]["total"]

@@ -89,7 +89,7 @@ def _matching(text: str, start: int, opening: str, closing: str) -> int:
 
 @pytest.mark.parametrize("line", LINES)
 def test_explained_numbers_are_the_numbers(run, line):
-    data = run(line + " --json --explain").json
+    data = run(line + " --json --explain all").json
     results = {(r["algorithm"], r["pass"]): r for r in data["results"] if r["pass"] != "both"}
     assert {(e["algorithm"], e["pass"]) for e in data["explanation"]} == set(results)
     for explanation in data["explanation"]:
@@ -114,7 +114,7 @@ def test_explained_numbers_are_the_numbers(run, line):
 @pytest.mark.parametrize("line", LINES)
 def test_printed_formulas_give_the_printed_values(run, line):
     """With values and with symbols, brackets and all: a wrong precedence would show."""
-    for explanation in run(line + " --json --explain").json["explanation"]:
+    for explanation in run(line + " --json --explain all").json["explanation"]:
         values: dict[str, float] = {}
         for step in explanation["steps"]:
             assert step["source"], step
@@ -126,7 +126,7 @@ def test_printed_formulas_give_the_printed_values(run, line):
 
 
 def test_explanations_print_as_text(run):
-    text = run(LINES[0] + " --explain").out
+    text = run(LINES[0] + " --explain all").out
     assert "flash2 forward: FlashAttention-2, Q outermost; accesses grow as Theta(N^2 d / B_r + N d)" in text
     assert re.search(r"^K read .* B \* H \* C \* d = 2 \* 2 \* 576 \* 16 = 36,864$", text, re.MULTILINE)
     assert "vector operations" in text

@@ -201,7 +201,7 @@ def test_a_reader_that_has_gone(monkeypatch, capsys, name):
     assert "pipe" not in told.lower()
 
 
-@pytest.mark.parametrize("line", ["claims --explain", ASK, "--help", "hardware check h200"])
+@pytest.mark.parametrize("line", ["claims --explain all", ASK, "--help", "hardware check h200"])
 def test_a_reader_that_had_gone_before(line):
     """As ``| head`` leaves it, in a process of its own: exit code 1 and not a word, from the interpreter's end neither."""
     read, write = os.pipe()
@@ -223,7 +223,7 @@ def test_closed_streams(redirection, code):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_terminals_that_know_few_letters(encoding):
     environment = os.environ | {"PYTHONIOENCODING": encoding}
-    with started("claims --explain", env=environment) as process:
+    with started("claims --explain all", env=environment) as process:
         out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert out

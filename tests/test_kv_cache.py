@@ -268,7 +268,7 @@ def test_gpt2_on_an_a5000():
 
 @pytest.mark.parametrize(("name", "size"), [("llama-2-7b", 1_073_741_824), ("llama-3-8b", 268_435_456)])
 def test_json(run, name, size):
-    found = run(f"kv-cache {name} --n 2048 --batch 1 --dtype bf16 --json").json
+    found = run(f"kv-cache {name} --n 2048 --batch 1 --kv-dtype bf16 --json").json
     assert found["schema"] == "perfmodel.kv_cache/1"
     assert found["bytes"] == found["bytes_per_sequence"] == size == 2048 * found["bytes_per_token"]
     assert {"inputs", "hardware", "max_batch", "max_context"} <= found.keys()
@@ -278,9 +278,9 @@ def test_json(run, name, size):
 
 
 LINES = [
-    "kv-cache gpt2 --n 100 --batch 3 --dtype fp32 --hardware t4",
-    "kv-cache gemma-2-9b --n 8200 --block-size 16 --dtype int4 --scale-group 64",
-    "kv-cache deepseek-v3 --n 4096 --dtype fp8 --scale-group 128 --rope-dtype bf16 --weights-dtype int4",
+    "kv-cache gpt2 --n 100 --batch 3 --kv-dtype fp32 --hardware t4",
+    "kv-cache gemma-2-9b --n 8200 --block-size 16 --kv-dtype int4 --scale-group 64",
+    "kv-cache deepseek-v3 --n 4096 --kv-dtype fp8 --scale-group 128 --rope-dtype bf16 --weights-dtype int4",
     "kv-cache gpt-oss-20b --n 1000 --reserve 2GiB --hardware h200",
     "kv-cache qwen2.5-72b --n 1000 --weights-dtype int8 --hardware h100-sxm",
     "kv-cache gemma-4-26b-a4b --n 3000 --block-size 32",
@@ -290,7 +290,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_explanations_end_in_the_numbers_of_the_report(run, line):
-    found = run(f"{line} --explain --json").json
+    found = run(f"{line} --explain all --json").json
     values = {step["name"]: step["value"] for step in found["explanation"][0]["steps"]}
     sources = [step["source"] for step in found["explanation"][0]["steps"]]
     assert all(sources)
@@ -342,10 +342,10 @@ def test_fp8_weights_are_multiplied_in_fp8_where_the_device_does(run):
 
 
 def test_what_the_profile_lacks_is_said(run):
-    assert "no bf16 peak" in run("kv-cache llama-2-7b --n 8 --dtype bf16 --hardware t4").out
-    found = run("kv-cache gpt2 --n 8 --dtype fp32 --hardware amd-epyc-9654")
+    assert "no bf16 peak" in run("kv-cache llama-2-7b --n 8 --kv-dtype bf16 --hardware t4").out
+    found = run("kv-cache gpt2 --n 8 --kv-dtype fp32 --hardware amd-epyc-9654")
     assert "not in the profile" in found.out
-    found = run("kv-cache gpt2 --n 8 --dtype fp32 --hardware amd-epyc-9654 --json").json
+    found = run("kv-cache gpt2 --n 8 --kv-dtype fp32 --hardware amd-epyc-9654 --json").json
     assert (found["max_batch"], found["max_context"], found["any_context_fits"], found["bytes"]) == (None, None, False, 8 * 73_728)
 
 
@@ -359,12 +359,12 @@ def test_what_the_profile_lacks_is_said(run):
         ("kv-cache gpt2 --n 0", 2, ["--n is 0"]),
         ("kv-cache gpt2 --batch -1", 2, ["--batch is -1"]),
         ("kv-cache gpt2 --block-size 0", 2, ["--block-size is 0"]),
-        ("kv-cache gpt2 --dtype int3", 2, ["--dtype: unknown dtype 'int3'", "int4"]),
+        ("kv-cache gpt2 --kv-dtype int3", 2, ["--dtype: unknown dtype 'int3'", "int4"]),
         ("kv-cache gpt2 --weights-dtype fp7", 2, ["--weights-dtype", "fp8"]),
         ("kv-cache gpt2 --rope-dtype bf16", 2, ["--rope-dtype", "latent"]),
         ("kv-cache deepseek-v3 --rope-dtype x", 2, ["--rope-dtype: unknown"]),
         ("kv-cache gpt2 --scale-group 8", 2, ["--scale-group", "int8"]),
-        ("kv-cache gpt2 --dtype int8 --scale-group 0", 2, ["--scale-group is 0"]),
+        ("kv-cache gpt2 --kv-dtype int8 --scale-group 0", 2, ["--scale-group is 0"]),
         ("kv-cache gpt2 --reserve 4", 2, ["--reserve", "48KiB"]),
     ],
 )
@@ -382,7 +382,7 @@ def test_a_model_without_a_length_needs_one(run, tmp_path):
     outcome = run(f"kv-cache {tmp_path}")
     assert outcome.code == 2
     assert "--n is missing" in outcome.err
-    assert run(f"kv-cache {tmp_path} --n 5 --dtype int4 --json").json["bytes"] == 5 * 2 * 2 * 2
+    assert run(f"kv-cache {tmp_path} --n 5 --kv-dtype int4 --json").json["bytes"] == 5 * 2 * 2 * 2
 
 
 # One question, one answer
@@ -400,7 +400,7 @@ SAME = [
 @pytest.mark.parametrize(("model", "n", "dtype", "device"), SAME)
 def test_kv_cache_and_model_answer_the_same_question_alike(run, model, n, dtype, device):
     """To generate n tokens is to run at 1, 2, ... n tokens: what ``model`` calls a prefill of 1 and decode to n + 1."""
-    found = run(f"kv-cache {model} --n {n} --dtype {dtype} --hardware {device} --json").json
+    found = run(f"kv-cache {model} --n {n} --kv-dtype {dtype} --hardware {device} --json").json
     for key, option in (("with_cache", ""), ("without_cache", "--no-kv-cache")):
         one = found["generation"][key]
         line = f"model {model} --phase generate --n 1 --kv-len {n + 1} --dtype {dtype} --hardware {device} {option} --json"
@@ -432,7 +432,7 @@ def test_a_generation_is_the_sum_of_its_steps(first, more, window, cached):
 
 
 def test_the_published_t4_times_are_no_faster_than_the_one_answer(run):
-    found = run("kv-cache gpt2 --n 1000 --dtype fp32 --hardware t4 --json").json["generation"]
+    found = run("kv-cache gpt2 --n 1000 --kv-dtype fp32 --hardware t4 --json").json["generation"]
     t4 = next(row for row in found["measured"] if "T4" in row["device"])
     assert f"{found['with_cache']['seconds']:.2f}, {found['without_cache']['seconds']:.2f}" == "1.67, 14.54"
     assert t4["with_cache_s"][0] > found["with_cache"]["seconds"]

@@ -141,7 +141,7 @@ def test_a_device_without_capacity(run):
 
 @pytest.mark.parametrize("line", LINES)
 def test_printed_formulas_give_the_printed_values(run, line):
-    data = run(f"memory {line} --json --explain").json
+    data = run(f"memory {line} --json --explain all").json
     [part] = data["explanation"]
     values = {step["name"]: step["value"] for step in part["steps"]}
     for step in part["steps"]:

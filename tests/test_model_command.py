@@ -359,7 +359,7 @@ EXPLAINED = (
 
 @pytest.mark.parametrize("line", EXPLAINED)
 def test_explained_totals_are_the_totals(run, line):
-    data = run(f"model {line} --json --explain").json
+    data = run(f"model {line} --json --explain all").json
     for part in data["explanation"]:
         steps = {step["name"]: step["value"] for step in part["steps"]}
         whole = {name: [step["value"] for step in part["steps"] if step["name"] == f"total {name}"] for name in ("lower bound", "roofline")}
@@ -373,7 +373,7 @@ def test_explained_totals_are_the_totals(run, line):
 
 @pytest.mark.parametrize("line", EXPLAINED)
 def test_printed_formulas_give_the_printed_values(run, line):
-    for part in run(f"model {line} --json --explain").json["explanation"]:
+    for part in run(f"model {line} --json --explain all").json["explanation"]:
         for step in part["steps"]:
             assert step["source"], step
             assert step["meaning"], step

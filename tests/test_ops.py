@@ -465,7 +465,7 @@ def test_entries_have_the_keys_of_the_contract(run, name):
 @pytest.mark.parametrize("line", LINES)
 def test_every_number_is_explained(run, line):
     """Each has a source; the printed formula gives the printed value, in values and in names."""
-    data = run(line + " --json --explain").json
+    data = run(line + " --json --explain all").json
     for explanation in data["explanation"]:
         values: dict[str, float] = {}
         for step in explanation["steps"]:
@@ -475,7 +475,7 @@ def test_every_number_is_explained(run, line):
                 assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5, abs=1e-12), step
                 assert evaluate(in_values(step["formula"], values)) == pytest.approx(step["value"], rel=1e-9, abs=1e-12), step
             values[step["name"]] = step["value"]
-    text = run(line + " --explain").out
+    text = run(line + " --explain all").out
     assert "formula = with values = value" in text
 
 
@@ -528,7 +528,7 @@ def at(data: Any, path: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize("line", LINES)
 def test_explained_numbers_are_the_numbers(run, line):
-    data = run(line + " --json --explain").json
+    data = run(line + " --json --explain all").json
     results = {(entry.get("algorithm"), entry.get("pass")): entry for entry in data["results"]}
     checked = 0
     for explanation in data["explanation"]:

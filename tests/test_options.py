@@ -203,14 +203,14 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
         ("compare standard memory-efficient --attention n=512,d=64,printed_backward --hardware h200", "printed-backward is for"),
         ("model gpt2 --phase decode --micro-batch 2", "--micro-batch is an option of training"),
         ("model gpt2 --phase train --eager", "--eager is an option of inference"),
-        ("model gpt2 --phase train --search 8 --hardware h100 --explain", "--explain is for one layout"),
+        ("model gpt2 --phase train --search 8 --hardware h100 --explain all", "--explain is for one layout"),
         ("memory gpt2 --optimizer sgd --foreach", "--foreach is for optimizers with temporary copies"),
         ("remat --width 64 --layers 4 --n 128", "--n is for a model"),
         ("remat --layers 4 --seconds 5", "--seconds is for the exact solver"),
         ("remat --layers 4 --autograd --strategy revolve", "--strategy is for schedules"),
-        ("remat --layers 4 --memory 3 --exact --checkpoints 2", "--checkpoints is for schedules"),
-        ("remat --graph graph.json --layers 3", "--layers is for a chain of layers"),
-        ("remat --graph graph.json --seconds 3", "--seconds is for the exact solver"),
+        ("remat --layers 4 --budget 3 --exact --checkpoints 2", "--checkpoints is for schedules"),
+        ("remat --graph-file graph.json --layers 3", "--layers is for a chain of layers"),
+        ("remat --graph-file graph.json --seconds 3", "--seconds is for the exact solver"),
         ("validate --counters-csv x.csv --hardware h200", "--hardware is for measurements of time"),
         ("validate --backend simulator --tolerance 5%", "--tolerance is for measurements of time"),
         ("calibrate --require 3", "--require is for --from-records"),
@@ -236,7 +236,7 @@ def test_what_nothing_reads_is_refused(line, words):
         "attention --n 512 --d 64 --algorithm flash --minimal-backward --fused-scale",
         "sweep --n 512 --d 64 --algorithm standard,flash --block-q 64",
         "compare standard flash --attention n=512,d=64,block_q=64 --hardware h200",
-        "remat --graph graph.json --memory 6 --seconds 3",
+        "remat --graph-file graph.json --budget 6 --seconds 3",
     ],
 )
 def test_what_some_part_of_a_comparison_reads_is_taken(line):
@@ -259,7 +259,7 @@ VALUES = {
     **{"counters_csv": "x.csv", "records": "shipped", "tolerance": "0.0001%", "verdict": "wrong", "ncu": "x.csv", "baseline": "x.json"},
     **{"attention": "n=128 d=64", "matmul": "64x64x64", "model": "gpt2 decode", "threshold": "1%", "fail_on": "changed", "where": "n<600"},
     **{"columns": "n,time", "minimize": "time", "subject_to": "n<600", "pareto": "time,memory", "top": "3", "form": "csv", "dask": "x"},
-    **{"from_records": str(RECORDS), "required": "10000000"},
+    **{"from_records": str(RECORDS), "required": "10000000", "explained": "all"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
 OF_COMMAND = {
@@ -292,15 +292,15 @@ MODES = {
         "llama-3-8b --phase train --search 8 --batch 16 --hardware h100-sxm",
     ],
     "memory": [f"llama-3-8b --batch 16 --dp 4 --micro-batch 4 {more}" for more in ("", "--optimizer sgd", "--precision bf16", "--lora 4")],
-    "kv-cache": ["llama-3-8b", "llama-3-8b --dtype int8", "deepseek-v3"],
+    "kv-cache": ["llama-3-8b", "llama-3-8b --kv-dtype int8", "deepseek-v3"],
     "fuse": ["--elements 1048576 --ops 30", "--example sin-cos --dtype fp32"],
     "remat": [
-        *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --memory 4", "--layers 6 --memory 5 --exact"),
+        *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --budget 4", "--layers 6 --budget 5 --exact"),
         *(
             "--layers 4 --autograd",
             "--layers 4 --width 64 --autograd --hardware h200",
-            "--graph graph.json",
-            "--graph graph.json --memory 6",
+            "--graph-file graph.json",
+            "--graph-file graph.json --budget 6",
         ),
     ],
 }

@@ -67,9 +67,9 @@ def test_the_timeline_is_drawn(run):
     [
         "remat --layers 10 --checkpoints 5",
         "remat --layers 1000 --checkpoints 100,500 --every 7 --slots 4",
-        "remat --layers 12 --memory 6",
-        "remat --layers 12 --size 1.5GB --memory 9GB",
-        "remat llama-3-8b --n 4096 --hardware h200 --memory 6GB",
+        "remat --layers 12 --budget 6",
+        "remat --layers 12 --size 1.5GB --budget 9GB",
+        "remat llama-3-8b --n 4096 --hardware h200 --budget 6GB",
         "remat --layers 40 --size 32MB --autograd --relu",
         "remat --width 784,4096,10 --batch 512 --autograd",
     ],
@@ -114,15 +114,15 @@ def test_strategies_can_be_named(run):
 
 
 def test_a_budget(run):
-    outcome = run("remat --layers 10 --memory 6")
+    outcome = run("remat --layers 10 --budget 6")
     assert "Within 6 values the cheapest is optimal: 36 = 30 + 6 steps, 20.0% more than with everything kept" in outcome.out
     assert "12 (too much)" in outcome.out
-    data = run("remat --layers 10 --memory 6 --json").json
+    data = run("remat --layers 10 --budget 6 --json").json
     assert [row["fits"] for row in data["results"]] == [row["peak"] <= 6 for row in data["results"]]
     assert data["curve"][0] == {"memory": 4, "cost": 66, "overhead": pytest.approx(1.2)}
     assert data["curve"][-1] == {"memory": 12, "cost": 30, "overhead": 0}
-    assert "None of the schedules fits 3 values; the least that any of them takes is 4 values." in run("remat --layers 10 --memory 3").out
-    assert "no schedule of the chain fits the memory" in run("remat --layers 10 --memory 3").out
+    assert "None of the schedules fits 3 values; the least that any of them takes is 4 values." in run("remat --layers 10 --budget 3").out
+    assert "no schedule of the chain fits the memory" in run("remat --layers 10 --budget 3").out
 
 
 def test_unequal_layers(run):
@@ -159,12 +159,12 @@ def test_layers_of_a_model(run):
 
 
 def test_explain(run):
-    text = run("remat --layers 10 --checkpoints 5 --every 4 --explain").out
+    text = run("remat --layers 10 --checkpoints 5 --every 4 --explain all").out
     assert "floor(n * (n - 1) / 2) = floor(10 * (10 - 1) / 2) = 45" in text
     assert "(ceil(n / min(k, n)) - 1) * (min(k, n) - 1)" in text
     assert "r * n - C(s + r, s + 1)" in text
     assert "Griewank & Walther 2000" in text
-    parts = run("remat --layers 10 --explain --json").json["explanation"]
+    parts = run("remat --layers 10 --explain all --json").json["explanation"]
     assert {part["strategy"] for part in parts} == {"keep-all", "keep-none", "sqrt-n", "chen-recursive", "revolve"}
 
 
@@ -201,14 +201,14 @@ def test_autograd(run):
 
 def test_exact(run):
     pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
-    outcome = run("remat --layers 6 --memory 5 --exact")
+    outcome = run("remat --layers 6 --budget 5 --exact")
     assert "Cost 21, 16.7% more than with everything kept; nothing is cheaper." in outcome.out
-    data = run("remat --layers 6 --memory 5 --exact --json").json
+    data = run("remat --layers 6 --budget 5 --exact --json").json
     assert data["schema"] == "perfmodel.remat_graph/1"
     assert (data["exact"]["cost"], data["exact"]["peak"], data["exact"]["proved"]) == (21, 5, True)
-    optimal = results(run("remat --layers 6 --memory 5 --json").json)["optimal"]
+    optimal = results(run("remat --layers 6 --budget 5 --json").json)["optimal"]
     assert optimal["cost"] == data["exact"]["cost"]
-    assert "does not fit: no schedule takes 3 values or less; the least is 4 values." in run("remat --layers 4 --memory 3 --exact").out
+    assert "does not fit: no schedule takes 3 values or less; the least is 4 values." in run("remat --layers 4 --budget 3 --exact").out
 
 
 GRAPH = {
@@ -229,15 +229,15 @@ def test_a_graph(run, tmp_path):
     pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
     path = tmp_path / "layer.json"
     path.write_text(json.dumps(GRAPH))
-    plain = run(f"remat --graph {path}")
+    plain = run(f"remat --graph-file {path}")
     assert plain.code == 0
-    assert "Give --memory for the cheapest schedule within it." in plain.out
-    peak = run(f"remat --graph {path} --json").json["keep_all"]["peak"]
-    data = run(f"remat --graph {path} --memory {(peak - 10**8) // 10**6}MB --json").json
+    assert "Give --budget for the cheapest schedule within it." in plain.out
+    peak = run(f"remat --graph-file {path} --json").json["keep_all"]["peak"]
+    data = run(f"remat --graph-file {path} --budget {(peak - 10**8) // 10**6}MB --json").json
     assert data["exact"]["made"]["scores"] == 2
     assert data["exact"]["peak"] <= peak - 10**8
     assert data["exact"]["cost"] == data["keep_all"]["cost"] + 2
-    text = run(f"remat --graph {path} --memory {(peak - 10**8) // 10**6}MB").out
+    text = run(f"remat --graph-file {path} --budget {(peak - 10**8) // 10**6}MB").out
     assert "made more than once" in text
     assert "Checkmate" in text
 
@@ -271,14 +271,14 @@ def test_starts_without_numpy():
         ("remat --layers 10 --strategy segmnts", "did you mean segments"),
         ("remat --layers 10 --strategy segments", "give --checkpoints"),
         ("remat --layers 10 --strategy every-k", "give --every"),
-        ("remat --layers 10 --strategy optimal", "give --memory"),
+        ("remat --layers 10 --strategy optimal", "give --budget"),
         ("remat --layers 10 --cost 1,2", "--cost has 2 values for 10 layers"),
         ("remat --layers 2 --cost 1,2ms", "some have a unit and some have none"),
         ("remat --layers 2 --cost 1ms --backward 2", "--backward is not in the unit of --cost"),
         ("remat --layers 2 --cost 0", "--cost 0: a value is 0"),
         ("remat --layers 2 --cost x", "--cost"),
-        ("remat --layers 2 --memory 4GB", "a number of values"),
-        ("remat --layers 2 --size 1MB --memory 4", "a size such as 40GB"),
+        ("remat --layers 2 --budget 4GB", "a number of values"),
+        ("remat --layers 2 --size 1MB --budget 4", "a size such as 40GB"),
         ("remat --layers 2 --hardware h200", "layers of known shape"),
         ("remat --layers 3 --width 1,2", "--width has 2 values for 3 layers"),
         ("remat --layers 3 --width 1.5", "--width is '1.5'"),
@@ -287,8 +287,8 @@ def test_starts_without_numpy():
         ("remat llama-3-8b --batch 0", "--batch is 0"),
         ("remat lama-3-8b", "llama-3-8b"),
         ("remat --layers 3 --relu", "--relu goes with --autograd"),
-        ("remat --layers 3 --exact", "--memory is missing"),
-        ("remat --layers 6 --memory 5 --exact --seconds 0", "--seconds is 0"),
+        ("remat --layers 3 --exact", "--budget is missing"),
+        ("remat --layers 6 --budget 5 --exact --seconds 0", "--seconds is 0"),
     ],
 )
 def test_mistakes(run, line, message):
@@ -300,13 +300,13 @@ def test_mistakes(run, line, message):
 def test_what_is_not_there(run, tmp_path):
     path = tmp_path / "graph.json"
     path.write_text('{"nodes": []}')
-    assert f"{path}: no list 'nodes' in it" in run(f"remat --graph {path}").err
-    assert run(f"remat --graph {tmp_path}/none.json").code == 1
-    assert "take --strategy optimal" in run("remat --layers 3 --interior 1 --memory 4 --exact").err
+    assert f"{path}: no list 'nodes' in it" in run(f"remat --graph-file {path}").err
+    assert run(f"remat --graph-file {tmp_path}/none.json").code == 1
+    assert "take --strategy optimal" in run("remat --layers 3 --interior 1 --budget 4 --exact").err
 
 
 def test_the_longest_chain_is_answered_and_a_longer_one_refused() -> None:
-    code, _, err = answer(f"remat --layers {LARGEST_CHAIN} --checkpoints 5 --every 1 --explain".split())
+    code, _, err = answer(f"remat --layers {LARGEST_CHAIN} --checkpoints 5 --every 1 --explain all".split())
     assert (code, err) == (0, "")
     code, _, err = answer(f"remat --layers {LARGEST_CHAIN + 1}".split())
     assert code == 2

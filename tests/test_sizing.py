@@ -144,7 +144,7 @@ def test_a_reserve_is_for_activations_too():
 def test_a_reserve_is_told_by_every_command(run):
     model = run("model gpt2 --phase decode --kv-len 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --json").json
     batch = run("batch gpt2 --kv-len 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --json").json
-    cached = run("kv-cache gpt2 --n 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --dtype fp16 --json").json
+    cached = run("kv-cache gpt2 --n 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --kv-dtype fp16 --json").json
     assert model["memory"]["max_batch"] == batch["max_batch"] == cached["max_batch"]
     assert model["memory"]["reserve"] == cached["memory"]["reserve_bytes"] == batch["inputs"]["reserve_bytes"] == 10 * GB
     assert batch["max_batch"] < run("batch gpt2 --kv-len 512 --hardware a100-sxm-40gb --tp 2 --json").json["max_batch"]
@@ -152,7 +152,7 @@ def test_a_reserve_is_told_by_every_command(run):
 
 
 def test_formulas_of_a_cache_on_several_gpus_end_in_its_numbers(run):
-    found = run("kv-cache llama-3-70b --n 8192 --batch 16 --tp 16 --hardware h200 --reserve 4GB --json --explain").json
+    found = run("kv-cache llama-3-70b --n 8192 --batch 16 --tp 16 --hardware h200 --reserve 4GB --json --explain all").json
     values = {step["name"]: step["value"] for step in found["explanation"][0]["steps"]}
     assert (values["bytes per token"], values["bytes"]) == (found["bytes_per_token"], found["bytes"])
     assert (values["room"], values["max batch"]) == (found["memory"]["room_bytes"], found["max_batch"])
@@ -174,7 +174,7 @@ LINES = [
     "kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm",
     "memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full",
     "remat --layers 10 --checkpoints 5",
-    "remat --layers 10 --memory 6",
+    "remat --layers 10 --budget 6",
     *map(slow, SLOW),
 ]
 
@@ -217,7 +217,7 @@ def test_rows_of_a_model_add_up_to_its_time(run, line):
         slow("kv-cache gpt2 --hardware h200 --reserve 1GB", ["Memory over the context"]),
         ("memory gpt2 --hardware h200", ["Memory over the step", "At most in each part of the step"]),
         ("remat --layers 10 --checkpoints 5", ["Memory over time", "Peak memory against steps"]),
-        slow("remat --layers 6 --memory 5", ["Memory over time"]),
+        slow("remat --layers 6 --budget 5", ["Memory over time"]),
         slow("remat --layers 4 --autograd", ["Memory over time"]),
     ],
 )

@@ -217,12 +217,15 @@ def test_rows_to_a_file_and_the_report_to_others(run: Any, tmp_path: Path) -> No
 
 
 def test_help_lists_axes_and_columns_without_numpy(run: Any) -> None:
-    code = "import sys\nfrom perfmodel.cli import main\nmain(['sweep', '--help'])\nprint(sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
+    ask = "from perfmodel.cli import main\nmain(['sweep', 'model', '--help'])"
+    code = f"import sys\n{ask}\nprint(sorted({{'numpy', 'pyarrow'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
-    for word in ("--minimize", "kv-heads", "roofline_s", "time = roofline_s", "max_context", "tokens_per_s"):
+    for word in ("--minimize", "kv-dtype", "roofline_s", "seconds", "tokens_per_s"):
         assert word in done.stdout
-    assert run("sweep --help").out in done.stdout
+    assert run("sweep model --help").out in done.stdout
+    assert "max_context" in run("sweep kv-cache --help").out
+    assert "Axes of attention: hardware" in run("sweep --help").out
 
 
 def test_a_sweep_loads_no_more_than_numpy() -> None:

@@ -159,7 +159,7 @@ def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
 
 def assert_a_lost_scheduler_is_one_message(address: str, scheduler: subprocess.Popen[bytes], folder: Path) -> None:
     """What the client leaves behind is said after the command's end, so in a process of its own."""
-    line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 2MiB --hardware h200 --dask {address} -o {folder}"
+    line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --row-memory 2MiB --hardware h200 --dask {address} -o {folder}"
     with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: any(folder.glob(".*/part-*")))
         scheduler.kill()

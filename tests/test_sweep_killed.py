@@ -254,7 +254,7 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
     """Both signals, on files of both kinds; what is there can be read."""
     for sent, name in ((signal.SIGINT, "rows.parquet"), (signal.SIGTERM, "rows.csv"), (signal.SIGINT, "rows")):
         path = tmp_path / name
-        line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
+        line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --row-memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
         with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
             try:
                 wait_until(lambda path=path: bulk(path) > 1_000_000)

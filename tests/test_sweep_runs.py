@@ -47,7 +47,7 @@ def test_two_runs_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    line = f"sweep --n 1:5000000 --d 64 --memory 8MiB --hardware h200 -o {path}"
+    line = f"sweep --n 1:5000000 --d 64 --row-memory 8MiB --hardware h200 -o {path}"
     long = [sys.executable, "-m", "perfmodel", *line.split()]
     with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as first:
         try:

@@ -109,8 +109,8 @@ def test_the_text_says_what_takes_the_time(run):
 
 
 def test_the_explanation_is_in_text_and_object(run):
-    assert "t_f + t_b" in run(f"{SMALL} --explain").out
-    [part] = run(f"{SMALL} --explain --json").json["explanation"]
+    assert "t_f + t_b" in run(f"{SMALL} --explain all").out
+    [part] = run(f"{SMALL} --explain all --json").json["explanation"]
     assert {"step", "MFU", "HFU", "model FLOP by PaLM"} <= {step["name"] for step in part["steps"]}
 
 

@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from perfmodel.commands._output import WORDS, as_text, asked_in, signed
-from perfmodel.core.errors import UsageError, cut, visible_lines
-from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option
+from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed
+from perfmodel.core.units import parse_number
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -33,8 +34,8 @@ class Destination(Question):
     OFFERS: ClassVar[tuple[str, ...] | None] = ()
 
     json: bool = option("Print one JSON object.", default=False)
-    output: list[str] | None = option("Write the report to FILE: {formats}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
-    full: bool = option("Print every table and note, not only what fits a screen.", default=False)
+    output: list[str] | None = option("To FILE: {formats}; - is stdout", *_OUTPUT, metavar="FILE")
+    full: bool = option("Print every table and note.", default=False)
 
     def check(self, offers: Sequence[str] = ()) -> None:
         """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
@@ -70,7 +71,7 @@ class Pictured(Destination):
 
     OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
-    output: list[str] | None = option("Write to FILE: {pictured}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
+    output: list[str] | None = option("To FILE: {pictured}; - is stdout", *_OUTPUT, metavar="FILE")
 
     @property
     def pictures(self) -> bool:
@@ -80,16 +81,31 @@ class Pictured(Destination):
 
 @dataclass(frozen=True)
 class _Explaining(Question):
-    explain: bool = option("Show every number as its formula, with values and source.", default=False)
+    explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
+
+    @property
+    def explain(self) -> bool:
+        """Whether formulas are asked for."""
+        return self.explained is not None
+
+    def shown(self, report: Report) -> Report:
+        """``report``, or the one number of it that is to be explained."""
+        from perfmodel.report.explained import ALL, only
+
+        return report if self.explained in (None, ALL) else only(report, str(self.explained))
 
 
 @dataclass(frozen=True)
 class Explained(Destination, _Explaining):
     """Of a report with formulas."""
 
+    def emit(self, report: Report) -> None:
+        """Write ``report``, or one number of it, whole."""
+        Destination.emit(self, self.shown(report))
+
 
 @dataclass(frozen=True)
-class ExplainedPicture(Pictured, _Explaining):
+class ExplainedPicture(Pictured, Explained):
     """Of a report with formulas and charts."""
 
 
@@ -120,6 +136,7 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
 
         parameters = _parameters(questions)
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.renamed = {old: new for question in questions for old, new in renamed(question).items()}  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name, cls=cls or Command, **settings)(run)
         return function
@@ -160,6 +177,9 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
     given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
+    if "explain" in given:
+        named = given.pop("explain")
+        given["explained"] = ("all" if named else None) if isinstance(named, bool) else named
     for key, value in given.items():
         _check_number(key, value)
     with suppress(typer.Exit):  # after the report: what it found is in it
@@ -190,7 +210,7 @@ def _parameter(one: Field[Any], kind: Any) -> Parameter:
     info = (
         typer.Argument(metavar=asked.metavar, help=asked.help, show_default=False)
         if asked.argument
-        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False)
+        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False, rich_help_panel=asked.group or None)
     )
     default = Parameter.empty if asked.argument and one.default is MISSING else one.default
     return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
@@ -205,13 +225,18 @@ class Command(TyperCommand):
         self.help, examples = examples_apart(full)
         super().format_help_text(ctx, formatter)
         self.help = full
-        formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
+        formatter.write("".join(f"  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The options, with their allowed values."""
-        for param in self.params:
-            param.help = spelled_out(getattr(param, "help", None) or "")  # type: ignore[attr-defined]
-        super().format_options(ctx, formatter)
+        """Arguments and common options first, those of a group after, with what there is to choose from."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in [param for param in self.get_params(ctx) if param.name != "help" and not getattr(param, "hidden", False)]:
+            heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in _SAME else OUTPUT)
+            text = spelled_out(getattr(param, "help", None) or "")
+            groups.setdefault(heading, []).append((_names(param), text.removeprefix(f"{heading.partition(' ')[0]}: ")))
+        for heading in sorted(groups, key=lambda heading: (heading != "Options", heading == OUTPUT)):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading], col_max=NAMES)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""
@@ -219,6 +244,7 @@ class Command(TyperCommand):
             typer.echo(self.get_help(ctx))
             ctx.exit()
         _check_words(args)
+        args = _named_explanation(self, _with_new_names(getattr(self.callback, "renamed", {}), args))
         ctx.meta[WORDS] = tuple(args)
         parsed: list[str] = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -238,6 +264,26 @@ class Command(TyperCommand):
                 conversion = _Conversion(param.type_descriptor.annotation)
                 param.get_runtime_param = lambda conversion=conversion: conversion
         return params
+
+
+NAMES = 22
+"""Columns of the names of options in ``--help``; longer ones have a line of their own, or leave out how to turn them off."""
+OUTPUT = "Output"
+_SAME = ("explained", "json", "output", "full")
+"""Options that every command has."""
+_LETTERS: dict[Any, str] = {int: "N", float: "X"}
+
+
+def _names(param: Any) -> str:
+    """An option as it is typed, with a word for its value; of a pair of switches both, where there is room."""
+    if param.param_type_name == "argument":
+        return param.make_metavar(None) if param.metavar is None else str(param.metavar)
+    listed = sorted(param.opts, key=len)
+    if param.is_flag:
+        both = "/".join([listed[-1], *param.secondary_opts])
+        return both if len(both) <= NAMES else str(listed[-1])
+    kind = param.get_runtime_param().annotation if hasattr(param, "get_runtime_param") else None
+    return f"{', '.join(listed)} {param.metavar or _LETTERS.get(kind, 'TEXT')}"
 
 
 def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:
@@ -268,7 +314,17 @@ class _Conversion:
         try:
             return self.annotation(value)
         except ValueError:
-            raise typer.BadParameter(f"{value[:40]!r} is not {_WORDS[self.annotation]}", ctx=ctx, param=param) from None
+            return self._as_written(value, param, ctx)
+
+    def _as_written(self, text: str, param: Any, ctx: Any) -> int | float:
+        """A number as people write it: 8k, 8Ki, 1e6."""
+        try:
+            number = parse_number(text)
+        except DataError as error:
+            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[self.annotation]}; {error.fix}", ctx=ctx, param=param) from None
+        if self.annotation is int and not isinstance(number, int):
+            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[int]}", ctx=ctx, param=param)
+        return number
 
 
 _WORDS = {int: "a whole number", float: "a number"}
@@ -286,6 +342,28 @@ def _check_words(args: Sequence[str]) -> None:
             raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
         if _ZERO.fullmatch(value):
             raise UsageError(f"{name or 'an argument'} is {value}", "give a number without a minus")
+
+
+def _with_new_names(new: Mapping[str, str], args: Sequence[str]) -> list[str]:
+    """``args`` with options by the names that they have now; a note says each."""
+    found = []
+    for word in args:
+        name, equals, value = word.partition("=")
+        if name in new:
+            say(f"note: {name} is called {new[name]} now; the old name is taken for one more version")
+        found.append(f"{new.get(name, name)}{equals}{value}")
+    return found
+
+
+def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
+    """``args`` with the name after ``--explain`` that older versions did not take: all."""
+    if "--explain" not in args or not any("--explain" in param.opts for param in command.params):
+        return args
+    place = args.index("--explain") + 1
+    if place < len(args) and not args[place].startswith("-"):
+        return args
+    say("note: --explain takes a name now, such as --explain predicted; taken as --explain all")
+    return [*args[:place], "all", *args[place:]]
 
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:

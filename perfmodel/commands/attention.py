@@ -6,24 +6,24 @@ from dataclasses import dataclass
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.question import Common, Question, as_in, option
-from perfmodel.kernels.attention.question import AttentionQuestion
+from perfmodel.kernels.attention.question import RARER, AttentionQuestion
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRun(Question):
     """Options of the command alone; the device is one of the question too."""
 
-    config: str | None = option("Take options from a shipped configuration or a YAML file.")
+    config: str | None = option("Options of a shipped configuration or YAML file.", group=RARER)
     hardware: str | None = as_in(Common, "hardware")
     implementation: str | None = as_in(Common, "implementation")
-    crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False)
+    crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False, group=RARER)
 
 
 @command
 def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture) -> None:
     """Compare standard attention with FlashAttention: FLOP, IO, bound, roofline and predicted time.
 
-    Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
+    Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report

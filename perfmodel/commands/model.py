@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @command
 def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
-    """A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs.
+    """A transformer as a sum of kernels, in every phase, on one GPU or several.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
     """

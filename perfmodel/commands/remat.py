@@ -47,7 +47,7 @@ def _exact(asked: RematQuestion, pictures: bool) -> Report:
 
     source = asked.source()
     memory = asked.budget(source.sized)
-    asked.require("remat --layers 8 --memory 6 --exact", "memory")
+    asked.require("remat --layers 8 --budget 6 --exact", "memory")
     return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed), pictures)
 
 

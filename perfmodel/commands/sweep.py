@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app
+from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app, say
 from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
@@ -29,17 +30,17 @@ class SweepQuestion(Question):
     """A study or a workload with axes, which rows are kept, and what is looked for among them."""
 
     words: list[str] | None = argument("[STUDY] [--AXIS VALUES]...", "A study file or its name, or a workload; then axes.", None)
-    where: list[str] | None = option("Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")
-    columns: str | None = option("Columns to write, separated by commas. [default: the usual ones]")
-    minimize: str | None = option("Find the rows with the least time, io, memory or other column.")
-    maximize: str | None = option("Find the rows with the most tokens_per_s, mfu, max_batch or other column.")
-    subject_to: list[str] | None = option("The same as --where: 'memory < 80 GB'. Repeatable.")
-    pareto: str | None = option("Two columns, as time,memory or tpot_s,tokens_per_s: rows that none beats in both.")
+    where: list[str] | None = option("Keep rows that meet this: 'n * batch <= 65536'.")
+    columns: str | None = option("Columns to write, with commas. [default: the usual]")
+    minimize: str | None = option("Rows with the least roofline_s, io or other column.")
+    maximize: str | None = option("Rows with the most tokens_per_s, mfu or other column.")
+    subject_to: list[str] | None = option("The same as --where: 'memory < 80GB'.")
+    pareto: str | None = option("Rows that none beats in both: predicted_s,memory.")
     top: int | None = option("Rows that --minimize or --maximize shows. [default: 10]")
-    memory: str | None = option("Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
+    memory: str | None = option("Memory for rows held at once. [default: 1GiB]", "--row-memory", old="--memory")
     form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
     resume: bool = option("Go on with a file that was interrupted.", default=False)
-    dask: str | None = option("Run on this dask scheduler, into a folder of Parquet files.", metavar="ADDRESS")
+    dask: str | None = option("Dask scheduler to run on, into a folder of Parquet.", metavar="ADDRESS")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class _Rows(Pictured):
     OFFERS = None  # rows are files of other formats
 
     output: list[str] | None = option(
-        "Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .svg, .png, .json, .md.",
+        "Rows: .csv, .jsonl, .parquet, a folder/, or - with --format; report: .html, .svg, .png, .json, .md.",
         "--output",
         "-o",
         metavar="FILE",
@@ -55,11 +56,20 @@ class _Rows(Pictured):
 
 
 class SweepCommand(Command):
-    """Help that lists the axes of every workload."""
+    """Help that lists the axes of the workload that is named beside it, of attention where none is."""
+
+    named = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual, ``--help`` with the workload in view."""
+        from perfmodel.sweep.study import WORKLOADS
+
+        self.named = next((word for word in args if word in WORKLOADS), WORKLOADS[0])
+        return super().parse_args(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, then axes and columns."""
-        return f"{super().get_help(ctx)}\n{axes_help()}"
+        return f"{super().get_help(ctx).rstrip()}\n\n{axes_help(self.named)}"
 
 
 @add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
@@ -134,9 +144,24 @@ def merged(asked: SweepQuestion) -> SweepStudy:
         raise UsageError("--top is for --minimize and --maximize, and nothing here reads it", fix)
     options = {name: getattr(asked, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    _note_of_time(study.workload, asked)
     axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
     where = [*study.where, *(asked.where or ()), *(asked.subject_to or ())]
     return replace(study, axes=axes, where=where, **given)
+
+
+TIME = "time"
+"""A word for a column that is a roof of kernels, and a prediction of models: for one version more."""
+
+
+def _note_of_time(workload: str, asked: SweepQuestion) -> None:
+    """Say which column ``time`` is, where an option has that word."""
+    from perfmodel.sweep.study import workload_named
+
+    texts = [asked.minimize, asked.pareto, asked.columns, *(asked.where or ()), *(asked.subject_to or ())]
+    column = workload_named(workload).words.get(TIME)
+    if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts if text):
+        say(f"note: time is {column} of {workload}; name roofline_s or predicted_s, the short name is taken for one more version")
 
 
 def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
@@ -144,14 +169,18 @@ def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
     from perfmodel.sweep.study import workload_named
 
     workload = workload_named(kind)
-    known = {one.name.replace("_", "-"): one for one in workload.inputs}
+    old = {one.name.replace("_", "-"): one for one in workload.inputs if one.typed}
+    known = {one.option.removeprefix("--"): one for one in workload.inputs}
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word, _, value = rest.pop(0).partition("=")
         name = word.lstrip("-")
         negated = name.startswith("no-") and name not in known
-        one = known.get(name.removeprefix("no-") if negated else name)
+        name = name.removeprefix("no-") if negated else name
+        one = known.get(name) or old.get(name)
+        if one is not None and name not in known:
+            say(f"note: --{name} is called {one.option} now; the old name is taken for one more version")
         if not word.startswith("-") or one is None:
             raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(known)))
         if one.kind == "flag" and not value:
@@ -211,30 +240,31 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 
 
 def memory_bytes(text: str | None) -> int:
-    """The memory that ``--memory`` gives a sweep."""
+    """The memory that ``--row-memory`` gives a sweep."""
     from perfmodel.core.checks import size_bytes
     from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
 
     if text is None:
         return DEFAULT_MEMORY
     if not text.strip().endswith("B"):
-        raise UsageError(f"--memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
-    return size_bytes("memory", text, least=1 << 20)
+        raise UsageError(f"--row-memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
+    return size_bytes("row-memory", text, least=1 << 20)
 
 
-def axes_help() -> str:
-    """Axes and columns of every workload."""
+def axes_help(name: str = "") -> str:
+    """Axes and columns of the workload called ``name``, of attention where none is, in 78 columns."""
+    from textwrap import wrap
+
     from perfmodel.sweep.study import WORKLOADS, workload_named
 
-    lines = [
-        "Axes are options named as those of the command itself:",
-        "  --n 512:131072:x2 --d 64,128 --batch 1:64:+1 --kv-heads heads/4 --hardware all --causal both",
-        "A value is a number, a list, a range (:xF multiplies, :+S adds), or an expression of other axes; 'all' is every name.",
+    workload = workload_named(name or WORKLOADS[0])
+    others = ", ".join(other for other in WORKLOADS if other != workload.name)
+    axes = ", ".join(one.option.removeprefix("--") for one in workload.inputs)
+    short = ", ".join(f"{word} = {column}" for word, column in workload.words.items() if word != TIME)
+    parts = [
+        "Values: a number (8k, 1e6), a list 64,128, a range 512:128Ki:x2 or 1:64:+1, an expression of other axes (heads/4), or all.",
+        f"Axes of {workload.name}: {axes}",
+        f"Columns: {', '.join(one.name for one in workload.columns)}",
+        f"Short: {short}. Of {others}: perfmodel sweep NAME --help",
     ]
-    for name in WORKLOADS:
-        workload = workload_named(name)
-        listed = ", ".join(one.name.replace("_", "-") for one in workload.inputs)
-        lines += ["", f"Axes of {name}: {listed}", f"Columns: {', '.join(one.name for one in workload.columns)}"]
-        if workload.words:
-            lines.append("Short names: " + ", ".join(f"{word} = {column}" for word, column in workload.words.items()))
-    return "\n".join(lines)
+    return "\n".join(line for part in parts for line in wrap(part, 78, subsequent_indent="  ", break_on_hyphens=False))

@@ -38,6 +38,10 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
     return size
 
 
+MOST_SRAM = 1 << 30
+"""B of SRAM per block that a sweep takes: what more would buy, and no DRAM."""
+
+
 def flop_count(option: str, text: str) -> int:
     """FLOP in ``text``: a plain number, or one with a prefix and the unit.
 

@@ -7,10 +7,13 @@ questions imports little, so that ``--help`` answers at once: methods import the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.dtypes import canonical
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 
@@ -31,6 +34,7 @@ class Condition(NamedTuple):
 class Option(NamedTuple):
     """How the command line shows a field. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
 
+    ``group``: its heading in ``--help``; empty for common options. ``old``: former names, accepted with a note for one version.
     In ``help``, ``{algorithms}``, ``{formats}`` and ``{pictured}`` are replaced by the list of the available ones.
     """
 
@@ -39,15 +43,20 @@ class Option(NamedTuple):
     metavar: str | None = None
     argument: bool = False
     reader: Condition | None = None
+    group: str = ""
+    old: tuple[str, ...] = ()
 
 
-def option(help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None) -> Any:
+def option(
+    help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None, group: str = "", old: str = ""
+) -> Any:
     """A field that is an option. A ``default`` other than None is added to ``help``; with None, ``help`` describes what happens.
 
     ``names``: as typed; by default ``--`` and the name of the field. ``reader``: when the option applies; by default always.
+    ``group``: its heading in ``--help``; by default that of common options. ``old``: its former name, accepted with a note.
     """
     shown = f"{help} [default: {default:{'g' if isinstance(default, float) else ''}}]" if _is_value(default) else help
-    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader)})
+    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader, group=group, old=(old,) if old else ())})
 
 
 def _is_value(default: Any) -> bool:
@@ -59,14 +68,19 @@ def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition 
     return field(default=default, metadata={"option": Option(help, (), metavar, True, reader)})
 
 
-def as_in(question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None) -> Any:
+def as_in(
+    question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
+) -> Any:
     """The option ``name`` of another question. With ``before``: that text, then ``help`` or the option's own help; its default is None."""
     one = next(one for one in fields(question) if one.name == name)
     asked: Option = one.metadata["option"]
     text = asked.help
     if before:
         text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
-    return field(default=None if before else one.default, metadata={"option": asked._replace(help=text, reader=reader)})
+    return field(
+        default=None if before else one.default,
+        metadata={"option": asked._replace(help=text, reader=reader, group=asked.group if group is None else group)},
+    )
 
 
 class _WrittenNames:
@@ -83,6 +97,12 @@ class Question:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a question
     OPTION_NAMES = _WrittenNames()
+
+    def __post_init__(self) -> None:
+        """Formats get the names that are used here, however they were written."""
+        for one in fields(self):
+            if is_format(one.name) and isinstance(value := getattr(self, one.name), str):
+                object.__setattr__(self, one.name, canonical(value))
 
     def given(self) -> dict[str, Any]:
         """Values that differ from their defaults, by field.
@@ -121,15 +141,39 @@ class Common(Question):
 
     hardware: str | None = option(f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
     dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16]")
-    implementation: str | None = option(
-        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
-        "[default: the fastest calibrated on the device, else the most certain one borrowed]"
-    )
+    implementation: str | None = option("Kernel to predict, such as torch-sdpa-flash. [default: the fastest calibrated]")
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")
     baseline: str | None = option("A saved report (.json): arrows from its points to those of the same name.")
     required: int | None = option("Exit code 2 if fewer than so many count; 0 accepts none. [default: 1]", "--require")
+
+
+def is_format(name: str) -> bool:
+    """Whether the field called ``name`` holds a number format."""
+    return name.endswith("dtype") or name in ("precision", "gradients")
+
+
+def typed(question: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` from a file or a text with numbers and formats as people write them read by the fields of ``question``.
+
+    What cannot be read stays as it is, for the error of whoever checks it.
+
+    >>> from perfmodel.kernels.question import MatmulQuestion
+    >>> typed(MatmulQuestion, {"m": "8k", "batch": "2", "dtype": "FP16"})
+    {'m': 8000, 'batch': 2, 'dtype': 'fp16'}
+    """
+    kinds = {one.name: str(one.type).removeprefix("list[") for one in fields(question)}
+    return {name: _read(name, kinds.get(name, ""), value) for name, value in raw.items()}
+
+
+def _read(name: str, kind: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(name, kind, one) for one in value]
+    if isinstance(value, str) and kind.startswith(("int", "float")):
+        with suppress(DataError):
+            return parse_number(value)
+    return canonical(value) if isinstance(value, str) and is_format(name) else value
 
 
 def as_typed(one: Any, value: Any = True) -> str:
@@ -141,11 +185,24 @@ def as_typed(one: Any, value: Any = True) -> str:
     return off if value is False and off else on
 
 
+def renamed(question: type[Question]) -> dict[str, str]:
+    """Options of ``question`` by their names of one version before."""
+    found: dict[str, str] = {}
+    for one in fields(question):
+        asked: Option = one.metadata["option"]
+        for old in asked.old:
+            found |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
+    return found
+
+
 def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
     """``questions`` filled with ``options`` from Python; each option goes to every question that has it. ``asked``: the function called.
 
-    UsageError for an unknown option, a value of the wrong type, or a missing option.
+    An option may also have the name that is typed. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
+    written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
+    fitting = {one.name for question in questions for one in fields(question)}
+    options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
     known = dict.fromkeys(one.name for question in questions for one in fields(question))
     for name in options:
         if name not in known:
@@ -170,6 +227,8 @@ def converted(name: str, kind: str, value: Any) -> Any:
         return None
     if kind.startswith("bool"):
         return check_type(name, value, isinstance(value, bool), "True or False")
+    if isinstance(value, str) and kind.startswith(("int", "float")):
+        value = _number(name, value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind.startswith("int"):
         return int(check_type(name, value, number and value == value // 1, "a whole number"))
@@ -180,6 +239,13 @@ def converted(name: str, kind: str, value: Any) -> Any:
     if kind.startswith("list") and isinstance(value, str):
         return [value]
     return check_type(name, value, isinstance(value, str), "a text")
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        return parse_number(text)
+    except DataError as error:
+        raise UsageError(f"{name} is {text!r:.40}", error.fix) from None
 
 
 def check_type(name: str, value: Any, holds: bool, kind: str) -> Any:

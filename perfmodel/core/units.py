@@ -1,7 +1,8 @@
 """Physical units, the only place that knows prefixes, and quantities: numbers of a profile with unit and source.
 
 Everything else computes in base units: B, FLOP/s, B/s, Hz, s, W.
-``80 GB`` is decimal, ``80 GiB`` binary, as SI and IEC define them; the two are never mixed.
+``80 GB`` is decimal, ``80 GiB`` binary, as SI and IEC define them; the two are never mixed. So are plain numbers: ``8k`` is 8,000,
+``8Ki`` 8,192.
 """
 
 from __future__ import annotations
@@ -16,11 +17,32 @@ from perfmodel.core.errors import DataError
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_COUNT = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKMGT]?|[KMGT]i)\s*")
+_BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
 _BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
 LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
 _QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+
+
+NUMBER_FIX = "write it like 8192, 8k (8,000), 8Ki (8,192) or 1e6"
+"""How a plain number is written."""
+
+
+def parse_number(text: str) -> int | float:
+    """A number without a unit, as people write it: an exact ``int`` where it is whole.
+
+    >>> parse_number("8k"), parse_number("8Ki"), parse_number("1e6"), parse_number("131,072"), parse_number("0.1")
+    (8000, 8192, 1000000, 131072, 0.1)
+
+    Raises DataError for anything else, a sign and a unit among it.
+    """
+    match = _COUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if match is None:
+        raise DataError(f"{text[:40]!r} is not a number", NUMBER_FIX)
+    value = Fraction(match[1].replace(",", "")) * {"K": 1000, **_DECIMAL, **_BINARY}[match[2]]
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def parse(text: str, base: str) -> int | float:
@@ -32,8 +54,8 @@ def parse(text: str, base: str) -> int | float:
     4800000000000
     >>> parse("227 KiB", "B")
     232448
-    >>> parse("79.26 GiB", "B"), parse("131,072 B", "B")
-    (85104776970, 131072)
+    >>> parse("79.26 GiB", "B"), parse("131,072 B", "B"), parse("80gb", "B")
+    (85104776970, 131072, 80000000000)
     >>> parse("2.5 us", "s")
     2.5e-06
 
@@ -45,7 +67,7 @@ def parse(text: str, base: str) -> int | float:
     if match is None:
         raise DataError(f"{text!r} is not a number with a unit", f"write it like {example(base)!r}")
     number, unit = match.groups()
-    factor = _factor(unit, base)
+    factor = _factor(_as_written(unit) if base == "B" else unit, base)
     if factor is None:
         raise DataError(f"{text!r} is not in {base}", f"write it like {example(base)!r}")
     value = Fraction(number.replace(",", "")) * factor
@@ -69,7 +91,17 @@ def parse_any(text: str) -> int | float:
     for base in _BASES:
         if text.endswith(base):
             return parse(text, base)
+    if text.endswith("b"):
+        return parse(text, "B")
     raise DataError(f"{text!r} has no known unit", f"known: {', '.join(_BASES)}")
+
+
+def _as_written(unit: str) -> str:
+    """A unit of bytes in the usual letters, of one in capitals or in small letters: ``KB`` and ``kb`` are ``kB``."""
+    if _BYTES.fullmatch(unit) is None:
+        return unit
+    binary, prefix = "i" * ("i" in unit.lower()), unit[0].upper() if unit.lower() not in ("b", "ib") else ""
+    return f"{'k' if prefix == 'K' and not binary else prefix}{binary}B"
 
 
 def _factor(unit: str, base: str) -> Fraction | None:

@@ -79,7 +79,7 @@ def solve(graph: Graph, memory: Number, seconds: float = SECONDS) -> Solution | 
     if found.status == INFEASIBLE:
         return None
     if found.x is None:
-        raise UnavailableError(f"no schedule was found in {seconds:g} s", "give more --seconds, or another --memory")
+        raise UnavailableError(f"no schedule was found in {seconds:g} s", "give more --seconds, or another --budget")
     return Solution(list(program.steps(found.x)), found.status == 0, float(found.mip_dual_bound))
 
 

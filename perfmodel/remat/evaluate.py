@@ -58,7 +58,7 @@ def evaluate(source: Source, plan: Plan, strategies: Sequence[str] = ()) -> Sche
     chosen = [find(name) for name in strategies or names()]
     for strategy in chosen:
         if strategies and not strategy.applies(chain, plan):
-            fixes = {"every-k": "give --every", "optimal": "give --memory, and at most 128 layers"}
+            fixes = {"every-k": "give --every", "optimal": "give --budget, and at most 128 layers"}
             fix = fixes.get(strategy.name, "give --checkpoints")
             raise UsageError(f"--strategy {strategy.name} lacks an option, or the chain is too long for it", fix)
     rows = [_row(strategy, chain, plan) for strategy in chosen if strategy.applies(chain, plan)]

@@ -115,7 +115,7 @@ class Program:
     def schedule(self) -> Iterator[Action]:
         """The cheapest actions; UnavailableError if none fit."""
         if self.least_cost is None:
-            raise UnavailableError("no schedule of the chain fits the memory", "give more --memory")
+            raise UnavailableError("no schedule of the chain fits the memory", "give more --budget")
         choices = self.tables[1]
         todo: list[tuple[int, int, int]] = [(0, self.end, self.left)]
         while todo:

@@ -27,7 +27,7 @@ _RELU = Condition("goes with --autograd", "schedules take sizes and costs, whate
 _OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda asked: asked.model is not None and asked.mode != GRAPH)
 _SOLVED = Condition(
     "is for the exact solver",
-    "add --memory with --exact or --graph, or leave it out",
+    "add --budget with --exact or --graph-file, or leave it out",
     lambda asked: asked.mode == EXACT or (asked.mode == GRAPH and asked.memory is not None),
 )
 
@@ -44,8 +44,10 @@ class RematQuestion(Question):
         "Values stored at once, x_0 among them, for revolve. [default: as the checkpoints, or for one more pass]", reader=IN_SCHEDULES
     )
     memory: str | None = option(
-        "Budget: values, or bytes such as 40GB. Adds the optimal schedule within it.",
-        reader=_of("schedules, --exact and --graph", SCHEDULES, EXACT, GRAPH),
+        "Memory: values, or bytes such as 40GB. Adds the optimal schedule within it.",
+        "--budget",
+        old="--memory",
+        reader=_of("schedules, --exact and --graph-file", SCHEDULES, EXACT, GRAPH),
     )
     strategy: list[str] | None = option("Only this one; the first one's timeline is drawn. Repeatable.", reader=IN_SCHEDULES)
     cost: str | None = option("Forward, per layer or for all: 1,2,1 or 2ms. [default: 1 step]", reader=_TIMED_CHAIN)
@@ -57,12 +59,14 @@ class RematQuestion(Question):
     n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
     dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; bf16 for a model]", reader=_CHAIN)
     hardware: str | None = option(f"Device that times them. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
-    graph: str | None = option("Any graph, as JSON or YAML; --memory then asks the exact solver.", metavar="FILE")
+    graph: str | None = option(
+        "Any graph, as JSON or YAML; --budget then asks the exact solver.", "--graph-file", metavar="FILE", old="--graph"
+    )
     exact: bool = option(
-        "Ask the exact solver for the chain within --memory.",
+        "Ask the exact solver for the chain within --budget.",
         "--exact",
         default=False,
-        reader=_of("a chain of layers; a graph with --memory asks the exact solver", EXACT),
+        reader=_of("a chain of layers; a graph with --budget asks the exact solver", EXACT),
     )
     seconds: float = option("For the exact solver.", default=60.0, reader=_SOLVED)
     autograd: bool = option(
@@ -117,10 +121,10 @@ class RematQuestion(Question):
 
         if self.memory is None:
             return None
-        [memory, *more], unit = quantities("memory", self.memory, "B")
+        [memory, *more], unit = quantities("budget", self.memory, "B")
         if more or unit != sized:
             fix = f"give {'a size such as 40GB' if sized else 'a number of values, as the sizes have no unit'}"
-            raise UsageError(f"--memory is {self.memory!r}", fix)
+            raise UsageError(f"--budget is {self.memory!r}", fix)
         return memory
 
     def plan(self, memory: Number | None) -> Plan:

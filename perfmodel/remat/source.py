@@ -12,7 +12,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.units import parse
+from perfmodel.core.units import parse, parse_number
 from perfmodel.core.workload import LARGEST_SIZE
 from perfmodel.remat.chain import Chain, ChainLayer, check_length, spread
 
@@ -102,10 +102,10 @@ def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:
 
 
 def _plain(text: str) -> Number | None:
-    for kind in (int, float):
+    for kind in (int, float, parse_number):
         try:
             return kind(text)
-        except ValueError:
+        except (ValueError, DataError):
             continue
     return None
 

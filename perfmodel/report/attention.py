@@ -18,11 +18,11 @@ from perfmodel.report.answer import figures, metered, meters_of, rates
 from perfmodel.report.attention_verdict import blocks_of, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds
+from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.select_kernel import Predictions
 
-LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
+LABELS = {"flops": "FLOP, visible scores", "accesses.total": "accesses without a cache"}
 
 
 def report(
@@ -49,7 +49,7 @@ def report(
 
         found = with_sram_sweep(found, comparison) if comparison.sram_sizes else found
         found = with_crossovers(found, comparison) if crossover else found
-    found = _with_formulas(found, comparison) if explained else found
+    found = _with_formulas(found, comparison, known) if explained else found
     return replace(found, charts=_pictures(comparison, known)) if pictures else found
 
 
@@ -134,7 +134,10 @@ def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
 
 def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
     known = seconds(predictions.get((result.algorithm.name, result.direction)))
-    return [*of_cost(result.total, known, LABELS), *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
+    return [
+        *of_cost(result.total, known, LABELS | words_for(comparison.device)),
+        *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes),
+    ]
 
 
 def _io_lower_bound(comparison: Comparison) -> list[Metric]:
@@ -256,9 +259,10 @@ def _pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
     return pictures(comparison, predictions)
 
 
-def _with_formulas(plain: Report, comparison: Comparison) -> Report:
+def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``plain`` and every number of every pass as its formula, with its source."""
     from perfmodel.kernels.attention.evaluate import explain
+    from perfmodel.timing.explain import explain_time
 
     parts, algorithms = [], {result.algorithm.name: result.algorithm for result in comparison.results}
     for result in comparison.results:
@@ -266,6 +270,7 @@ def _with_formulas(plain: Report, comparison: Comparison) -> Report:
             one, direction = result.algorithm, result.direction
             title = f"{one.name} {direction}: {one.title}; accesses grow as Theta({one.io_class})"
             steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
+            steps += explain_time(predictions.get((one.name, direction)))
             parts.append((title, {"algorithm": one.name, "pass": direction}, steps))
     summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
     vector = [f"{one.name}, vector operations: {one.vector_work}." for one in algorithms.values()]

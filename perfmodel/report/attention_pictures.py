@@ -6,7 +6,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.answer import compared, time_bar
 from perfmodel.report.attention_verdict import main_result, moved, side
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
-from perfmodel.report.metrics import BOUND_WORDS, seconds
+from perfmodel.report.metrics import BOUND_WORDS, outside, seconds
 from perfmodel.report.roofline_chart import point, roofline
 from perfmodel.timing.select_kernel import Predictions
 
@@ -21,7 +21,7 @@ def pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
         known = predictions.get((name, result.direction))
         points.append(point(number, name, cost, device, dtype.name, dtype.matmul_unit, known, group=name))
         times.append(time_bar(name, float(cost.roofline_s), seconds(known)))
-        for level, traffic in (("SRAM", cost.sram), ("DRAM", cost.dram)):
+        for level, traffic in ((outside(device), cost.sram), ("DRAM", cost.dram)):
             bars.append(Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)]))
     faster = fewer = ""
     if reference is not None and reference is not main:
@@ -34,5 +34,5 @@ def pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
         roofline(device, points, caption=f"At their roofs bound: {bound}."),
-        BarChart("Bytes across the SRAM boundary and to DRAM", "B", bars, caption=fewer),
+        BarChart(f"Bytes between {outside(device)} and multiprocessors, and to DRAM", "B", bars, caption=fewer),
     ]

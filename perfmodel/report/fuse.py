@@ -126,14 +126,14 @@ def _pictures(results: list[ChainResult]) -> list[Chart]:
     moved = [
         Bar(f"{result.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
         for result in results
-        for level, traffic in (("SRAM", result.sram), ("DRAM", result.dram))
+        for level, traffic in (("L2", result.sram), ("DRAM", result.dram))
     ]
     unfused, _, fused = results
     faster = f"{compared(Side('unfused', _time(unfused)), Side('fused', _time(fused))).capitalize()}."
     fewer = f"Fusion moves {unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2."
     return [
         BarChart("Time of each way, launches included", "s", times, caption=faster),
-        BarChart("Bytes across the SRAM boundary and to DRAM", "B", moved, caption=fewer),
+        BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=fewer),
     ]
 
 

@@ -25,6 +25,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
 
@@ -60,7 +61,9 @@ def report(
         brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF)],
         reasons=[reasons(result, prediction)],
     )
-    return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
+    if not explained:
+        return plain
+    return with_steps(plain, [("every number", {"algorithm": "tiled"}, [*explain(result), *explain_time(prediction)])])
 
 
 def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str, Any]:
@@ -171,7 +174,7 @@ def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
     rows = [edges, *_metrics(result, prediction), *rates(result.total, seconds(prediction), result.device, result.workload.dtype)]
     return [
         as_table("", {"total": rows}, without=NO_EXPONENTIALS),
-        Table("traffic across the SRAM boundary of one multiprocessor at a time", ["", "elements", "over the bound"], io),
+        Table("traffic between L2 and one multiprocessor at a time", ["", "elements", "over the bound"], io),
         as_table("how the tiles fill the device", {"value": _fill(result)}),
     ]
 

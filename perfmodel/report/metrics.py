@@ -45,6 +45,8 @@ class Metric:
         """The value with its unit."""
         if self.value is None:
             return ABSENT
+        if self.unit == "resource":
+            return BOUND_WORDS[self.value].removeprefix("the ")
         words = isinstance(self.value, str)
         return f"{self.before}{self.value if words else text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
@@ -123,7 +125,7 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
         title,
         [label for label, _ in heads],
         rows,
-        "".join("l" if not place or "text" in units else "r" for place, units in enumerate(texts)),
+        "".join("l" if not place or units & {"text", "resource"} else "r" for place, units in enumerate(texts)),
     )
 
 
@@ -178,14 +180,14 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("work.sfu", cost.work.sfu, "exponentials", "operations"),
         Metric("accesses.reads", cost.reads),
         Metric("accesses.writes", cost.writes),
-        Metric("accesses.total", cost.reads + cost.writes, "accesses, two-level model", "elements"),
-        Metric("accesses.bytes", cost.access_bytes, "  in bytes", "B"),
+        Metric("accesses.total", cost.reads + cost.writes, "accesses without a cache", "elements"),
+        Metric("accesses.bytes", cost.access_bytes, "bytes without a cache", "B"),
         Metric("accesses.zero_fill", cost.zero_fill),
         Metric("accesses.zero_fill_bytes", cost.zero_fill_bytes, "  zero fill besides", "B"),
         Metric("accesses.group_sum", cost.group_sum),
         *of_traffic("sram", cost.sram),
         *of_traffic("dram", cost.dram),
-        Metric("arithmetic_intensity.sram", _intensity(cost.flops, cost.sram), "arithmetic intensity, SRAM", "FLOP/B"),
+        Metric("arithmetic_intensity.sram", _intensity(cost.flops, cost.sram), "arithmetic intensity, L2", "FLOP/B"),
         Metric("arithmetic_intensity.dram", _intensity(cost.flops, cost.dram), "arithmetic intensity, DRAM", "FLOP/B"),
         Metric("time_s.lower", cost.lower_s, "lower bound, cold L2", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
@@ -195,7 +197,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("time_s.predicted", value, "predicted", "s", low, high),
         Metric("time_s.terms", cost.terms),
         Metric("time_s.unknown", sorted(cost.unknown)),
-        Metric("bound", cost.bound, "bound by", "text"),
+        Metric("bound", cost.bound, "bound by", "resource"),
     ]
     return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in found] if labels else found
 
@@ -207,12 +209,23 @@ def of_memory(size: Number, device: Device, extra: Number | None = None) -> list
     return found if extra is None else [*found, Metric("extra_memory_bytes", extra, "  beyond inputs and outputs", "B")]
 
 
+def outside(device: Device) -> str:
+    """What the bytes that cross the SRAM of a multiprocessor are called after: the L2 that they come from, where there is one."""
+    return "L2" if device.vendor in ("NVIDIA", "AMD") or device.cache_bytes is not None else "SRAM"
+
+
+def words_for(device: Device) -> dict[str, str]:
+    """Labels of ``of_cost`` that are other ones on ``device``, by key: on one without a cache outside the SRAM."""
+    name = outside(device)
+    return {} if name == "L2" else {"traffic.sram.bytes": f"{name} traffic", "arithmetic_intensity.sram": f"arithmetic intensity, {name}"}
+
+
 def of_traffic(level: str, moved: Traffic) -> list[Metric]:
-    """Bytes read and written at ``level``."""
+    """Bytes read and written at ``level``; of the SRAM they are what the L2 hands over."""
     return [
         Metric(f"traffic.{level}.read_bytes", moved.read),
         Metric(f"traffic.{level}.write_bytes", moved.write),
-        Metric(f"traffic.{level}.bytes", moved.total, f"{level.upper()} traffic", "B"),
+        Metric(f"traffic.{level}.bytes", moved.total, f"{'L2' if level == 'sram' else level.upper()} traffic", "B"),
     ]
 
 
@@ -222,7 +235,7 @@ def _intensity(flops: Number, moved: Traffic) -> float | None:
 
 
 BOUND_WORDS = {
-    "sram": "SRAM bandwidth",
+    "sram": "shared memory bandwidth",
     "dram": "DRAM bandwidth",
     "l2": "L2 bandwidth",
     "llc": "LLC bandwidth",

@@ -136,7 +136,7 @@ def _layer(name: str, forward: int, gradients: int) -> list[Metric]:
     ]
 
 
-KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "SRAM traffic", "time_s.roofline": "roofline", "bound": "bound by"}
+KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
 
 
 def _tables(w: Mlp, device: Device, results: list[MlpResult]) -> list[Table]:

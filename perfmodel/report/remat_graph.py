@@ -99,7 +99,7 @@ def _made_again(best: GraphRun, units: Units) -> Table:
 def _graph_verdict(found: GraphAnswer, units: Units) -> list[str]:
     kept = f"Everything kept: cost {units.cost(found.kept.cost)}, {held(found.kept.peak, found.sized)} at the peak."
     if found.memory is None:
-        return [kept, "Give --memory for the cheapest schedule within it."]
+        return [kept, "Give --budget for the cheapest schedule within it."]
     budget = held(found.memory, found.sized)
     if found.best is None:
         least = "" if found.least is None else f"; the least is {held(round(found.least, 6), found.sized)}"

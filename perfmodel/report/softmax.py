@@ -102,13 +102,13 @@ def _pictures(w: Softmax, device: Device, results: list[SoftmaxResult], predicti
     moved = [
         Bar(f"{result.variant.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
         for result in runs
-        for level, traffic in (("SRAM", result.cost.sram), ("DRAM", result.cost.dram))
+        for level, traffic in (("L2", result.cost.sram), ("DRAM", result.cost.dram))
     ]
     faster = f"{compared(_side(results[0], w, device), _side(_best(results), w, device))}."
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
         BarChart("Time of each way", "s", times, caption=faster),
-        BarChart("Bytes across the SRAM boundary and to DRAM", "B", moved, caption=f"Reads of an element: {counted}."),
+        BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=f"Reads of an element: {counted}."),
     ]
 
 

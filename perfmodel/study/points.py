@@ -39,7 +39,7 @@ UNNUMBERED = 0
 class WorkloadAnswer:
     """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
 
-    ``accesses``: bytes by the two-level model, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
+    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
     ``kernel``: whose time is predicted. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
     ``steps``: every number as its formula.
     """

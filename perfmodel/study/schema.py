@@ -20,6 +20,7 @@ from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
 from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
+from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.charts.schema import Chart, Number, RooflinePoint
 from perfmodel.report.document import DataTable, Figure, Formula, Meter, ProfileUse, Table
@@ -51,7 +52,7 @@ def checked(model: type[Any], raw: Any) -> Any:
     for key in raw:
         if key not in known and key not in renamed.values():
             raise _problem((key,), f"unknown field; {suggest(str(key), sorted(known))}", raw)
-    return {renamed.get(key, key): value for key, value in raw.items()}
+    return typed(model, {str(renamed.get(key, key)): value for key, value in raw.items()})
 
 
 def _problem(place: Place, message: str, raw: Any) -> ValidationError:

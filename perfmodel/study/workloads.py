@@ -154,7 +154,7 @@ def workload_of(kind: str, text: str, implementation: str | None = None) -> Work
         words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
     if kind == "model":
         words = [f"phase={word}" if word in PHASES else word for word in words]
-        bare = [word for word in words if "=" not in word and word not in ("fused", "graph")]
+        bare = [word for word in words if "=" not in word and word not in ("fused", "graph", "cuda_graph", "cuda-graph")]
         words = [f"name={word}" if word in bare[:1] else word for word in words]
     named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
     return Workload(**named, implementation=implementation)

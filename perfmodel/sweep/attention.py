@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from perfmodel.core.arith import Number, minimum
+from perfmodel.core.checks import MOST_SRAM
 from perfmodel.core.cost import Tile
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
@@ -215,7 +216,7 @@ ATTENTION = kernel_workload(
         SweepInput("splits", "parts of the keys, split-kv"),
         SweepInput("block_q", "tile rows"),
         SweepInput("block_kv", "tile columns"),
-        SweepInput("sram", "SRAM per block", unit="B"),
+        SweepInput("sram", "SRAM per block", unit="B", most=MOST_SRAM),
     ),
     (
         count("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for"),

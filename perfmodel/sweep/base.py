@@ -34,7 +34,7 @@ class SweepInput:
     ``kind`` and a missing default come from the field of the workload's question. ``choice``: it decides which formulas apply.
     ``names``: the values that ``all`` means. Range of a number: ``least`` <= x <= ``most``, x < ``below``. ``varies``: the default
     depends on the choices (``SweepWorkload.defaults``). ``pointwise``: if given, every column is computed row by row. ``columns``:
-    the only columns that depend on it; empty if all may.
+    the only columns that depend on it; empty if all may. ``typed``: its name on the command line if the rows call it another one.
     """
 
     name: str
@@ -52,11 +52,12 @@ class SweepInput:
     varies: bool = False
     pointwise: bool = False
     columns: tuple[str, ...] = ()
+    typed: str = ""
 
     @property
     def option(self) -> str:
         """Its name on the command line, such as ``--kv-len``."""
-        return f"--{self.name.replace('_', '-')}"
+        return f"--{self.typed or self.name.replace('_', '-')}"
 
 
 choice = partial(SweepInput, choice=True)
@@ -164,6 +165,11 @@ class SweepWorkload:
     def named(self) -> dict[str, SweepInput]:
         """Inputs by name."""
         return {one.name: one for one in self.inputs}
+
+    def by_name(self, axes: Mapping[str, Any]) -> dict[str, Any]:
+        """``axes`` by the names of inputs, some of which options call by another one."""
+        typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
+        return {typed.get(name, name): value for name, value in axes.items()}
 
     @property
     def numbers(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from perfmodel.core.errors import DataError, UsageError, cut, suggest
-from perfmodel.core.units import parse_any
+from perfmodel.core.units import parse_any, parse_number
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
 MAX_LENGTH, MAX_TOKENS, MAX_DEPTH = 1000, 200, 40
@@ -143,18 +143,21 @@ class _Reader:
             place, name = match.end(), match["name"]
             found.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{len(found)}"))
             if match["number"]:
-                self.leaves[found[-1]] = (NUMBER, self._number(match["number"], match["unit"]), match["unit"])
+                self.leaves[found[-1]] = (NUMBER, *self._number(match["number"], match["unit"]))
             elif found[-1].startswith("_"):
                 self.leaves[found[-1]] = (NAME, name) if name else (TEXT, match["text"][1:-1])
         if len(found) > MAX_TOKENS:
             self.fail(f"more than {MAX_TOKENS} words and signs")
         return found
 
-    def _number(self, digits: str, unit: str | None) -> float:
+    def _number(self, digits: str, unit: str | None) -> tuple[float, str | None]:
+        """The number in base units, and its unit, which 8k has none of."""
         if isinf(float(digits)):
             self.fail(f"{cut(digits)} is too large")
+        if unit is None or (len(unit.removesuffix("i")) == 1 and unit[0] in "kKMGT"):
+            return float(parse_number(digits + (unit or ""))) if unit else float(digits), None
         try:
-            return float(digits) if unit is None else float(parse_any(f"{digits} {unit}"))
+            return float(parse_any(f"{digits} {unit}")), unit
         except DataError:
             self.fail(f"{unit!r} is no unit; known are B, s, FLOP/s, B/s, Hz, W with their prefixes")
 

@@ -8,7 +8,7 @@ Derived inputs are no axes: they vary along those of what they are derived from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
@@ -98,6 +98,7 @@ class SweepGrid:
 def grid_of(study: SweepStudy) -> SweepGrid:
     """The grid of ``study``; UsageError for an axis, a column or a constraint that cannot be read."""
     workload = workload_named(study.workload)
+    study = replace(study, axes=workload.by_name(study.axes))
     choices, numbers, derived = _inputs(workload, workload.normalize(study.axes))
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]

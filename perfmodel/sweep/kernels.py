@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import dtype_on
+from perfmodel.core.checks import MOST_SRAM, dtype_on
 from perfmodel.core.cost import Tile, memory_bytes
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
@@ -211,7 +211,7 @@ MATMUL = kernel_workload(
     MatmulQuestion,
     (
         choice("split_k", "blocks that share the k of a tile"),
-        choice("sram", "SRAM per block", unit="B"),
+        choice("sram", "SRAM per block", unit="B", most=MOST_SRAM),
         choice("implementation", "kernel of the predicted columns", kind="name", columns=tuple(one.name for one in PREDICTED)),
         SweepInput("m", "rows of A and C", required=True),
         SweepInput("n", "columns of B and C", required=True),

@@ -168,8 +168,9 @@ def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ..
         yield ("workload",), f"sweep.workload: {error.message}", error.fix
     for name, raw in study.axes.items():
         try:
-            workload.check_names([name], "sweep.axes.")
-            _check_axis(workload.named[name], raw, workload)
+            [own] = workload.by_name({name: raw})
+            workload.check_names([own], "sweep.axes.")
+            _check_axis(workload.named[own], raw, workload)
         except UsageError as error:
             yield ("axes", name), error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1), error.fix
 

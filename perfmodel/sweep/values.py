@@ -9,8 +9,11 @@ from contextlib import suppress
 from itertools import count, takewhile
 from typing import Any
 
+from perfmodel.core.dtypes import canonical
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.question import is_format
 from perfmodel.core.units import parse as parse_quantity
+from perfmodel.core.units import parse_number
 from perfmodel.sweep.base import SweepInput
 
 MOST_VALUES = 10**7
@@ -18,8 +21,8 @@ MOST_VALUES = 10**7
 MOST_CHARACTERS = 100
 """Limit per number or range: the time to match a pattern grows with the square of the length."""
 
-_NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
-_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kMGT]i?|[KMGT]i)?B)?\s*")
+_NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?(?:\s*(?:[KMGT]i|[kKMGT])(?![A-Za-z]))?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kKMGT]i?|[KMGT]i)?B|[kmgt]?i?b|[KMGT]IB)?\s*")
 _RANGE = re.compile(rf"(?P<first>[^:]+):(?P<last>[^:]+?)(?::\s*(?P<how>[x+])\s*(?P<step>{_NUMBER}\s*(?:[A-Za-z]+)?)\s*)?")
 _FLAGS = {"true": (True,), "yes": (True,), "false": (False,), "no": (False,), "both": (False, True)}
 _HOW = "give a number, a list such as 64,128, or a range such as 512:131072:x2 or 1:100:+3"
@@ -92,6 +95,7 @@ def _names(one: SweepInput, item: Any) -> Iterable[str]:
         return one.names()
     if one.canonical is not None:
         return [one.canonical(item)]
+    item = canonical(item) if is_format(one.name) else item
     if one.names is not None and item not in one.names():
         raise UsageError(f"{one.option}: unknown {one.name} {item!r}", suggest(item, [*one.names(), "all"]))
     return [item]
@@ -117,7 +121,7 @@ def _number(one: SweepInput, item: Any) -> int | float:
 
 
 def _plain(digits: str) -> int | float:
-    return int(digits) if digits.replace("_", "").isdigit() else float(digits)
+    return parse_number(digits) if digits[-1].isalpha() else int(digits) if digits.replace("_", "").isdigit() else float(digits)
 
 
 def checked(one: SweepInput, value: int | float) -> int | float:

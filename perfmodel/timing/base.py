@@ -8,7 +8,7 @@ parameters; ``# known`` is given by hardware, by the source of a kernel, or by d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ class Model:
     the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
 
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
-    implementations, and is fitted after them.
+    implementations, and is fitted after them; ``parts(case, device)`` are their kernels, each with its seconds alone.
 
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
@@ -73,6 +73,7 @@ class Model:
     assumes: str = ALONE
     implementations: tuple[str, ...] = ()
     composite: bool = False
+    parts: Callable[[Case, Device], Iterable[tuple[str, float]]] | None = None
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.errors import UnavailableError
@@ -33,7 +33,11 @@ FallbackDevices = Callable[[], Iterable[Device]]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words."""
+    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
+
+    ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels one after another of which it is
+    the sum.
+    """
 
     seconds: float
     low: float
@@ -41,6 +45,9 @@ class Prediction:
     kind: str
     provenance: str
     calibration: Calibration
+    case: Case | None = field(default=None, compare=False, repr=False)
+    device: Device | None = field(default=None, compare=False, repr=False)
+    parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +95,15 @@ def predict(request: TimeRequest) -> Prediction:
 def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
     """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
     case, lower_s = request.case, request.lower_s
-    modelled = find_model(block.model).seconds(case, with_parts(request.device, block.model, request.fallbacks), block.parameters)
+    device = with_parts(request.device, block.model, request.fallbacks)
+    modelled = find_model(block.model).seconds(case, device, block.parameters)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds = max(modelled, lower_s)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
     low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case, device)
 
 
 def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device:
@@ -154,7 +162,7 @@ def added(parts: list[Prediction]) -> Prediction:
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names))
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts))
 
 
 DEFAULT_TILE = (128, 128)

@@ -64,7 +64,7 @@ class CacheWorkload:
         if self.form.scale_group is not None:
             positive_int("scale-group", self.form.scale_group)
             if kv_cache.BITS[self.form.dtype] > 8:
-                raise UsageError(f"--scale-group: {self.form.dtype} elements have no scales", "give it with --dtype fp8, int8 or int4")
+                raise UsageError(f"--scale-group: {self.form.dtype} elements have no scales", "give it with --kv-dtype fp8, int8 or int4")
         return self
 
 

@@ -12,7 +12,7 @@ from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Rates, estimate, rates_of, total
-from perfmodel.core.trace import FormulaStep, Trace, Traced
+from perfmodel.core.trace import FormulaStep, Trace, Traced, show
 from perfmodel.kernels.collectives import Collective, least_bytes, link_bandwidth
 from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, CacheResult, evaluate
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
@@ -90,7 +90,23 @@ def explain(found: PassEstimate) -> list[FormulaStep]:
         trace.define(f"total {name}", "sum over rows and their runs", value, SOURCE)
     trace.define("total lower bound", "s, of all rows as one workload", cost.lower_s, SOURCE)
     trace.define("total roofline", "sum over rows and their runs, s", cost.roofline_s, SOURCE)
-    return sourced(trace, SOURCE)
+    return [*sourced(trace, SOURCE), *_times(found)]
+
+
+def _times(found: PassEstimate) -> list[FormulaStep]:
+    """The predicted time of each row, by the time model of its kernel, and their sum."""
+    known = [(row.op.name, row.prediction) for row in found.rows if row.prediction is not None]
+    steps = [
+        FormulaStep(
+            f"[{name}] predicted", f"s, {one.calibration.implementation} by {one.calibration.model}", "", "", one.seconds, one.provenance
+        )
+        for name, one in known
+    ]
+    if len(known) < len(found.rows) or found.prediction is None:
+        return steps
+    formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
+    whole = found.prediction[0]
+    return [*steps, FormulaStep("total predicted", "s, of all rows and their runs", formula, numbers, whole, "the sum of its kernels")]
 
 
 def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate]:

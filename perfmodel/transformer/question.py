@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST_GPUS = 10**6
 """Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
+TRAINING, RARER = "Training (--phase train)", "Rarer options"
+"""Headings in ``--help``."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
@@ -44,31 +46,33 @@ ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: 
 class MemoryQuestion(Question):
     """A training step of a model, on one GPU or several."""
 
-    name: str = argument("MODEL", "A model's name, such as llama-3-8b, or the path of a config.json.")
+    name: str = argument("MODEL", "A name, such as llama-3-8b, or a config.json's path.")
     batch: int = option("Sequences of a step on all GPUs.", default=1)
-    n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes at most]")
-    micro_batch: int | None = option("Sequences at a time on one GPU. [default: all of its share]")
+    n: int | None = option("Tokens of a sequence. [default: at most 2048]")
+    micro_batch: int | None = option("Sequences at a time on one GPU. [default: its share]")
     precision: str = option("mixed, bf16 or fp32.", default="mixed")
     optimizer: str = option("adam, adamw, sgd, momentum, adafactor, adam8bit, lion or muon.", default="adam")
-    recompute: str = option("none, selective, full or every:K layers.", default="none")
+    recompute: str = option("none, selective, full or every:K.", default="none")
     flash: bool = option("FlashAttention, or scores in memory. [default: flash]", "--flash/--no-flash", default=True)
-    dropout: bool = option("Keep masks of dropout. [default: none]", "--dropout/--no-dropout", default=False)
-    lora: int | None = option("Rank of adapters; all else is frozen. [default: train all]")
-    lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS)
-    gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit")
-    gradient_life: str = option("freed after a step, kept, or applied one by one.", default="freed")
-    fused_optimizer: bool = option(
-        "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES
+    dropout: bool = option(
+        "Keep masks of dropout. [default: none]", "--dropout-masks/--no-dropout-masks", default=False, old="--dropout/--no-dropout"
     )
-    implementation: str = option("What is kept: fused or huggingface.", default="fused")
+    lora: int | None = option("Rank of adapters. [default: none, all is trained]", group=RARER)
+    lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS, group=RARER)
+    gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit", group=RARER)
+    gradient_life: str = option("freed after a step, kept, or applied one by one.", default="freed", group=RARER)
+    fused_optimizer: bool = option(
+        "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES, group=RARER
+    )
+    implementation: str = option("Whose layers: fused or huggingface.", "--model-code", default="fused", old="--implementation")
     zero: int = option("What data-parallel GPUs divide: 0 to 3.", default=0)
     dp: int = option("GPUs with a copy each.", default=1)
     tp: int = option("GPUs that share each matrix.", default=1)
     sp: bool = option("Divide the rest of a layer too. [default: no]", "--sp/--no-sp", default=False)
     pp: int = option("Pipeline stages of consecutive layers.", default=1)
-    interleave: int = option("Chunks of layers per stage.", default=1)
-    cp: int = option("GPUs that share each sequence.", default=1)
-    ep: int = option("Groups of GPUs that hold different experts.", default=1)
+    interleave: int = option("Chunks of layers per stage.", default=1, group=RARER)
+    cp: int = option("GPUs that share each sequence.", default=1, group=RARER)
+    ep: int = option("GPU groups with different experts.", default=1, group=RARER)
     hardware: str | None = as_in(Common, "hardware")
 
     def training(self, model: ModelSpec) -> TrainingConfig:
@@ -90,7 +94,7 @@ class MemoryQuestion(Question):
 
 
 def _of_training(name: str, help: str = "") -> Any:
-    return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING)
+    return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING, group=TRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +104,22 @@ class PhaseQuestion(Question):
     name: str = as_in(MemoryQuestion, "name")
     phase: str = option("prefill, decode, generate or train.", default="prefill")
     batch: int = option("Sequences.", default=1)
-    n: int | None = option("Tokens of the prompt. [default: 2048, or what the model takes at most]")
-    kv_len: int | None = option("Tokens of a sequence at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
+    n: int | None = option("Tokens of the prompt. [default: at most 2048]")
+    kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option(
-        "Format of the weights; int8 and int4 too. [default: as config.json says, else the dtype]", reader=_INFERENCE
-    )
-    kv_dtype: str | None = option("Format of the KV cache; int8 and int4 too. [default: the dtype]", reader=_INFERENCE)
+    weights_dtype: str | None = option("Weights; int8, int4 too. [default: as published]", reader=_INFERENCE)
+    kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
-    ep: int = as_in(MemoryQuestion, "ep")
-    reserve: str | None = option(
-        "Held back on each GPU for activations and runtime, such as 4GB. [default: the activations]", reader=_INFERENCE
-    )
-    fused: bool = option(
-        "Run element-wise operations inside other kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE
-    )
+    ep: int = as_in(MemoryQuestion, "ep", group="")
+    reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
+    fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
-        "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
+        "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
     kv_cache: bool = option(
-        "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
+        "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
 
     @property
@@ -159,9 +157,11 @@ class ModelQuestion(PhaseQuestion):
     sp: bool | None = _of_training("sp")
     interleave: int | None = _of_training("interleave")
     cp: int | None = _of_training("cp")
-    overlap: bool | None = option("Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING)
-    system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
-    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
+    overlap: bool | None = option(
+        "Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING, group=TRAINING
+    )
+    system: str | None = option("Training: what joins the GPUs: its name or a file.", reader=_TRAINING, group=TRAINING)
+    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING, group=TRAINING)
 
     def training(self, model: ModelSpec, precision: str | None) -> TrainingConfig:
         """The training step, in ``precision`` if that is given."""
@@ -193,7 +193,7 @@ class ModelQuestion(PhaseQuestion):
         if clash is not None:
             raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
         if self.implementation == HUGGINGFACE:
-            raise UsageError("--search knows the kernels of fused only", "leave out --implementation")
+            raise UsageError("--search knows the kernels of fused only", "leave out --model-code")
         assert self.search is not None
         positive_int("search", self.search)
         if self.search > MOST_GPUS:
@@ -232,11 +232,13 @@ class CacheQuestion(Question):
     model: str | None = argument("MODEL", "A name, or the path of a config.json.", None)
     n: int | None = option("Tokens of a sequence. [default: the most the model takes]", "--n", "-n")
     batch: int = option("Sequences.", default=1)
-    dtype: str = option(f"Of the cache: {FORMATS}.", default="fp16")
-    rope_dtype: str | None = option("Of the rotated key of latent attention. [default: as --dtype]")
+    dtype: str = option(f"KV cache: {FORMATS}.", "--kv-dtype", default="fp16", old="--dtype")
+    rope_dtype: str | None = option("Of the rotated key of latent attention. [default: as --kv-dtype]")
     scale_group: int | None = option("Elements that share a 4-byte scale, if quantized. [default: no scales]")
     block_size: int = option("Tokens per page of a paged cache.", default=1)
-    weights_dtype: str | None = option(f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --dtype, else fp16]")
+    weights_dtype: str | None = option(
+        f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --kv-dtype, else fp16]"
+    )
     reserve: str | None = option("Held back on each GPU for activations and runtime, such as 4GB. [default: none]")
     tp: int = as_in(MemoryQuestion, "tp")
     hardware: str | None = as_in(Common, "hardware")

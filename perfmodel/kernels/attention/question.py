@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perfmodel.kernels.attention.base import Algorithm
     from perfmodel.kernels.attention.request import Comparison
 
+RARER = "Rarer options"
+"""Their heading in ``--help``."""
 DEFAULT_ALGORITHMS = ("standard", "flash")
 PASSES = {"forward": ["forward"], "backward": ["backward"], "both": ["forward", "backward"]}
 
@@ -23,32 +25,34 @@ PASSES = {"forward": ["forward"], "backward": ["backward"], "both": ["forward", 
 class AttentionQuestion(Question):
     """Attention by several algorithms on one device; None takes the default."""
 
-    n: int | None = option("Query length; also the key length unless --kv-len is given.")
-    d: int | None = option("Head dim of Q and K; also of V unless --dv is given.")
+    n: int | None = option("Query length; key length too unless --kv-len.")
+    d: int | None = option("Head dim of Q and K; of V too unless --dv.")
     batch: int | None = option("Sequences. [default: 1]")
     heads: int | None = option("Query heads. [default: 1]")
     kv_heads: int | None = option("Key/value heads (GQA, MQA). [default: heads]")
     kv_len: int | None = option("Key/value length. [default: n]")
-    dv: int | None = option("Head dim of V and O. [default: d]")
+    dv: int | None = option("Head dim of V and O. [default: d]", group=RARER)
     dtype: str | None = as_in(Common, "dtype")
     causal: bool | None = option("Causal mask, aligned bottom right.", "--causal/--no-causal")
     direction: str | None = option("forward, backward or both. [default: forward]", "--pass")
     algorithm: list[str] | str | None = option("{algorithms} or all; flash is flash2. Repeatable. [default: standard, flash]")
-    mask: bool | None = option("Additive n x kv-len mask, an input, broadcast over batch and heads.", "--mask/--no-mask")
-    masked_fill: bool | None = option("The causal mask as a kernel of its own: PyTorch's masked_fill.", "--masked-fill/--fused-causal")
-    dropout: float | None = option("Dropout probability on P. [default: 0]")
-    unfused_scale: bool | None = option("1/sqrt(d) in a kernel of its own.", "--unfused-scale/--fused-scale")
-    printed_backward: bool | None = option("flash2 backward loads as Algorithm 2 prints them.", "--printed-backward/--minimal-backward")
-    block_q: int | None = option("Tile rows B_r. [default: the kernel's]")
-    block_kv: int | None = option("Tile columns B_c. [default: the kernel's]")
-    sram: list[str] | str | None = option(
-        "SRAM per block M, such as 163KiB. Repeated, or as +64KiB, compares sizes. [default: the device's]"
+    mask: bool | None = option("Additive n x kv-len mask, read as an input.", "--mask/--no-mask", group=RARER)
+    masked_fill: bool | None = option("Causal mask as a kernel: PyTorch's masked_fill.", "--masked-fill/--fused-causal", group=RARER)
+    dropout: float | None = option("Dropout probability on P. [default: 0]", group=RARER)
+    unfused_scale: bool | None = option("1/sqrt(d) in a kernel of its own.", "--unfused-scale/--fused-scale", group=RARER)
+    printed_backward: bool | None = option(
+        "flash2 backward loads as Algorithm 2 prints them.", "--printed-backward/--minimal-backward", group=RARER
     )
-    packed: bool | None = option("Read K, V once per KV head / query head. [default: packed if n is 1]", "--packed/--unpacked")
-    window: int | None = option("Sliding window: a query sees its last W keys; implies --causal.")
-    splits: int | None = option("Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")
-    sparsity: float | None = option("Share of nonzero blocks for block-sparse, such as 0.25.")
-    pattern: str | None = option("Nonzero blocks of --block-q x --block-kv, or 128 x 128: local-global, strided, butterfly, or a file.")
+    block_q: int | None = option("Tile rows B_r. [default: the kernel's]", group=RARER)
+    block_kv: int | None = option("Tile columns B_c. [default: the kernel's]", group=RARER)
+    sram: list[str] | str | None = option(
+        "SRAM per block M, such as 163KiB. Repeated, or as +64KiB, compares sizes. [default: the device's]", group=RARER
+    )
+    packed: bool | None = option("K, V once per KV head. [default: if n is 1]", "--packed/--unpacked", group=RARER)
+    window: int | None = option("A query sees its last W keys; implies --causal.", group=RARER)
+    splits: int | None = option("Key parts of split-kv. [default: FlashAttention-2's]", group=RARER)
+    sparsity: float | None = option("Share of nonzero blocks, block-sparse: 0.25.", group=RARER)
+    pattern: str | None = option("Blocks: local-global, strided, butterfly, or a file.", group=RARER)
     hardware: str | None = as_in(Common, "hardware")
 
     def passes(self) -> list[str]:

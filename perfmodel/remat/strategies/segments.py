@@ -202,7 +202,7 @@ _LISTED = (
     # Within the budget, of all schedules whose stored values stay until used
     Strategy(
         "optimal",
-        "what is cheapest within --memory",
+        "what is cheapest within --budget",
         "dynamic program over stretches of layers and memory; a stored value stays until its backward step",
         lambda chain, plan: Program(chain, plan.memory).schedule(),
         paper="Beaumont et al. 2019, Optimal checkpointing for heterogeneous chains, arXiv 1911.13214",

@@ -66,8 +66,8 @@ def points_table(charts: Iterable[Roofline]) -> DataTable:
 
 def _of_level(level: str) -> list[tuple[Column, Callable[[RooflinePoint], Value]]]:
     return [
-        (Column(f"{level}_bytes", f"{LEVELS[level]} bytes", "B"), lambda p: p.bytes.get(level)),
-        (Column(f"{level}_intensity", f"{LEVELS[level]} intensity", "FLOP/B"), lambda p: intensity(p, level)),
+        (Column(f"{level}_bytes", f"{LEVELS[level]} traffic", "B"), lambda p: p.bytes.get(level)),
+        (Column(f"{level}_intensity", f"arithmetic intensity, {LEVELS[level]}", "FLOP/B"), lambda p: intensity(p, level)),
     ]
 
 

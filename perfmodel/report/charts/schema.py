@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
 MEASURED: Final = "measured"
-LEVELS = {"sram": "SRAM", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
+LEVELS = {"sram": "shared memory", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
 """Memory levels from the SRAM outwards. Bytes of a level are those that its bandwidth pays for: ``l2`` counts L2 to SM and back."""
 
 Number = int | float

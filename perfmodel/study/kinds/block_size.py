@@ -70,7 +70,9 @@ class BlockSizeSection(Options):
     def _accesses(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in found.items()])]
         limits, caption = [Limit("standard", float(standard.total.access_bytes))], self.caption
-        return LineChart(f"{title}: HBM accesses", X_LABEL, "HBM accesses", series, "count", "B", limits=limits, caption=caption)
+        return LineChart(
+            f"{title}: accesses without a cache", X_LABEL, "accesses without a cache", series, "count", "B", limits=limits, caption=caption
+        )
 
     def _times(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         def longest(*resources: str) -> XY:
@@ -109,9 +111,9 @@ def _table(results: Sequence[AttentionResult], standard: AttentionResult, title:
         (Column("algorithm", "algorithm"), lambda one: one.algorithm.name),
         (Column("bc", "B_c", "count"), edge("bc")),
         (Column("br", "B_r", "count"), edge("br")),
-        (Column("accesses", "HBM accesses", "B"), lambda one: int(one.total.access_bytes)),
+        (Column("accesses", "accesses without a cache", "B"), lambda one: int(one.total.access_bytes)),
         (Column("of_standard", "standard / this", "ratio"), lambda one: float(standard.total.access_bytes / one.total.access_bytes)),
-        (Column("sram", "SRAM traffic", "B"), lambda one: int(one.total.sram.total)),
+        (Column("sram", "L2 traffic", "B"), lambda one: int(one.total.sram.total)),
         (Column("dram", "DRAM traffic", "B"), lambda one: int(one.total.dram.total)),
         (Column("flops", "FLOP, executed", "FLOP"), lambda one: int(one.total.executed_flops)),
         (Column("roofline_s", "roofline", "s"), lambda one: float(one.total.roofline_s)),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.checks import flop_count
-from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.dtypes import DTYPES, canonical
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si, format_time
@@ -209,7 +209,7 @@ def kernels_of(asked: NcuFile, scope: Scope) -> list[KernelCount]:
 
 def _with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
     count, _, dtype = text.partition("@")
-    dtype = dtype or "fp32"
+    dtype = canonical(dtype or "fp32")
     if dtype not in DTYPES:
         raise UsageError(f"--flops {name}={text}: no format is called {dtype!r}", suggest(dtype, list(DTYPES)))
     flops = flop_count(f"flops {name}", count)

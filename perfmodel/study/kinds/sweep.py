@@ -30,7 +30,7 @@ SHOWN: dict[str, tuple[str, str, Shown]] = {
     "rate": ("FLOP per second", "FLOP/s", lambda one, basis: one.point.flops / (seconds(one, basis) or inf) or None),
     "dram": ("bytes over DRAM", "B", lambda one, _: one.point.bytes.get("dram")),
     "l2": ("bytes through the L2", "B", lambda one, _: one.point.bytes.get("l2")),
-    "accesses": ("HBM accesses, two-level model", "B", lambda one, _: one.accesses),
+    "accesses": ("accesses without a cache", "B", lambda one, _: one.accesses),
     "memory": ("memory", "B", lambda one, _: one.memory),
 }
 """Label, unit and value of what a picture shows, times on a basis: predicted, or at the roof."""
@@ -43,8 +43,8 @@ COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (Column("bound", "bound by"), lambda one: SHORT.get(bound(one.point) or "")),
     (Column("flops", "FLOP", "FLOP"), lambda one: one.point.flops),
     (Column("dram", "DRAM bytes", "B"), lambda one: one.point.bytes.get("dram")),
-    (Column("l2", "L2 bytes", "B"), lambda one: one.point.bytes.get("l2")),
-    (Column("accesses", "HBM accesses", "B"), lambda one: one.accesses),
+    (Column("l2", "L2 traffic", "B"), lambda one: one.point.bytes.get("l2")),
+    (Column("accesses", "accesses without a cache", "B"), lambda one: one.accesses),
     (Column("memory", "memory", "B"), lambda one: one.memory),
     (Column("fits", "fits the memory"), lambda one: None if one.fits is None else "yes" if one.fits else "NO"),
 ]

@@ -88,6 +88,11 @@ def _alone(case: Case, device: Device) -> tuple[int, float]:
     return len(listed), sum(part_seconds(name, part, device) for name, part in listed)
 
 
+def _each(case: Case, device: Device) -> list[tuple[str, float]]:
+    """Each kernel that is also timed alone, by its implementation, with its seconds."""
+    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in parts(case.workload, case.direction)]
+
+
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     w: Attention = case.workload
@@ -141,6 +146,11 @@ def softmax_bytes(case: Case) -> float:
     return 2 * scores * (case.implementation == MEGATRON or w.kv_len > WARP_COLUMNS)
 
 
+def _each_published(case: Case, device: Device) -> list[tuple[str, float]]:
+    """The kernels but for softmax, each by its implementation, with its seconds."""
+    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in published_parts(case)]
+
+
 def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
@@ -168,6 +178,7 @@ _LISTED = (
         assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
         implementations=("torch-eager",),
         composite=True,
+        parts=_each,
     ),
     Model(
         "eager-published",
@@ -177,6 +188,7 @@ _LISTED = (
         "the sum of its kernels",
         implementations=("torch-standard", "megatron"),
         composite=True,
+        parts=_each_published,
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from perfmodel.core.dtypes import ALIASES
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.weight_formats._base import Fields
 
-_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 LARGEST = 10**9
 """Largest size taken from a file: far above any model, and counts of its parameters stay printable."""
 MOST_LAYERS = 10**4
@@ -132,7 +132,7 @@ def model(fields: HfFields, layers: Sequence[Layer], *, tied: bool, **options: A
         layers=tuple(layers),
         tied_embeddings=fields.flag("tie_word_embeddings", tied),
         max_positions=options.pop("max_positions", None) or fields.optional("max_position_embeddings"),
-        native_dtype=_DTYPES.get(fields.text("torch_dtype", "dtype", default="")),
+        native_dtype=ALIASES.get(fields.text("torch_dtype", "dtype", default="")),
         **options,
     )
 

@@ -33,7 +33,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {FUSED: Recorder, HUGGINGFACE: Hugg
 def implementation_named(name: str) -> Implementation:
     """The implementation called ``name``; UsageError with the nearest names otherwise."""
     if name not in IMPLEMENTATIONS:
-        raise UsageError(f"--implementation: unknown implementation {name!r}", suggest(name, list(IMPLEMENTATIONS)))
+        raise UsageError(f"--model-code: unknown implementation {name!r}", suggest(name, list(IMPLEMENTATIONS)))
     return IMPLEMENTATIONS[name]
 
 

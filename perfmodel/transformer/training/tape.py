@@ -184,7 +184,7 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
     """
     tapes = {EAGER: _eager, SDPA_FLASH: _flash}
     if implementation not in tapes:
-        raise UsageError(f"--implementation: no peak is known of {implementation!r}", suggest(implementation, list(tapes)))
+        raise UsageError(f"--model-code: no peak is known of {implementation!r}", suggest(implementation, list(tapes)))
     tape = tapes[implementation](w)
     ahead, back = forward(tape), backward(tape)
     if ahead.high > ahead.net + back.high:

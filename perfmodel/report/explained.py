@@ -1,0 +1,165 @@
+"""One number of a report, as its formula: the number, what it is made of, and where that is from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.document import Report, Table
+from perfmodel.report.op_common import Sources
+
+ALL = "all"
+"""Asks for every number."""
+
+SAME = {
+    "time": ("predicted",),
+    "rate predicted": ("predicted", "flop visible"),
+    "l2 traffic": ("sram read bytes", "sram write bytes"),
+    "sram traffic": ("sram read bytes", "sram write bytes"),
+    "dram traffic": ("dram read bytes", "dram write bytes"),
+    "arithmetic intensity dram": ("intensity dram",),
+    "arithmetic intensity l2": ("intensity sram",),
+    "arithmetic intensity sram": ("intensity sram",),
+    "flop": ("flop visible",),
+    "flop visible scores": ("flop visible",),
+    "flops": ("flop visible",),
+    "executed flops": ("flop executed",),
+    "lower bound cold l2": ("lower bound",),
+    "accesses without a cache": ("accesses",),
+    "bytes without a cache": ("sram read bytes", "sram write bytes"),
+    "accesses two level model": ("accesses",),
+    "hbm accesses two level model": ("accesses",),
+    "exponentials": ("work sfu",),
+    "vector operations": ("work vector",),
+    "bound": ("roofline",),
+    "bound by": ("roofline",),
+    "roof": ("roofline",),
+    "beyond inputs and outputs": ("extra memory",),
+    "step time": ("step",),
+    "time of a step": ("step",),
+}
+"""Numbers of an explanation that a label of a report, or a word for one, means."""
+
+Step = dict[str, Any]
+
+
+def only(report: Report, name: str) -> Report:
+    """``report`` with the number called ``name`` alone, as its formula, and the numbers in that; UsageError names the nearest ones.
+
+    Of several kernels, the number of all of them together is meant, unless the name is that of one.
+    """
+    groups: list[dict[str, Any]] = report.data.get("explanation", [])
+    found = [(group, _meant(group["steps"], name)) for group in groups]
+    if not any(steps for _, steps in found):
+        known = list(dict.fromkeys(_bare(step["name"]) for group in groups for step in group["steps"]))
+        plain = {_plain(one) for one in known}
+        words = [word for word, meant in SAME.items() if plain & {*meant}]
+        raise UsageError(f"--explain: no number here is called {name!r}", suggest(name, [*known, *words], "see them with --explain all"))
+    titles = [table for table in report.tables if table.columns[-1:] == ["formula = with values = value"]]
+    sources, verdict, tables, objects = Sources(), [], [], []
+    for (group, meant), table in zip(found, titles, strict=True):
+        if not meant:
+            continue
+        listed = _with_parts(group["steps"], meant)
+        verdict += [f"{_group(group)}{step['name']} = {_value(step)}" for step in meant]
+        tables.append(_table(table.title, listed, sources))
+        objects.append({**group, "steps": listed})
+    notes = [*sources.notes(), "--explain NAME of a number in a formula shows that one; --explain all shows every number."]
+    empty: dict[str, Any] = {field: [] for field in ("meters", "figures", "brief", "reasons", "charts", "data_tables")}
+    data = {**report.data, "explanation": objects}
+    return replace(report, verdict=verdict[:3], tables=tables, notes=notes, data=data, **empty)
+
+
+def _meant(steps: Sequence[Step], name: str) -> list[Step]:
+    """Those of ``steps`` that ``name`` means: by its whole name, by a word for it, else those with all its words."""
+    exact = [step for step in steps if step["name"] == name]
+    if exact:
+        return exact
+    wanted = [_plain(name), *SAME.get(_plain(name), ())]
+    for one in wanted:
+        alike = [step for step in steps if _plain(_bare(step["name"])) == one]
+        if alike:
+            rest = [step for other in wanted[wanted.index(one) + 1 :] for step in _totals(steps, other)]
+            return [*_whole(alike), *rest]
+    return []
+
+
+def _totals(steps: Sequence[Step], name: str) -> list[Step]:
+    return _whole([step for step in steps if _plain(_bare(step["name"])) == name])
+
+
+def _whole(alike: list[Step]) -> list[Step]:
+    """Of all kernels together, where the number is one of each too."""
+    return [step for step in alike if not step["name"].startswith("[")] or alike
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^(?:\[[^\]]*\] |total )", "", name)
+
+
+def _plain(name: str) -> str:
+    return " ".join(re.findall(r"[\w/]+", name.lower()))
+
+
+def _with_parts(steps: Sequence[Step], meant: Iterable[Step]) -> list[Step]:
+    """``meant``, each before the numbers that its formula names."""
+    by_name = {step["name"]: step for step in steps}
+    names = sorted(by_name, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"(?<![\w]){re.escape(name)}(?![\w])" for name in names)) if names else re.compile("$^")
+    found: dict[str, Step] = {}
+    for step in meant:
+        found[step["name"]] = step
+        inside = pattern.findall(step["formula"])
+        found |= {name: by_name[name] for name in inside if name in by_name}
+    return list(found.values())
+
+
+def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
+    """A step to a line: name, value, meaning and source; below it its formula, in names and in numbers."""
+    rows = []
+    for step in steps:
+        rows.append([f"{step['name']} = {_value(step)}{_words(step['meaning'])} {sources.cite(step['source'])}"])
+        formulas = [step["formula"], *([step["numbers"]] if step["numbers"] != str(step["value"]) else [])]
+        rows += [[f"  = {text}"] for text in formulas if text]
+    return Table(title, [""], rows, "l")
+
+
+def _words(meaning: str) -> str:
+    """What is left of a meaning without the unit that it begins with."""
+    words = re.sub(r"^(?:s|B|bytes)(?:,|$| (?=of|that|at))", "", meaning).strip()
+    return f", {words}" if words else ""
+
+
+_UNITS = {
+    "s": r"^s(,|$| of| that| at)",
+    "B": r"^(B|bytes)\b",
+    "FLOP": r"^(matmul )?FLOP\b(?!/)",
+    "FLOP/B": "^FLOP/B",
+    "FLOP/s": "^FLOP/s",
+    "B/s": "^B/s",
+}
+"""Units, as the meaning of a step begins."""
+_NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
+"""Units, as the name of one ends, whose meaning says how it is summed."""
+
+
+def _value(step: Step) -> str:
+    """With its unit, as far as meaning or name tell it."""
+    value = step["value"]
+    if not isinstance(value, (int, float)):
+        return str(value)
+    of_meaning = (unit for unit, words in _UNITS.items() if re.search(words, step["meaning"]))
+    unit = next(of_meaning, None) or next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), None)
+    if unit is not None:
+        return format_time(value) if unit == "s" else format_si(value, unit)
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else f"{value:.6g}"
+
+
+def _group(group: dict[str, Any]) -> str:
+    """Which result the number is of, for a sentence."""
+    names = [str(value) for key, value in group.items() if key in ("algorithm", "pass", "phase", "id")]
+    return f"{' '.join(names)}: " if names else ""
