@@ -43,6 +43,7 @@ def data(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any
     best, pareto = result.best, result.pareto
     return {
         **head("sweep", result.grid.study.told()),
+        "devices": list(map(str, result.grid.choices.get("hardware", ()))),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
