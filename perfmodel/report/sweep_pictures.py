@@ -99,7 +99,7 @@ def _last(line: Mapping[float, Row], axis: Field, column: str, result: SweepResu
 def _name(row: Row, result: SweepResult) -> str:
     """Its values of the choices that have several."""
     words = [(name, row[name]) for name in result.summary.swept if name in row]
-    named = [(name if value else f"no {name}") if isinstance(value, bool) else str(value) for name, value in words]
+    named = [(name if value else f"not {name}") if isinstance(value, bool) else str(value) for name, value in words]
     return ", ".join(named) or result.grid.workload.name
 
 
@@ -112,7 +112,8 @@ def _front(result: SweepResult) -> LineChart | None:
     if pareto is None or not pareto.rows:
         return None
     x, y = pareto.first, pareto.second
-    rows = [row for row in result.rows or [] if row.get(x) and row.get(y)]
+    best = {(row[x], row[y]) for row in pareto.rows}
+    rows = [row for row in result.rows or [] if row.get(x) and row.get(y) and (row[x], row[y]) not in best]
     step = max(1, len(rows) // CLOUD)
     fit, unfit = ([row for row in islice(rows, 0, None, step) if (row.get(FITS) == 0) is wrong] for wrong in (False, True))
     front = sorted((row[x], row[y]) for row in pareto.rows if row[x] > 0 and row[y] > 0)

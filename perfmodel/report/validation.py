@@ -45,6 +45,7 @@ def data(session: ValidationRun) -> dict[str, Any]:
     return {
         **head("validation"),
         "backend": session.backend or None,
+        "devices": sorted({row.device.id for row in rows if row.device is not None}),
         "rows": [{**row.raw, **as_json(_row(row))} for row in rows],
         "groups": {group.name: as_json(_group(group)) for group in groups(rows, by_device=False)},
         "groups_by_device": {f"{group.hardware}/{group.name}": as_json(_group(group)) for group in groups(rows, by_device=True)},
