@@ -42,7 +42,7 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
     meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
     best, pareto = result.best, result.pareto
     return {
-        **head("sweep", result.grid.study.told()),
+        **head("sweep", result.grid.study.as_json()),
         "devices": list(map(str, result.grid.choices.get("hardware", ()))),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
