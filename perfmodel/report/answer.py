@@ -67,13 +67,18 @@ def fit(needed: Number, device: Device) -> str:
 
     >>> from perfmodel.catalog import find_device
     >>> fit(10**9, find_device("h200")), fit(10**12, find_device("h200"))
-    ('fits: 1 GB of 150.1 GB', 'does not fit: 1 TB, of 150.1 GB')
+    ('fits: 1 GB of 150.1 GB', 'does not fit: needs 1 TB of 150.1 GB')
     """
     fits, capacity = device.fits(int(needed)), device.dram.capacity
     if fits is None or capacity is None:
         return ""
-    size = capacity.number
-    return f"{'fits' if fits else 'does not fit'}: {format_si(needed, 'B')}{' of' if fits else ', of'} {format_si(size, 'B')}"
+    return f"{'fits: ' if fits else 'does not fit: needs '}{format_si(needed, 'B')} of {format_si(capacity.number, 'B')}"
+
+
+def fitting(needed: Number, device: Device) -> str:
+    """The same at the start of a sentence."""
+    words = fit(needed, device)
+    return words[:1].upper() + words[1:]
 
 
 def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:

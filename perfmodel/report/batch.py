@@ -8,12 +8,15 @@ from perfmodel.report.answer import fit
 from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import TIMES, gpus_of, inputs_of, least, most
+from perfmodel.report.model import inputs_of
+from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
 from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
 from perfmodel.report.step import step_meters, step_part, taken, tokens
-from perfmodel.transformer.estimate import CONVENTION
+from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
+from perfmodel.transformer.parallel import smallest_split
+from perfmodel.transformer.step import DECODE
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
 BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "memory_bytes", "bound")
@@ -23,7 +26,7 @@ COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted"
 def report(found: Curve, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency."""
     r = found.request
-    title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus_of(r)}"
+    title = f"{r.model.name}: decode at {r.kv_len:,} tokens by batch, {formats_of(r)} on {gpus_of(r)}"
     points = [_metrics(point, found) for point in found.points]
     inputs = {key: value for key, value in inputs_of(r).items() if key not in ("batch", "n", "phase", "kv_cache")}
     data = {
@@ -52,19 +55,20 @@ def report(found: Curve, pictures: bool = False) -> Report:
 def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
     step, cost = point.step, point.step.cost
     seconds, low, high = step.prediction or (None, None, None)
+    at_roof = all(one.step.times_from != PREDICTED for one in found.points)  # the head of a column says so then
     return [
         Metric("batch", point.batch, "batch", after=" knee" if point.batch == found.knee else ""),
-        Metric("time_s.lower", cost.lower_s, "bound", "s"),
+        Metric("time_s.lower", cost.lower_s, "lower bound", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, unit="s"),
         Metric("time_s.predicted", seconds, "predicted", "s", low, high),
         Metric("time_s.at_least", step.seconds, unit="s"),
         *(Metric(f"time_s.parts.{name}", part, name, "s") for name, part in point.parts.items()),
-        Metric("tokens_per_s", point.tokens_per_s, "tokens/s", "", before=most(step.times_from)),
+        Metric("tokens_per_s", point.tokens_per_s, f"tokens/s{', at most' * at_roof}", before="" if at_roof else most(step.times_from)),
         Metric("tokens_per_s_bound", point.batch / cost.lower_s),
-        Metric("tpot_s", step.seconds, "per step", "s", before=least(step.times_from)),
+        Metric("tpot_s", step.seconds, f"per step{', at least' * at_roof}", "s", before="" if at_roof else least(step.times_from)),
         Metric("times_from", step.times_from),
-        Metric("bound", point.bound, "filled by", "text"),
+        Metric("bound", point.bound, "bound by", "text"),
         Metric("mfu", step.mfu, unit="share"),
         Metric("flop_convention", CONVENTION),
         Metric("memory_bytes", point.memory, "memory", "B", after=" (too much)" if point.fits is False else ""),
@@ -72,24 +76,32 @@ def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
     ]
 
 
+LIMITS = {"weights": "reading weights", "KV cache": "reading the KV cache"}
+"""Words for what fills a step."""
+
+
 def _verdict(found: Curve) -> list[str]:
     """How many sequences fit, where more stop paying, and what fills a step."""
     first, last, knee = found.points[0], found.points[-1], _at_knee(found)
-    sides = "every batch" if first.bound == last.bound else f"batch 1, {last.bound} at batch {last.batch:,}"
-    pays = "" if found.knee else "More batch pays to the end of memory. "
-    at = f"{'With more memory: ' * (found.max_batch == 0)}{pays}{'Knee at batch' if found.knee else 'Batch'} {knee.batch:,}"
-    best = f"; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}" if found.best is not knee else ""
-    return [_fitting(found), f"{at}: {_rate(knee)}{best}.", f"Limited by {first.bound} at {sides}."]
+    one, other = (LIMITS.get(point.bound, point.bound) for point in (first, last))
+    sides = f"{one} at every batch" if one == other else f"{one} at batch 1, by {other} at batch {last.batch:,}"
+    name = "knee at batch" if found.knee else "most tokens/s at batch"
+    start = f"With more memory, {name}" if found.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
+    short = found.best is knee or found.max_batch == 0 or knee.step.times_from != PREDICTED
+    best = "" if short else f"; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
+    return [_fitting(found), f"{start} {knee.batch:,}: {_rate(knee)}{best}.", f"Limited by {sides}."]
 
 
 def _fitting(found: Curve) -> str:
-    last, device = found.points[-1], found.request.device
-    gpu = " per GPU" if found.request.split.gpus > 1 else ""
+    r, last = found.request, found.points[-1]
+    gpu = " per GPU" if r.split.gpus > 1 else ""
     if found.max_batch is None:
-        return f"Whether it fits is unknown: the profile of {device.id} has no capacity."
-    if found.max_batch == 0:
-        return f"{fit(found.points[0].memory, device)}{gpu} at batch 1."
-    return f"{fit(last.memory, device)}{gpu} at batch {found.max_batch:,}, the largest."
+        return f"Whether it fits is unknown: the profile of {r.device.id} has no capacity."
+    if found.max_batch:
+        return f"Fits up to batch {found.max_batch:,}: {fit(last.memory, r.device).partition(': ')[2]}{gpu}."
+    more = smallest_split(r.model, r.step(DECODE), r.device, r.reserve)
+    needs = fit(found.points[0].memory, r.device).partition(": ")[2]
+    return f"Does not fit even at batch 1: {needs}{gpu}{f'; {split_of(more)} would fit' if more else ''}."
 
 
 def _at_knee(found: Curve) -> BatchPoint:
@@ -99,7 +111,7 @@ def _at_knee(found: Curve) -> BatchPoint:
 
 def _rate(point: BatchPoint) -> str:
     made = point.step.times_from
-    return f"{most(made)}{tokens(point.tokens_per_s)}, {least(made)}{format_time(point.step.seconds, 3)} a step"
+    return f"{most(made)}{tokens(point.tokens_per_s)}, {format_time(point.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
 
 
 def _figures(found: Curve) -> list[Figure]:

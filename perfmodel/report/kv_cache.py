@@ -9,7 +9,7 @@ from perfmodel.core.units import format_binary, format_count
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kv_cache_first import Generated, answered, both, copies, weights_format
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model import TIMES, least
+from perfmodel.report.model_first import TIMES, least
 from perfmodel.report.model_notes import file_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
@@ -82,7 +82,7 @@ def _memory(result: CacheResult) -> list[Metric]:
         _binary("memory.reserve_bytes", reserve, "reserved" if reserve else ""),
         Metric("memory.room_bytes", room),
         Metric("", None if room is None else both(room) if room > 0 else "none", "left for the cache", "text"),
-        Metric("", both(result.total), "this cache", "text", after=" (does not fit)" if result.fits is False else ""),
+        Metric("", both(result.total), "this cache", "text", after=", does not fit" if result.fits is False else ""),
         Metric("memory.fits", result.fits),
         Metric("max_batch", result.batch, "largest batch at this length"),
         Metric("max_context", result.context),

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import format_binary, format_count, format_si, format_time
-from perfmodel.report.answer import fit
+from perfmodel.report.answer import fitting
+from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report
-from perfmodel.report.model import least
+from perfmodel.report.model_first import least
 from perfmodel.transformer.answer import ModelAnswer
-from perfmodel.transformer.cache_plan import CacheResult
-from perfmodel.transformer.estimate import PREDICTED
+from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
 from perfmodel.transformer.kv_cache import attention_kinds, batch_bytes
 from perfmodel.transformer.spec import GroupedAttention
 
@@ -43,7 +43,7 @@ def answered(plain: Report, result: CacheResult, times: Generated, pictures: boo
         meters=_meters(result),
         metered=f"memory of {'each ' * (result.workload.tp > 1)}{result.device.name}",
         figures=_figures(result),
-        reasons=_reasons(result),
+        reasons=[*_reasons(result), *(_generation_gain(result, times) if result.fits is False else [])],
     )
 
 
@@ -56,8 +56,9 @@ def _parts(result: CacheResult) -> dict[str, int]:
 def _verdict(result: CacheResult, times: Generated) -> list[str]:
     """Whether it fits, what would, and what generation gains."""
     w, parts = result.workload, _parts(result)
-    held = fit(sum(parts.values()), result.device) or format_si(sum(parts.values()), "B")
-    found = [f"{held}{' per GPU' * (w.tp > 1)}."]
+    held = fitting(sum(parts.values()), result.device) or format_si(sum(parts.values()), "B")
+    more = smallest_tp(w, result.device) if result.fits is False else None
+    found = [f"{held}{' per GPU' * (w.tp > 1)}{f'; --tp {more} would fit' if more else ''}."]
     whom = "one" if w.batch == 1 else f"{w.batch} sequences"
     if result.room is None:
         found.append(f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity.")
@@ -67,18 +68,16 @@ def _verdict(result: CacheResult, times: Generated) -> list[str]:
     else:
         lengths = "any length" if result.endless else f"{result.context:,}"
         found.append(f"Room for {result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens; {whom} can grow to {lengths}.")
-    return [*found, *_generation_gain(result, times)]
+    return [*found, *(_generation_gain(result, times) if result.fits is not False else [])]
 
 
 def _generation_gain(result: CacheResult, times: Generated) -> list[str]:
     if isinstance(times, UnavailableError):
         return []
     cached, uncached = times
-    made = least(cached.times_from if cached.times_from != PREDICTED else uncached.times_from)
-    gain = f"{uncached.seconds / cached.seconds:.3g}x" if uncached.seconds else ""
-    ends = f"{format_time(cached.seconds, 3)} with the cache, {format_time(uncached.seconds, 3)} without"
-    fitted = "if it fitted, " * (result.fits is False)
-    return [f"To generate {result.workload.n:,} tokens: {fitted}{made}{ends} ({gain})."]
+    took = f"{least(cached.times_from)}{format_time(cached.seconds, 3)}"
+    gain = f"; without a cache in {digits(uncached.seconds / cached.seconds, 3)}x that time" if cached.seconds else ""
+    return [f"One sequence is generated in {took}{gain}{', with more memory' * (result.fits is False)}."]
 
 
 def _meters(result: CacheResult) -> list[Meter]:
@@ -126,7 +125,7 @@ def copies(result: CacheResult) -> list[str]:
 def _charts(result: CacheResult) -> list[Chart]:
     """What the memory holds against its capacity, and the same over the length."""
     w, parts, here = result.workload, _parts(result), result.workload.here
-    limits = [Limit(f"memory of {result.device.name}", result.capacity)] if result.capacity else []
+    limits = [Limit("capacity", result.capacity)] if result.capacity else []
     longest = max(w.n, min(result.context or w.n, 4 * w.n))
     lengths = sorted({*(longest * place // STOPS for place in range(STOPS + 1)), w.n, longest} - {0})
     beside = result.weights + w.reserve

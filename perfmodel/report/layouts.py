@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.charts.format_number import digits
+from perfmodel.report.charts.format_number import ABSENT, digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit
-from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
+from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
 from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
@@ -15,6 +15,8 @@ from perfmodel.transformer.training.step.flops import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
 from perfmodel.transformer.training.step.system import over_network
+
+YES = "yes"
 
 
 def search_report(found: SearchResult, pictures: bool = False) -> Report:
@@ -39,8 +41,9 @@ def search_report(found: SearchResult, pictures: bool = False) -> Report:
         data,
         charts=_charts(found) if pictures else [],
         meters=_meters(found),
-        metered="fastest layout's peaks",
+        metered="peaks, in the fastest layout",
         figures=_figures(found),
+        brief=[_listed(found)] if layouts else [],
     )
 
 
@@ -51,15 +54,20 @@ def _verdict(found: SearchResult) -> list[str]:
         divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
         return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."]
     if not found.layouts:
-        return [f"does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
-    best = found.layouts[0]
-    capacity = _capacity(found)
-    held = f"{format_si(best.bytes, 'B')}{f' of {format_si(capacity, chr(66))}' if capacity else ''} on the fullest GPU"
+        return [f"Does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
+    best, fits = found.layouts[0], "Fits: " * (_capacity(found) is not None)
+    rate = f"{tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}"
     return [
-        f"Fastest of {found.tried:,} layouts: {options(best.training)}.",
-        f"A step takes {format_time(best.seconds, 3)}: {tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}.",
-        f"{'fits: ' * bool(capacity)}{held}.",
+        f"{fits}{_held(best, found)} on the fullest of {found.gpus:,} GPUs.",
+        f"A step takes {format_time(best.seconds, 3)}: {rate}, best of {found.tried:,} layouts.",
+        f"Fastest: {options(best.training)}.",
     ]
+
+
+def _held(layout: TimedLayout, found: SearchResult) -> str:
+    """Bytes of the fullest GPU, of its capacity where that is known."""
+    capacity = _capacity(found)
+    return format_si(layout.bytes, "B") + (f" of {format_si(capacity, 'B')}" if capacity else "")
 
 
 def _capacity(found: SearchResult) -> int | None:
@@ -72,7 +80,7 @@ def _meters(found: SearchResult) -> list[Meter]:
     if not found.layouts:
         return []
     best, capacity = found.layouts[0], _capacity(found)
-    memory = [Meter("memory", best.bytes / capacity, f"{format_si(best.bytes, 'B')} of {format_si(capacity, 'B')}")] if capacity else []
+    memory = [Meter("memory of a GPU", best.bytes / capacity, _held(best, found))] if capacity else []
     return [Meter("matmul peak (MFU)", _mfu(best, found)), *memory]
 
 
@@ -85,7 +93,7 @@ def _figures(found: SearchResult) -> list[Figure]:
         Figure("time of a step", format_time(best.seconds, 3)),
         Figure("throughput", tokens(best.tokens_per_s)),
         Figure("MFU", f"{_mfu(best, found):.1%}"),
-        Figure("memory of the fullest GPU", format_si(best.bytes, "B")),
+        Figure("memory of the fullest GPU", _held(best, found)),
     ]
 
 
@@ -95,7 +103,7 @@ def _charts(found: SearchResult) -> list[Chart]:
         return []
     times = [Bar(options(layout.training), [("step", layout.seconds)]) for layout in listed]
     peaks = [Bar(options(layout.training), [("peak", layout.bytes)]) for layout in listed]
-    limits = [Limit(f"memory of {found.on.device.name}", capacity)] if capacity else []
+    limits = [Limit("capacity", capacity)] if capacity else []
     return [BarChart("Time of a step by layout", "s", times), BarChart("Memory of the fullest GPU by layout", "B", peaks, limits)]
 
 
@@ -114,6 +122,25 @@ def _mfu(layout: TimedLayout, found: SearchResult) -> float:
     return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
 
 
+def _listed(found: SearchResult) -> Table:
+    """The fastest, with a column for each option that one of them gives: no width cuts a layout."""
+    listed = found.layouts[:SCREEN_ROWS]
+    given = [_given(layout.training) for layout in listed]
+    names = [name for name in given[0] if any(one[name] != ABSENT for one in given)]
+    rows = [_layout(layout, found)[:4] for layout in listed]
+    cells = [[*(one.brief for one in row), *(one[name] for name in names)] for row, one in zip(rows, given, strict=True)]
+    return Table("", [*(one.label for one in rows[0]), *names], cells, "r" * (4 + len(names)))
+
+
+def _given(t: TrainingConfig) -> dict[str, str]:
+    """Options of a layout and their values, ``-`` where it does not give them."""
+    p = t.parallel
+    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
+    found = {f"--{name}": str(value) if value > 1 else ABSENT for name, value in sizes.items()}
+    found |= {"--sp": YES if p.sp else ABSENT, "--zero": str(p.zero or ABSENT), "--micro-batch": str(t.sequences)}
+    return found | {"--recompute": recompute_text(t) if t.recompute.kind != "none" else ABSENT}
+
+
 def options(t: TrainingConfig) -> str:
     """A layout as the options that make it.
 
@@ -121,11 +148,7 @@ def options(t: TrainingConfig) -> str:
     >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
     '--micro-batch 2'
     """
-    p = t.parallel
-    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
-    found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
-    found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
-    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
+    return " ".join(name if value == YES else f"{name} {value}" for name, value in _given(t).items() if value != ABSENT)
 
 
 def _search_notes(found: SearchResult) -> list[str]:

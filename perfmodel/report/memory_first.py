@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si
-from perfmodel.report.answer import fit
+from perfmodel.report.answer import fitting
 from perfmodel.report.charts.bars import FAR
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
@@ -54,20 +54,25 @@ def _at_peak(result: MemoryResult) -> dict[str, Number]:
 def _verdict(result: MemoryResult, parts: dict[str, Number], most: str) -> list[str]:
     """Whether it fits, when the peak is, and what most of it is."""
     moment, peak = result.peak.moment, result.peak.bytes
-    phase = f"{STEPS[moment.phase]} ({moment.at})" if moment.at else STEPS[moment.phase]
+    phase = f"{STEPS[moment.phase]} ({_at(moment)})" if moment.at else STEPS[moment.phase]
     largest = f"Most of it is {most}: {_size(parts[most])}, {percent(float(parts[most] / peak))}."
     return [_fitting(result), f"The peak is in the {phase}.", largest]
 
 
+def _at(moment: StepMoment) -> str:
+    """Place and operation of the peak, each word once."""
+    return ", ".join(dict.fromkeys(moment.at.split(", ")))
+
+
 def _fitting(result: MemoryResult) -> str:
-    held, training = fit(result.peak.bytes, result.device), result.training
-    gpu = " on the fullest GPU" if training.parallel.gpus > 1 else ""
+    held, training = fitting(result.peak.bytes, result.device), result.training
+    gpu = f" on the fullest of {training.parallel.gpus:,} GPUs" if training.parallel.gpus > 1 else ""
     if not held or result.largest is None:
         return f"{_size(result.peak.bytes)} at the peak{gpu}; the profile of {result.device.id} has no capacity."
     if result.largest == 0:
-        return f"{held}{gpu}; not even one sequence of {training.n:,} tokens does."
-    many = f"{result.largest:,} sequence{'s' * (result.largest > 1)} at a time"
-    return f"{held}{gpu}; {f'up to {many}' if result.fits else f'{many} would'}."
+        return f"{held}{gpu}{'; nor does one sequence' * (training.sequences > 1)}."
+    many = f"--micro-batch {result.largest:,}"
+    return f"{held}{gpu}; {f'up to {many}' if result.fits else f'{many} would fit'}."
 
 
 def _figures(result: MemoryResult, parts: dict[str, Number], most: str) -> list[Figure]:
@@ -75,7 +80,7 @@ def _figures(result: MemoryResult, parts: dict[str, Number], most: str) -> list[
     return [
         Figure("peak of the fullest GPU", _size(result.peak.bytes)),
         Figure("capacity", "unknown" if capacity is None else _size(capacity)),
-        Figure("when", result.peak.moment.title),
+        Figure("when", ", ".join(filter(None, (result.peak.moment.phase, _at(result.peak.moment) or result.peak.moment.where)))),
         Figure(f"most of it: {most}", _size(parts[most])),
         Figure("sequences at a time that fit", "unknown" if largest is None else f"{largest:,}"),
     ]
@@ -86,7 +91,7 @@ def _figures(result: MemoryResult, parts: dict[str, Number], most: str) -> list[
 
 def _charts(result: MemoryResult) -> list[Chart]:
     near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
-    limits = [Limit(f"memory of {result.device.name}", result.capacity)] if near and result.capacity else []
+    limits = [Limit("capacity", result.capacity)] if near and result.capacity else []
     names = list(dict.fromkeys(name for moment in result.peak.moments for name in parts_of(result, moment)))
     bars = [
         Bar(_where(moment), [(name, parts.get(name, 0)) for name in names])

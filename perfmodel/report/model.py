@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.cost import READ
-from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import fit
+from perfmodel.core.units import format_time
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.model_first import answered, least, most, phase_before, title_of
 from perfmodel.report.model_notes import notes, phases, stored_format
 from perfmodel.report.op_common import head, with_steps
-from perfmodel.report.step import SOFT_L2, StepPart, by_share, limited, op_roofline, step_meters, step_part, taken, time_bars, tokens
+from perfmodel.report.step import by_share
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
-from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.estimate import CONVENTION, MIXED
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
-
-TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Words for the kind of a time."""
+from perfmodel.transformer.step import DECODE, Request
 
 
 def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -32,18 +28,8 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
     ``pictures``: with the time of its ops, and their roofline.
     """
     r = found.request
-    sizes = {
-        PREFILL: f"prefill of {r.n:,} tokens",
-        DECODE: f"decode at {r.kv_len:,} tokens",
-        GENERATE: f"{r.kv_len - r.n:,} tokens after {r.n:,}",
-    }[r.phase]
-    title = f"{r.model.name}: {sizes}, batch {r.batch:,}, {r.dtype.name} on {gpus_of(r)}"
-    plain = Report(title, _verdict(found), _tables(found), notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
-    parts = _parts(found)
     first = by_share([_op(line, found) for line in found.lines], BRIEF)
-    plain = replace(plain, meters=step_meters(found.cost, parts, found.seconds), metered=_metered(found), brief=[first])
-    if pictures:
-        plain = replace(plain, charts=[time_bars(parts), *op_roofline(parts, r.device, r.dtype)])
+    plain = answered(Report(title_of(r), [], _tables(found), notes(found), data(found), brief=[first]), found, pictures)
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
@@ -52,11 +38,6 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
     lengths = {phase: one.step.kv_len for phase, one in shown.items()}
     titles = {phase: f"{phase} at {kv_len:,} tokens" for phase, kv_len in lengths.items()}
     return with_steps(plain, [(titles[phase], {"phase": phase, "kv_len": lengths[phase]}, explain(one)) for phase, one in shown.items()])
-
-
-def gpus_of(r: Request) -> str:
-    """The device and the number of GPUs."""
-    return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
 def inputs_of(r: Request) -> dict[str, Any]:
@@ -116,7 +97,7 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
     runs = line.count / op.count
     moved = op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total  # of a collective its buffers
     return [
-        Metric("name", op.name, "op", "text", before=_phase_before(line, found)),
+        Metric("name", op.name, "op", "text", before=phase_before(line, found)),
         Metric("phase", line.phase),
         Metric("group", op.group),
         Metric("count", line.count, "count"),
@@ -130,18 +111,6 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
         Metric("share", _share(line, found), "share", "share"),
         Metric("bytes", moved, "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
-    ]
-
-
-def _phase_before(line: Line, found: ModelAnswer) -> str:
-    """The phase of a row, where there are two."""
-    return f"{line.phase}: " if len({one.phase for one in found.lines}) > 1 else ""
-
-
-def _parts(found: ModelAnswer) -> list[StepPart]:
-    return [
-        step_part(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds, found.request.device)
-        for line in found.lines
     ]
 
 
@@ -199,86 +168,3 @@ def _tables(found: ModelAnswer) -> list[Table]:
 def _share(line: Line, found: ModelAnswer) -> float:
     """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
     return line.seconds / found.seconds
-
-
-def least(times_from: str) -> str:
-    """What goes before a time in which roofs stand for predictions."""
-    return "" if times_from == PREDICTED else "at least "
-
-
-def most(times_from: str) -> str:
-    """What goes before a rate at such a time."""
-    return "" if times_from == PREDICTED else "at most "
-
-
-STEPS = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}
-STEP_NAMES = {PREFILL: "prefill", DECODE: "decode step", GENERATE: "generation"}
-
-
-def _metered(found: ModelAnswer) -> str:
-    name = STEP_NAMES[found.request.phase]
-    return {PREDICTED: f"predicted {name}", ROOF: f"roof of the {name}", MIXED: f"{name}, roofs where not calibrated"}[found.times_from]
-
-
-def _verdict(found: ModelAnswer) -> list[str]:
-    """Whether it fits, how long it takes, and what limits it."""
-    r, made = found.request, found.times_from
-    took = f"{STEPS[r.phase]} takes {taken(found.seconds, found.prediction, least(made))}"
-    if r.phase == GENERATE:
-        rate = f"first token in {format_time(found.ttft_s or 0, 3)}, then {format_time(found.tpot_s or 0, 3)} each"
-    else:
-        rate = f"{most(made)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}"
-    return [_fitting(found), f"{took}: {rate}.", limited(_parts(found), found.seconds)]
-
-
-def _fitting(found: ModelAnswer) -> str:
-    r, memory = found.request, found.memory
-    held = fit(memory.total, r.device)
-    if not held:
-        return f"{format_si(memory.total, 'B')} per GPU; its profile has no capacity."
-    gpu = " per GPU" if r.split.gpus > 1 else ""
-    if memory.fits is False:
-        return f"{held}{gpu}; {_spare(found)}."
-    return f"{held}{gpu}, up to batch {memory.max_batch:,}."
-
-
-def _figures(found: ModelAnswer) -> list[Figure]:
-    made, r, memory = found.times_from, found.request, found.memory
-    first = {
-        "time to the first token": found.ttft_s if r.phase == GENERATE else None,
-        "time per output token": found.tpot_s if r.phase == GENERATE else None,
-    }
-    return [
-        Figure(f"time, {STEP_NAMES[r.phase]}", taken(found.seconds, found.prediction, least(made))),
-        *(Figure(label, f"{least(made)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
-        Figure("throughput", f"{most(made)}{tokens(found.tokens_per_s)}"),
-        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(made)}{found.mfu:.1%}")]),
-        Figure("memory per GPU", format_si(memory.total, "B") + (f" of {format_si(memory.capacity, 'B')}" if memory.capacity else "")),
-    ]
-
-
-def _reasons(found: ModelAnswer) -> list[str]:
-    """How near the time is to the bound, and what a rate is a share of."""
-    cost, r = found.cost, found.request
-    words = [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
-    names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
-    if r.phase == GENERATE:
-        words.append(f"Throughput: {most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.")
-    if names != [r.dtype.name]:
-        words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
-    if found.memory.fits is False:
-        words.append("Times are those of a GPU with more memory.")
-    if found.times_from != PREDICTED:
-        words.append(f"Times: {TIMES[found.times_from]}.")
-    words += [SOFT_L2] * any(part.soft for part in _parts(found))
-    return words
-
-
-def _spare(found: ModelAnswer) -> str:
-    """What would fit instead."""
-    r, memory = found.request, found.memory
-    if memory.max_batch:
-        return f"batch {memory.max_batch:,} would fit"
-    if memory.weights >= (memory.capacity or 0):
-        return "the weights alone are too large"
-    return f"beside the weights not one sequence of {max(r.n, r.kv_len):,} tokens"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.evaluate import ScheduleRow
+from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
 from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
@@ -111,27 +112,37 @@ def verdict(rows: Sequence[ScheduleRow], featured: ScheduleRow | None, memory: N
     ]
     sentence = "; ".join(ends)
     return [
-        f"{name}: {spent(run.cost, timed)}{rebuilt}, {held(run.peak, sized)} at the peak.",
+        f"With {name}: {spent(run.cost, timed)}{rebuilt}, {held(run.peak, sized)} at the peak.",
         *([f"{sentence[:1].upper()}{sentence[1:]}."] if sentence else []),
-        f"The peak is at {run.worst.action}.",
+        _when(run),
     ]
+
+
+def _when(run: Run) -> str:
+    """At which action the peak is."""
+    action = run.worst.action
+    return f"The peak is {'at the' if action.kind == LOSS else 'in'} {action}."
 
 
 def _budget(done: dict[str, Run], memory: Number, timed: bool, sized: bool) -> list[str]:
     fitting = sorted((run.cost, name) for name, run in done.items() if run.peak <= memory)
     budget = held(memory, sized)
     if not fitting:
-        least = min((run.peak for run in done.values()), default=None)
-        tail = [] if least is None else [f"The least that any of them takes is {held(least, sized)}."]
-        return [f"does not fit: no schedule takes {budget} or less.", *tail]
+        tail = [f"The least is {held(run.peak, sized)}, with {name}: {spent(run.cost, timed)}." for name, run in _least(done)]
+        return [f"Does not fit: no schedule takes {budget} or less.", *tail]
     name = fitting[0][1]
     run = done[name]
     more = f", {percent(more_than(run))} more than with everything kept" if more_than(run) > 0 else ", no more than with everything kept"
     return [
-        f"fits: {held(run.peak, sized)} of {budget} with {name}, the cheapest that does.",
+        f"Fits: {held(run.peak, sized)} of {budget} with {name}, the {'fastest' if timed else 'cheapest'} that fits.",
         f"It takes {spent(run.cost, timed)}{more}.",
-        f"The peak is at {run.worst.action}.",
+        _when(run),
     ]
+
+
+def _least(done: dict[str, Run]) -> list[tuple[str, Run]]:
+    """The schedule of the lowest peak, if there is one."""
+    return sorted(done.items(), key=lambda pair: (pair[1].peak, pair[1].cost))[:1]
 
 
 def listed(rows: Sequence[ScheduleRow], featured: ScheduleRow | None, memory: Number | None) -> list[tuple[str, Run]]:

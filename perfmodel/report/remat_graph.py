@@ -13,8 +13,9 @@ from perfmodel.remat.source import Source
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline
-from perfmodel.report.remat import SPARK, Units, bars
+from perfmodel.report.remat import SPARK, bars
 from perfmodel.report.remat_first import held, timeline
+from perfmodel.report.remat_notes import Units
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"
 NARROW = 44
@@ -103,10 +104,10 @@ def _graph_verdict(found: GraphAnswer, units: Units) -> list[str]:
     budget = held(found.memory, found.sized)
     if found.best is None:
         least = "" if found.least is None else f"; the least is {held(round(found.least, 6), found.sized)}"
-        return [f"does not fit: no schedule takes {budget} or less{least}.", kept]
+        return [f"Does not fit: no schedule takes {budget} or less{least}.", kept]
     more = float(found.best.cost / found.kept.cost - 1)
     proof = "nothing is cheaper" if found.proved else f"not proved: none costs less than {units.cost(found.bound or 0)}"
-    fits = f"fits: {held(found.best.peak, found.sized)} of {budget}"
+    fits = f"Fits: {held(found.best.peak, found.sized)} of {budget}"
     return [f"{fits}.", f"Cost {units.cost(found.best.cost)}, {more:.1%} more than with everything kept; {proof}.", kept]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.units import format_time
+from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, meters
 from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.report.charts.schema import RooflinePoint
 
+Shares = Mapping[str, float]
+NONE: Shares = MappingProxyType({})
 Times = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 
@@ -42,8 +45,16 @@ class StepPart:
     @property
     def bound(self) -> str | None:
         """The resource with the largest term, of those that are roofs."""
-        terms = {name: float(term) for name, term in self.cost.terms.items() if not (self.soft and name == "l2")}
-        return max(terms, key=lambda name: terms[name], default=None)
+        return max(self._terms, key=lambda name: self._terms[name], default=None)
+
+    @property
+    def limit(self) -> str:
+        """That resource, where it is busy for ``LATENT`` of the time; else latency."""
+        return self.bound if self.bound and self._terms[self.bound] >= LATENT * self.seconds else LATENCY
+
+    @property
+    def _terms(self) -> dict[str, float]:
+        return {name: float(term) for name, term in self.cost.terms.items() if not (self.soft and name == "l2")}
 
 
 def step_part(name: str, op: Op, cost: Estimate, times: Times | None, seconds: float, device: Device) -> StepPart:
@@ -56,21 +67,22 @@ def step_part(name: str, op: Op, cost: Estimate, times: Times | None, seconds: f
 
 
 LATENT = 0.5
-"""Where roofs are less than this share of a time, no resource limits it."""
+"""A kernel whose roof is less than this share of its time is limited by no resource: it waits."""
+LATENCY = "latency"
 MOST_BARS = 8
 """Bars that a first screen of a page has room for."""
 LEAST_METER = 0.005
 """Resources that are busy for less of a step have no meter."""
 SOFT_L2 = "L2 bytes of products count loads that several SMs share by multicast: kernels pass that roof, which limits none here."
+SOFT_METER = "no limit"
 
 
 def taken(seconds: float, known: Times | None, least: str = "") -> str:
     """
     >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
-    ('13.7 ms (12 ms to 15.7 ms)', 'at least 3 ms')
+    ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
     """
-    ends = "" if known is None else f" ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
-    return f"{least}{format_time(seconds, 3)}{ends}"
+    return f"{least}{answer.taken(Interval(seconds) if known is None else Interval(*known))}"
 
 
 def tokens(per_s: float) -> str:
@@ -81,40 +93,41 @@ def tokens(per_s: float) -> str:
     return f"{digits(per_s, 3)} tokens/s"
 
 
-def bound_shares(parts: Sequence[StepPart], seconds: float) -> dict[str, float]:
-    """The share of ``seconds`` in kernels that each resource bounds, the largest first."""
-    found: dict[str, float] = {}
+def limit_shares(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> dict[str, float]:
+    """Shares of ``seconds``, the largest first: of kernels by what limits them, and of what passes ``beside`` kernels."""
+    found = dict(beside)
     for part in parts:
-        if part.bound is not None:
-            found[part.bound] = found.get(part.bound, 0.0) + part.seconds / seconds
+        found[part.limit] = found.get(part.limit, 0.0) + part.seconds / seconds
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def _roofs(parts: Sequence[StepPart], seconds: float) -> float:
-    """The share of ``seconds`` that all would take at their roofs."""
-    return float(sum(part.cost.roofline_s for part in parts) / seconds)
+def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> str:
+    """The sentence on what limits a step: the resource, the wait or the exchange with the largest share of its time."""
+    name, share = next(iter(limit_shares(parts, seconds, beside).items()), ("", 0.0))
+    if name in BOUND_WORDS:
+        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
+    if name == LATENCY:
+        return f"Limited by latency: kernels that stay far from every roof take {percent(share)} of it."
+    return f"Limited by {name}: it takes {percent(share)} of the time." if name else "What limits it is unknown."
 
 
-def limited(parts: Sequence[StepPart], seconds: float, largest: str = "") -> str:
-    """The sentence on what limits a step: the resource that bounds most of its time, and the ``largest`` share, else the largest part's."""
+def longest(parts: Sequence[StepPart], seconds: float) -> str:
+    """Which kernel takes most."""
     most = max(parts, key=lambda part: part.seconds)
-    largest = largest or f"{most.name}: {percent(most.seconds / seconds)}"
-    shares, roofs = bound_shares(parts, seconds), _roofs(parts, seconds)
-    if roofs < LATENT:
-        return f"Limited by latency (roofs: {percent(roofs)} of the time); {largest}."
-    if not shares:
-        return f"What limits it is unknown; {largest}."
-    bound, share = next(iter(shares.items()))
-    return f"Limited by {BOUND_WORDS[bound]}, {percent(share)} of the time; {largest}."
+    return f"Most time goes to {most.name}: {percent(most.seconds / seconds)}."
 
 
-def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float) -> list[Meter]:
-    """How busy each resource is in a step of ``seconds``; the one that bounds most of the time limits."""
+def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> list[Meter]:
+    """How busy each resource is in a step of ``seconds``, and the shares ``beside``; the one that takes most of the time limits."""
     amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
-    first = "" if _roofs(parts, seconds) < LATENT else next(iter(bound_shares(parts, seconds)), "")
-    name = RESOURCES[first][0] if first else ""
-    used = [meter for meter in meters(cost.terms, amounts, seconds) if meter.share >= LEAST_METER]
-    return [replace(meter, limits=meter.name == name) for meter in used]
+    first = next(iter(limit_shares(parts, seconds, beside)), "")
+    name = RESOURCES[first][0] if first in RESOURCES else first
+    found = [*meters(cost.terms, amounts, seconds), *(Meter(what, share, "of the time") for what, share in beside.items())]
+    used = [replace(meter, limits=meter.name == name) for meter in found if meter.share >= LEAST_METER]
+    if not any(part.soft for part in parts):
+        return used
+    soft = RESOURCES["l2"][0]
+    return [replace(meter, detail=f"{meter.detail}, {SOFT_METER}") if meter.name == soft and not meter.limits else meter for meter in used]
 
 
 # Rows by share

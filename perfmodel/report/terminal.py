@@ -17,8 +17,8 @@ from perfmodel.report.layout import lines, wrap
 LEAST_BAR = 8
 LEAST_WIDTH = 30
 """Columns: a narrower terminal wraps lines by itself."""
-_GOOD = re.compile(r"\b(fits(?=:)|FASTER|faster|holds)\b")
-_BAD = re.compile(r"\b(does not fit|SLOWER|slower|VIOLATION|ABOVE ITS ROOF|wrong)\b")
+_GOOD = re.compile(r"\b(fits(?=:)|Fits|FASTER|faster|holds)\b")
+_BAD = re.compile(r"\b([Dd]oes not fit|SLOWER|slower|VIOLATION|ABOVE ITS ROOF|wrong)\b")
 
 
 def render(report: Report, width: int, color: bool = True, full: bool = True) -> str:

@@ -6,29 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import fit
-from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Chart, Interval
-from perfmodel.report.document import Figure, Meter, Report, Table
+from perfmodel.report.charts.schema import Interval
+from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question, shared_notes
-from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
-from perfmodel.report.step import (
-    LEAST_METER,
-    SOFT_L2,
-    StepPart,
-    by_share,
-    limited,
-    op_roofline,
-    part_bar,
-    step_meters,
-    step_part,
-    taken,
-    time_bars,
-    tokens,
-)
+from perfmodel.report.step import by_share
+from perfmodel.report.train_first import KERNELS, answered
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.explain import explain_step
@@ -39,8 +24,6 @@ from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, C
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.system import inside_source
 
-KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
-"""Parts of a step that are sums of kernels."""
 WAITING = "waiting"
 
 
@@ -53,10 +36,8 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     form = f"{job.micro_batch.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
-    plain = Report(title, _verdict(found), _tables(found), _notes(found), data(found), reasons=_reasons(found), figures=_figures(found))
     first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
-    plain = replace(plain, meters=_meters(found), metered=_metered(found), brief=[first])
-    plain = replace(plain, charts=_charts(found)) if pictures else plain
+    plain = answered(Report(title, [], _tables(found), _notes(found), data(found), brief=[first]), found, pictures)
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
@@ -215,74 +196,6 @@ def _tables(found: TrainingEstimate) -> list[Table]:
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]
-
-
-def _kernels(found: TrainingEstimate) -> list[StepPart]:
-    return [step_part(line.op.name, line.op, line.cost, line.interval, line.seconds, found.device) for line in found.lines]
-
-
-def _took(found: TrainingEstimate) -> str:
-    return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
-
-
-def _metered(found: TrainingEstimate) -> str:
-    return "predicted training step" if found.prediction else "training step, roofs where not calibrated"
-
-
-def _verdict(found: TrainingEstimate) -> list[str]:
-    """Whether it fits, how long a step takes, and what limits it."""
-    parts = found.time.parts
-    rate = f"{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
-    largest = max(parts, key=lambda name: parts[name])
-    share = f"{largest}: {percent(parts[largest] / found.seconds)}"
-    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_kernels(found), found.seconds, share)]
-
-
-def _fitting(found: TrainingEstimate) -> str:
-    if found.memory is None:
-        return "Whether it fits is unknown: the memory of this layout is not."
-    held, several = fit(found.memory.bytes, found.device), found.training.parallel.gpus > 1
-    if not held:
-        return f"{format_si(found.memory.bytes, 'B')} at the peak; its profile has no capacity."
-    return f"{held} at the peak{', on the fullest GPU' * several}."
-
-
-def _meters(found: TrainingEstimate) -> list[Meter]:
-    """Resources, and what passes beside kernels."""
-    parts = found.time.parts
-    beside = [(name, seconds / found.seconds) for name, seconds in parts.items() if name not in KERNELS]
-    waits = [Meter(f"{name}, not hidden" if name not in (BUBBLE, HOST) else name, share) for name, share in beside if share >= LEAST_METER]
-    return [*step_meters(found.cost, _kernels(found), found.seconds), *waits]
-
-
-def _figures(found: TrainingEstimate) -> list[Figure]:
-    memory = found.memory
-    held = "unknown" if memory is None else format_si(memory.bytes, "B")
-    mfu, hfu = found.utilization
-    return [
-        Figure("time of a step", _took(found)),
-        Figure("throughput", tokens(found.tokens_per_s)),
-        Figure("MFU", f"{mfu:.1%}"),
-        Figure("HFU", f"{hfu:.1%}"),
-        Figure("memory of the fullest GPU", held + (f" of {format_si(found.capacity, 'B')}" if found.capacity and memory else "")),
-    ]
-
-
-def _reasons(found: TrainingEstimate) -> list[str]:
-    """How near to the bound, what the shares count, and who waits."""
-    parts, cost = found.time.parts, found.cost
-    term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    hfu = f"HFU {found.utilization[1]:.1%}"
-    words = [f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.", f"{hfu}; MFU: FLOP on visible scores, HFU: executed."]
-    waits = [f"{name} takes {100 * parts[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * found.seconds]
-    words += [f"{'; '.join(waits).capitalize()}."] if waits else []
-    return words + [SOFT_L2] * any(part.soft for part in _kernels(found))
-
-
-def _charts(found: TrainingEstimate) -> list[Chart]:
-    rows, dtype = _kernels(found), found.job.micro_batch.forward.dtype
-    parts = part_bar("Where a step goes", found.time.parts.items())
-    return [parts, time_bars(rows, "Time by kernel"), *op_roofline(rows, found.device, dtype)]
 
 
 def _notes(found: TrainingEstimate) -> list[str]:

@@ -22,7 +22,7 @@ from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, Pas
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
-from perfmodel.transformer.parallel import Layout, layout
+from perfmodel.transformer.parallel import Layout, layout, smallest_split
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
 
 MOST_LENGTHS = 16
@@ -141,6 +141,12 @@ class ModelAnswer:
     def tokens_per_s(self) -> float:
         """Over all sequences."""
         return self.tokens / self.seconds
+
+    @property
+    def smallest_split(self) -> Split | None:
+        """The fewest GPUs that would hold all of it, as of ``parallel.smallest_split``."""
+        r = self.request
+        return smallest_split(r.model, replace(self.steps[0][0].step, kv_len=r.kv_len), r.device, r.reserve)
 
     @property
     def flops(self) -> Number:

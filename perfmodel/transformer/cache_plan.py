@@ -18,6 +18,7 @@ from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
+from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec
@@ -175,6 +176,20 @@ def read_bytes(w: CacheWorkload) -> Number:
 def _step(w: CacheWorkload) -> ModelPass:
     bits = formats(w.spec, DTYPES["fp16"], None if w.weights_from_file else w.weights_dtype, None)["weight_bits"]
     return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=w.weights_from_file, split=Split(w.tp))
+
+
+def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
+    """The fewest GPUs, of those that links join, whose memory holds weights, reserve and cache of ``w``; None where none does."""
+    capacity, tp = device.dram.capacity, w.tp
+    while capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
+        tp *= 2
+        try:
+            one = replace(w, tp=tp).check()
+        except UsageError:
+            continue
+        if stored_bytes(one) + one.reserve + kv_cache.batch_bytes(one.here, one.n, one.batch, one.form) <= capacity.number:
+            return tp
+    return None
 
 
 def generation_on(

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfmodel.core.arith import Number, ceil_div, floor, maximum
+from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
 from perfmodel.transformer.layer import LAST_NORM, local_layer
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec, visible
-from perfmodel.transformer.step import DECODE, ModelPass
+from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 NODE = 8
 """GPUs that links of their own join in SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
@@ -31,6 +32,8 @@ BRIDGE, BRIDGED = 2, "bridge"
 """GPUs that an NVLink bridge joins, and the word that says so in a profile."""
 SLICE, SLICED = 256, "ICI"
 """TPUs that their own links join at least. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
+MOST_STAGES = 16
+"""Pipeline stages that are tried where a model does not fit."""
 EVERY_EXPERT = 10**9
 """A batch in which no expert stays idle."""
 
@@ -156,6 +159,22 @@ def layout(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) 
     capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
     most = None if capacity is None else largest_batch(model, step, capacity - weights, reserve)
     return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most, reserve)
+
+
+def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> Split | None:
+    """The fewest GPUs that hold ``step``: those that links join share matrices, then pipeline stages; None where none of these does."""
+    if device.interconnect is None:
+        return None
+    sizes, now, joined = [2**power for power in range(MOST_STAGES.bit_length())], step.split, joined_gpus(device)
+    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b) for a in sizes for b in sizes]
+    for split in sorted((one for one in wanted if one.tp * one.ep <= max(joined, now.tp * now.ep)), key=lambda one: (one.gpus, one.pp)):
+        try:
+            split.check(model)
+        except UsageError:
+            continue
+        if layout(model, replace(step, split=split), device, reserve).fits:
+            return split
+    return None
 
 
 def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:

@@ -13,11 +13,11 @@ ABSENT = "-"
 def digits(value: float, significant: int) -> str:
     """``value`` to that many digits; large ones with commas instead of a power of ten.
 
-    >>> digits(5463.2, 3), digits(0.12345, 3), digits(999.9, 3)
-    ('5,460', '0.123', '1,000')
+    >>> digits(5463.2, 3), digits(0.12345, 3), digits(999.9, 3), digits(1482.4, 4)
+    ('5,460', '0.123', '1,000', '1,482')
     """
     rounded = float(f"{value:.{significant}g}")
-    return f"{rounded:,.0f}" if 10**significant <= abs(rounded) < 1e15 else f"{value:.{significant}g}"
+    return f"{rounded:,.0f}" if 10**significant <= abs(rounded) < 1e15 else f"{value:,.{significant}g}"
 
 
 def percent(share: float) -> str:
