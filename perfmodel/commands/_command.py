@@ -90,9 +90,11 @@ class _Explaining(Question):
 
     def shown(self, report: Report) -> Report:
         """``report``, or the one number of it that is to be explained."""
+        if self.explained is None:
+            return report
         from perfmodel.report.explained import ALL, only
 
-        return report if self.explained in (None, ALL) else only(report, str(self.explained))
+        return report if self.explained == ALL else only(report, self.explained)
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ def canonical(name: str) -> str:
     return ALIASES.get(low, low if low in (*DTYPES, *_NARROWER, "int4") else name)
 
 
+ACTIVATION_SIZE = 2
+"""Bytes of an activation between kernels, where products run in 8 bits: they are quantized on the way."""
+
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
-from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.dtypes import ACTIVATION_SIZE, DTYPES, Dtype
 from perfmodel.core.errors import UsageError
 
-ACTIVATION_SIZE = 2
-"""Bytes of an activation between kernels; experts that multiply in 8 bits quantize on the way."""
 UP, ACTIVATE, DOWN, SUM = "up", "activate", "down", "sum"
 PARTS = (UP, ACTIVATE, DOWN, SUM)
 """Tokens sorted by expert, and gate and up; the activation function; down; the weighted sum of each token's experts."""

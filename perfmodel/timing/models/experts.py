@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
+from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per_expert
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
 
 PARAMETERS = (

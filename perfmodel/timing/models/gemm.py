@@ -25,10 +25,10 @@ from typing import NamedTuple, TypeAlias
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
+from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.experts import ACTIVATION_SIZE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
