@@ -120,7 +120,7 @@ def test_a_kernel_of_ones_own_is_fitted_and_predicted(run) -> None:
     assert fitted.held_out_median_error < 0.05
     question = f"softmax --rows 8192 --cols 4096 --dtype bf16 --hardware mine.yaml --implementation {name}"
     assert 30e-6 < run(f"{question} --json").json["predicted"]["time_s"]["predicted"] < 40e-6
-    assert f"\n{name}: predicted " in run(question).out
+    assert f"predicted time of {name}" in run(question).out
     for line in ("validate --records runs.jsonl --hardware mine.yaml", "roofline --records runs.jsonl --hardware mine.yaml"):
         outcome = run(line)
         assert outcome.code == 0
