@@ -46,7 +46,7 @@ def _fits(main: AttentionResult, reference: AttentionResult | None, comparison: 
     device, name = comparison.device, main.algorithm.name
     fits, _, size = fit(main.memory_bytes, device).partition(":")
     if reference is None or fits == "does not fit":
-        return f"{fits}: {name} takes{size}" if fits else ""
+        return f"{fits}: {name} takes{size.replace(',', '')}" if fits else ""
     faster = compared(*(side(result, comparison, predictions) for result in (reference, main)))
     if device.fits(reference.memory_bytes) is False:
         return f"only {name} fits; {faster.replace(f'{name} is', 'it is', 1)}"

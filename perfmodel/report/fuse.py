@@ -102,7 +102,7 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
     alone = f"; a CUDA graph alone gains {unfused.total_s / graph.total_s:.3g}x"
     fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
     count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
-    why = f"unfused, {count} kernels are no longer than their launch" if bound else "no unfused kernel is as short as its launch"
+    why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
     return [both, f"{said}{alone}.", f"Limited by {fullest}; {why}."]
 
 
