@@ -292,3 +292,25 @@ def test_an_interval_is_drawn_and_in_the_table() -> None:
     assert "2 ms (1.8 to 2.4 ms)" in drawn.description
     assert [(column.key, column.low, column.high) for column in numbers(chart).columns][3] == ("total", "low", "high")
     assert numbers(chart).rows[0][-3:] == [2e-3, 1.8e-3, 2.4e-3]
+
+
+def test_a_kernel_that_is_named_has_a_column(run) -> None:
+    said = run("softmax --rows 4096 --cols 4096 --implementation torch-softmax --hardware h200").out
+    assert re.search(r"^ +safe +online +fused +torch-softmax$", said, re.MULTILINE)
+    assert re.search(r"^predicted( +-){3}  [\d.]+ us \(", said, re.MULTILINE)
+
+
+def test_bandwidths_of_a_list_are_in_one_unit(run) -> None:
+    rows = re.findall(r"^[a-z]+-\S+ +\S+ GiB +(.+?/s) ", run("hardware list").out, re.MULTILINE)
+    assert len(rows) == 12
+    assert all(re.fullmatch(r"[\d.]+ TB/s", row) for row in rows), rows
+
+
+def test_a_screen_leaves_out_the_leading_terms_of_a_crossover(run) -> None:
+    line = "attention --n 8192 --d 64 --heads 16 --crossover"
+    assert re.search(r"^algorithm +by +pays here +from N +up to d +from M$", run(line).out, re.MULTILINE)
+    assert "leading terms" in run(f"{line} --full").out
+
+
+def test_times_below_a_nanosecond_have_a_prefix(run) -> None:
+    assert re.search(r"^roofline +644 ps ", run("attention --n 16 --d 8").out, re.MULTILINE)

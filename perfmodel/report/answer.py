@@ -218,8 +218,8 @@ def compared(reference: Side, other: Side) -> str:
     """
     if reference.time is None or other.time is None:
         known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "neither is predicted")
-        gain = reference.roof_s / other.roof_s
-        words = way(1.0 if abs(gain - 1) <= ROOFS_EVEN else gain, reference.name)
+        roofs = reference.roof_s / other.roof_s
+        words = way(1.0 if abs(roofs - 1) <= ROOFS_EVEN else roofs, reference.name)
         return f"by roofs {other.name} is {words}; {known}"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"

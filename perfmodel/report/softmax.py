@@ -10,7 +10,7 @@ from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, launching
 from perfmodel.report.answer import compared, figures, limits, metered, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
-from perfmodel.report.charts.schema import Bar, BarChart, Chart
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
@@ -45,17 +45,18 @@ def report(
         ends = {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
         data["predicted"] = {**whose(prediction), "time_s": ends}
     best, known = _best(results), seconds(prediction)
+    columns = {**found, **({_name(best, prediction): _softmax_metrics(best, w, device, known)} if prediction else {})}
     plain = Report(
         title,
         _verdict(w, device, results, prediction),
-        [as_table("", found, without=NO_MATMUL)],
+        [as_table("", columns, without=NO_MATMUL)],
         notes,
         data,
         charts=_pictures(w, device, results, prediction) if pictures else [],
         meters=unmarked(meters_of(best.cost, known), [] if prediction else _causes(w, device, best, None)),
         metered=metered(known, best.cost, _name(best, prediction)),
         figures=figures(best.cost, known, device, w.dtype, best.memory_bytes),
-        brief=[as_table("", found, labels=BRIEF)],
+        brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
     if not explained:
@@ -66,7 +67,7 @@ def report(
 
 
 BRIEF = (
-    *("time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
+    *("time_s.predicted", "time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
     *("row_fits", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""
@@ -118,14 +119,14 @@ def _pictures(w: Softmax, device: Device, results: list[SoftmaxResult], predicti
     ]
 
 
-def _softmax_metrics(result: SoftmaxResult, w: Softmax, device: Device) -> list[Metric]:
+def _softmax_metrics(result: SoftmaxResult, w: Softmax, device: Device, known: Interval | None = None) -> list[Metric]:
     memory = of_memory(result.memory_bytes, device, 0)
     if result.row_fits is False:
         memory = [replace(metric, value=False) if metric.key == "fits" else metric for metric in memory]
     return [
         Metric("reads_per_element", result.variant.reads, "reads per element"),
         Metric("writes_per_element", int(w.stored)),
-        *of_cost(result.cost),
+        *of_cost(result.cost, known),
         *memory,
         Metric("row_fits", None if result.row_fits is None else bool(result.row_fits), "row fits SRAM", "yes or no"),
         Metric("row_bytes", row_bytes(w) if result.variant.row_on_chip else None),
