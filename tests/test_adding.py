@@ -112,7 +112,7 @@ def test_an_exporter_writes_what_every_command_finds(run, line: str) -> None:
 def test_a_kernel_of_ones_own_is_fitted_and_predicted(run) -> None:
     """Before the fit it is known and has no calibration; after it every command predicts it."""
     name = "my-softmax"
-    assert f"no calibration of softmax/{name}" in run("validate --records runs.jsonl").out
+    assert f"no calibration of softmax/{name}" in run("validate --records runs.jsonl --full").out
     assert run("calibrate --from-records runs.jsonl -o mine.yaml").code == 0
     assert run("hardware check mine.yaml").code == 0
     [fitted] = [block for block in catalog.find_device("mine.yaml").calibration if block.implementation == name]

@@ -166,7 +166,7 @@ def captioned(report: Report) -> list[Chart]:
     """The charts of ``report``; the first one, which stands below the verdict, without a caption that only repeats it."""
     said = " ".join(report.verdict).casefold()
     return [
-        replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").casefold() in said else chart
+        replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in said else chart
         for place, chart in enumerate(report.charts)
     ]
 

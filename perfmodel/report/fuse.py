@@ -93,13 +93,13 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
     """Whether fusion pays; the time fused; what limits both."""
     unfused, graph, fused = results
     time, bound = _time(fused), unfused.launch_bound or 0
-    said = f"Fused it takes {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
+    said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
     if unfused.launches == 1:
         return ["One operation is one kernel: there is nothing to fuse.", f"{said}."]
     both = _faster(results)
     if unfused.total_s is None or graph.total_s is None:
         return [both, f"{said}; {device.id} has no launch overhead in its profile."]
-    alone = f"; a CUDA graph alone gains {unfused.total_s / graph.total_s:.3g}x"
+    alone = f"; a CUDA graph alone gains at most {unfused.total_s / graph.total_s:.3g}x"
     fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
     count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
     why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
