@@ -14,9 +14,10 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.answer import limits, starting, too_few
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.schema import Bar, BarChart
-from perfmodel.report.document import Meter
+from perfmodel.report.document import Meter, Report, captioned
 from perfmodel.report.formats.svg import scene, size_of
 from perfmodel.report.metrics import Metric, as_table
+from perfmodel.report.terminal import title_lines
 
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --hardware h200"
 LINES = [
@@ -33,8 +34,8 @@ LINES = [
 ]
 MORE = ["hardware list", "claims S029", pytest.param("claims --verdict wrong", marks=pytest.mark.slow)]
 SCREEN = 24
-SENTENCE = 86
-"""Characters: a line of 80 and a few more where names are long."""
+SENTENCE = 80
+"""Characters: a sentence is a line."""
 NUMBER = re.compile(r"\d")
 
 
@@ -44,6 +45,7 @@ def test_a_screen_of_24_lines_answers(run, line: str) -> None:
     verdict = run(f"{line} --json").json["verdict"]
     assert 1 <= len(verdict) <= 3
     assert all(len(sentence) <= SENTENCE for sentence in verdict), verdict
+    assert all(sentence[0].isupper() or sentence[0].isdigit() for sentence in verdict), verdict
     assert said.splitlines()[1 : 1 + len(verdict)] == verdict
     assert len(said.splitlines()) <= SCREEN
 
@@ -76,11 +78,11 @@ def test_attention_shows_rate_and_share_of_the_peak_and_full_the_time_of_each_re
 
 def test_of_several_algorithms_the_fastest_predicted_one_is_told(run) -> None:
     verdict = run(f"{BIG} --algorithm all --json").json["verdict"]
-    assert verdict[0].startswith("flash2 fits and is predicted ")
+    assert verdict[0].startswith("Fits; flash2 is predicted ")
     large = run("attention --n 131072 --d 64 --heads 16 --batch 8 --json").json["verdict"]
-    assert large[0].startswith("standard does not fit. flash2 fits and is predicted ")
+    assert large[0].startswith("Only flash2 fits; it is predicted ")
     alone = run("attention --n 4096 --d 64 --algorithm flash2 --hardware h200 --json").json["verdict"]
-    assert alone[0].startswith("flash2 fits: ")
+    assert alone[0].startswith("Fits: flash2 takes ")
 
 
 # What limits
@@ -116,18 +118,18 @@ def test_a_resource_without_a_known_rate_may_be_the_busy_one(run) -> None:
 
 def test_launches_longer_than_the_roof_lead(run) -> None:
     said = run("softmax --rows 64 --cols 512 --json").json["verdict"][2]
-    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, which the roof leaves out."
+    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, not in the roof."
 
 
 def test_at_a_roof_what_it_leaves_out_leads() -> None:
     assert limits([meter("tensor unit", 0.96)], roof=True) == "the tensor unit, 96% of the roof"
-    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "the launch, which the roof leaves out"
+    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "the launch, not in the roof"
 
 
 def test_a_resource_that_is_busy_is_never_called_latency(run) -> None:
     """As many blocks as the predicted kernel starts, and its share of the tensor unit, are what the verdict goes by."""
     verdict = run(f"{BIG} --json").json["verdict"]
-    assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy \(exponential unit \d\d%\); the rest is waiting\.", verdict[2])
+    assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy; the rest is waiting\.", verdict[2])
     few = run("attention --n 4096 --d 64 --json").json["verdict"]
     assert re.fullmatch(r"Limited by \d+ blocks for 108 SMs and waiting: nothing is over \d\d% busy\.", few[2])
     tiny = run("attention --n 128 --d 64 --hardware h200 --json").json["verdict"]
@@ -139,6 +141,55 @@ def test_a_roof_that_kernels_pass_does_not_limit(run) -> None:
     data = run("matmul -m 4096 -n 4096 -k 4096 --dtype bf16 --hardware h200 --json").json
     assert data["results"][0]["bound"] == "l2"
     assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy\.", data["verdict"][2])
+
+
+def test_a_rate_and_a_meter_that_differ_say_why(run) -> None:
+    """Masked halves of tiles, padding and recomputed scores are executed and not seen."""
+    data = run("attention --n 4096 --d 64 --heads 16 --batch 8 --pass backward --hardware h200 --json").json
+    [flash] = [one for one in data["results"] if one["algorithm"] == "flash2"]
+    said = run("attention --n 4096 --d 64 --heads 16 --batch 8 --pass backward --hardware h200").out
+    more = flash["work"]["tensor"] / flash["flops"]
+    assert f"\nshare of the predicted time of flash2, which executes {more:.3g}x the visible FLOP\n" in said
+    assert "executes" not in run(BIG).out
+    assert "; tiles execute 128x the FLOP\n" in run("matmul -m 1 -n 4096 -k 4096").out
+
+
+def test_a_meter_over_its_roof_says_why(run) -> None:
+    said = run("matmul -m 4096 -n 4096 -k 4096 --dtype bf16 --hardware h200").out
+    assert re.search(r"^L2 bandwidth .* 1\d\d%", said, re.MULTILINE)
+    assert "\nshare of the predicted time; one L2 load serves several SMs\n" in said
+
+
+@pytest.mark.parametrize("line", ["softmax --rows 8 --cols 512", "attention --n 8192 --d 64 --heads 16 --algorithm memory-efficient"])
+def test_no_meter_limits_where_the_roof_leaves_out_what_does(run, line: str) -> None:
+    said = run(line).out
+    assert ", not in the roof." in said
+    assert "< limits" not in said
+
+
+def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device) -> None:
+    assert too_few(98, h200)
+    assert too_few(99, h200) == []
+    said = run("attention --n 1024 --d 64 --heads 16 --dtype fp8 --hardware h100-sxm --json").json["verdict"]
+    assert said[2] == "Limited by the exponential unit, at the roof."
+
+
+def test_blocks_that_are_not_of_the_tiles_shown_name_theirs(run) -> None:
+    """The time model chooses its own tiles."""
+    said = run("matmul -m 128 -n 128 -k 65536 --split-k 8 --json").json
+    assert said["verdict"][2].startswith("Limited by 32 blocks for 108 SMs (64 x 64 tiles) and DRAM bandwidth")
+
+
+def test_a_long_title_breaks_before_the_device() -> None:
+    title = "Attention forward: batch 8, heads 16, n 4096, d 64, fp16 on NVIDIA A100 SXM 80 GB"
+    assert title_lines(title, 80) == ["Attention forward: batch 8, heads 16, n 4096, d 64, fp16", "on NVIDIA A100 SXM 80 GB"]
+    assert title_lines(title, 90) == [title]
+
+
+def test_a_picture_below_the_verdict_does_not_repeat_it() -> None:
+    chart = BarChart("times", "s", [Bar("a", [("t", 1.0)])], caption="Fused is 2x faster.")
+    report = Report("x", ["Fits; fused is 2x faster.", "Predicted 1 s."], [], charts=[chart, chart])
+    assert [one.caption for one in captioned(report)] == ["", "Fused is 2x faster."]
 
 
 def test_unknown_counts_make_no_cause(h200: Device) -> None:
@@ -241,3 +292,25 @@ def test_an_interval_is_drawn_and_in_the_table() -> None:
     assert "2 ms (1.8 to 2.4 ms)" in drawn.description
     assert [(column.key, column.low, column.high) for column in numbers(chart).columns][3] == ("total", "low", "high")
     assert numbers(chart).rows[0][-3:] == [2e-3, 1.8e-3, 2.4e-3]
+
+
+def test_a_kernel_that_is_named_has_a_column(run) -> None:
+    said = run("softmax --rows 4096 --cols 4096 --implementation torch-softmax --hardware h200").out
+    assert re.search(r"^ +safe +online +fused +torch-softmax$", said, re.MULTILINE)
+    assert re.search(r"^predicted( +-){3}  [\d.]+ us \(", said, re.MULTILINE)
+
+
+def test_bandwidths_of_a_list_are_in_one_unit(run) -> None:
+    rows = re.findall(r"^[a-z]+-\S+ +\S+ GiB +(.+?/s) ", run("hardware list").out, re.MULTILINE)
+    assert len(rows) == 12
+    assert all(re.fullmatch(r"[\d.]+ TB/s", row) for row in rows), rows
+
+
+def test_a_screen_leaves_out_the_leading_terms_of_a_crossover(run) -> None:
+    line = "attention --n 8192 --d 64 --heads 16 --crossover"
+    assert re.search(r"^algorithm +by +pays here +from N +up to d +from M$", run(line).out, re.MULTILINE)
+    assert "leading terms" in run(f"{line} --full").out
+
+
+def test_times_below_a_nanosecond_have_a_prefix(run) -> None:
+    assert re.search(r"^roofline +644 ps ", run("attention --n 16 --d 8").out, re.MULTILINE)

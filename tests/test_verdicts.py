@@ -41,7 +41,7 @@ STUDIES = [f"report {name}" for name in ("standard-vs-flash", "a100-to-h200", "b
 NOT_ASKED = {"calibrate", "claims", "hardware list", "hardware show", "hardware check", "occupancy", "remat", "validate"}
 """They measure, or hold no two times against each other."""
 WAYS = re.compile(r"\b(?:faster|slower|wins?|speed-?up|gains)\b")
-BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")
+BY_ROOFS = re.compile(r"ratios? of roofs|[Bb]y roofs|at most|at least|ratio of bounds")
 
 
 def sides(reference: float, other: float) -> tuple[Side, Side]:
@@ -98,7 +98,7 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
     assert (known["value"], known["low"], known["high"]) == tuple(getattr(ratio(over, under), key) for key in ("value", "low", "high"))
     assert known["low"] < known["value"] < known["high"]
     head = f"is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x)"
-    assert data["verdict"][0] == f"flash2 fits and {head}."
+    assert data["verdict"][0] == f"Fits; flash2 {head}."
     [said] = data["reasons"]
     assert said.startswith(f"flash2 {head}: ")
     roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
@@ -112,7 +112,7 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
 def test_one_side_alone_is_said_to_be_predicted(run) -> None:
     data = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json
     at_most = r"is at most [\d.]+x faster with standard at its roof"
-    assert re.fullmatch(rf"split-kv fits and {at_most}; only standard is predicted\.", data["verdict"][0])
+    assert re.fullmatch(r"Fits; by roofs split-kv is [\d.]+x faster than standard; only standard is predicted\.", data["verdict"][0])
     assert re.match(rf"split-kv {at_most} \(ratio of roofs: ", data["reasons"][0])
     assert "; only standard is predicted, " in data["reasons"][0]
 

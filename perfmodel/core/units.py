@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from perfmodel.core.errors import DataError
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
-_SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
+_SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9), "p": Fraction(1, 10**12)}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _COUNT = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKMGT]?|[KMGT]i)\s*")
 _BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
@@ -132,7 +132,7 @@ def _scaled(value: float, prefixes: tuple[tuple[str, float], ...], unit: str, di
 
 
 _UP = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-_DOWN = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
+_DOWN = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9), ("p", 1e-12))
 
 
 def format_si(value: float, unit: str = "", digits: int = 4) -> str:
@@ -155,8 +155,8 @@ def format_count(count: int) -> str:
 
 def format_time(seconds: float, digits: int = 4) -> str:
     """
-    >>> format_time(0.0017620060)
-    '1.762 ms'
+    >>> format_time(0.0017620060), format_time(6.44e-10)
+    ('1.762 ms', '644 ps')
     """
     return "0 s" if seconds == 0 else _scaled(seconds, _DOWN, "s", digits)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import ROOFS_EVEN, Side, by_roofs, ends, ratio, way
+from perfmodel.report.against import ROOFS_EVEN, Side, ends, ratio, way
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
@@ -24,6 +25,8 @@ RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit
 FULL, PARTLY = 0.6, 0.25
 """Shares of its time from which on a resource limits, and from which on it is worth a word."""
 STARTING = "starting the kernel"
+WASTEFUL = 0.75
+"""Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
 
 
 def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float, soft: str = "") -> list[Meter]:
@@ -57,9 +60,21 @@ def metered_s(cost: Estimate, known: Interval | None) -> float:
     return float(cost.roofline_s if known is None else known.value)
 
 
-def metered(known: Interval | None) -> str:
-    """What the meters are a share of, in words."""
-    return "roof" if known is None else "predicted time"
+def metered(known: Interval | None, cost: Estimate, name: str = "", shown: Sequence[Meter] = (), flop: str = "FLOP") -> str:
+    """What the meters are a share of, in words: of ``name``, if it has one, and why its tensor unit and its L2 do more than the rates say.
+
+    ``flop``: what the rates count.
+    """
+    words = ("roof" if known is None else "predicted time") + (f" of {name}" if name else "")
+    over = float(cost.work.tensor / cost.flops) if cost.work.tensor and cost.flops else 1.0
+    more = f"{', which executes' if name else '; tiles execute'} {over:.3g}x the {flop}" * (over > 1 + ROOFS_EVEN)
+    soft = "; one L2 load serves several SMs" * any(one.name == RESOURCES["l2"][0] and one.share > 1 + ROOFS_EVEN for one in shown)
+    return f"{words}{more}{soft}"
+
+
+def unmarked(meters: Iterable[Meter], causes: Sequence[str]) -> list[Meter]:
+    """``meters`` of a roof; none limits where ``causes`` that the roof leaves out do."""
+    return [replace(one, limits=one.limits and not causes) for one in meters]
 
 
 def fit(needed: Number, device: Device) -> str:
@@ -89,15 +104,15 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
 
     >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
     >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
-    ('the tensor unit, 44% busy (exponential unit 31%); the rest is waiting', '32 blocks for 108 SMs and the tensor unit, 44% busy')
+    ('the tensor unit, 44% busy; the rest is waiting', '32 blocks for 108 SMs and the tensor unit, 44% busy')
     >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
     ('waiting: nothing is over 10% busy', 'DRAM bandwidth, at the roof')
     """
     known = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
     found = " and ".join(causes)
     if not known or (roof and found):
-        return f"{found}, which the roof leaves out" if roof and found else found
-    first, *others = known
+        return f"{found}, not in the roof" if roof and found else found
+    first = known[0]
     share = percent(min(float(first.share), 1.0))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
@@ -107,19 +122,18 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
         return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: {idle}"
     if first.share >= FULL or found:
         return f"{found} and {name}, {share} busy" if first.share < FULL else f"{name}, {share} busy"
-    beside = next((f" ({one.name} {percent(float(one.share))})" for one in others if one.share >= max(PARTLY, first.share / 2)), "")
-    return f"{name}, {share} busy{beside}; the rest is waiting"
+    return f"{name}, {share} busy; the rest is waiting"
 
 
 def too_few(blocks: int, device: Device) -> list[str]:
-    """That ``blocks`` (0: unknown) leave multiprocessors without work.
+    """That ``blocks`` (0: unknown) leave many multiprocessors without work.
 
     >>> from perfmodel.catalog import find_device
-    >>> too_few(32, find_device("h200")), too_few(132, find_device("h200")), too_few(1, find_device("mi300x"))
+    >>> too_few(32, find_device("h200")), too_few(128, find_device("h200")), too_few(1, find_device("mi300x"))
     (['32 blocks for 132 SMs'], [], ['1 block for 304 CUs'])
     """
     count = device.multiprocessors
-    if count is None or not 0 < blocks < count.number:
+    if count is None or not 0 < blocks < WASTEFUL * count.number:
         return []
     name = {"NVIDIA": "SMs", "AMD": "CUs"}.get(device.vendor, "multiprocessors")
     return [f"{blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} {name}"]
@@ -143,9 +157,9 @@ def taken(known: Interval) -> str:
     return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
 
 
-def rate_of(name: str, cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
+def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
     """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop."""
-    start = f"{name}: predicted {taken(known)}" if known else f"{name}: roof {format_time(metered_s(cost, known), 3)} (not predicted)"
+    start = f"Predicted {taken(known)}" if known else f"Not predicted; roof {format_time(metered_s(cost, known), 3)}"
     rate = rate_and_share(cost, known, device, dtype)
     return f"{start}, {rate}" if rate else start
 
@@ -176,6 +190,15 @@ def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype
     return [one for one in found if one.value]
 
 
+def sentence(words: str) -> str:
+    """``words`` with a capital letter and a full stop.
+
+    >>> sentence("by roofs fused is 2x faster")
+    'By roofs fused is 2x faster.'
+    """
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
     """A time as a bar: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
     if known is None:
@@ -190,15 +213,19 @@ def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) 
     return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", rate and peak and rate / peak, "  of the peak", "share")]
 
 
-def compared(reference: Side, other: Side, fits: str = "") -> str:
-    """Which of two is faster, without a full stop and without the reasons, which ``against`` adds. ``fits``: what to say before.
+def compared(reference: Side, other: Side) -> str:
+    """Which of two is faster, without a full stop and without the reasons, which ``against`` adds.
 
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)), "fits and ")
-    'flash2 fits and is predicted 2x faster than standard (1.74x to 2.31x)'
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
+    'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
+    'by roofs flash2 is 2x faster than standard; neither is predicted'
     """
     if reference.time is None or other.time is None:
         known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "neither is predicted")
-        return f"{other.name} {fits}{by_roofs(reference, other)}; {known}"
+        roofs = reference.roof_s / other.roof_s
+        words = way(1.0 if abs(roofs - 1) <= ROOFS_EVEN else roofs, reference.name)
+        return f"by roofs {other.name} is {words}; {known}"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    return f"{other.name} {fits}is {kind} {way(gain.value, reference.name)}{ends(gain)}"
+    return f"{other.name} is {kind} {way(gain.value, reference.name)}{ends(gain)}"

@@ -14,8 +14,8 @@ from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
-from perfmodel.report.answer import figures, metered, meters_of, rates
-from perfmodel.report.attention_verdict import blocks_of, main_result, predicted_ratio, reasons, verdict
+from perfmodel.report.answer import figures, metered, meters_of, rates, unmarked
+from perfmodel.report.attention_verdict import blocks_of, causes, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
@@ -68,7 +68,8 @@ def _title(comparison: Comparison) -> str:
         f"dropout {w.dropout:g}": w.dropout > 0,
     }
     options = [text for text, holds in flags.items() if holds]
-    return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
+    passes = " + ".join(comparison.passes())
+    return f"Attention {passes}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
 def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
@@ -181,7 +182,8 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
     if reference is not None and gain is not None:
         deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
-    meters, name = meters_of(main.total, known), f"{metered(known)} of {main.algorithm.name}"
+    meters = unmarked(meters_of(main.total, known), causes(main, comparison, predictions) if known is None else [])
+    name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
     return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, BRIEF)[-1:])
 
 

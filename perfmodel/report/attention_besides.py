@@ -12,11 +12,11 @@ from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 
 
-def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]]) -> Report:
-    """``plain`` with one line per entry, in a table and in the JSON object."""
-    table = as_rows(title, entries)
+def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]], full: str = "") -> Report:
+    """``plain`` with one line per entry, in a table and in the JSON object. ``full``: the label of a column that a screen leaves out."""
+    table, short = as_rows(title, entries), as_rows(title, [[one for one in entry if one.label != full] for entry in entries])
     data = {**plain.data, key: list(map(as_json, entries))}
-    return replace(plain, tables=[*plain.tables, table], brief=[table, *plain.brief], data=data)
+    return replace(plain, tables=[*plain.tables, table], brief=[short, *plain.brief], data=data)
 
 
 def with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
@@ -52,7 +52,7 @@ def with_crossovers(plain: Report, comparison: Comparison) -> Report:
             Metric("algorithm", one.algorithm.name, "algorithm", "text"),
             Metric("measure", one.measure, "by", "text"),
             Metric("wins_here", one.wins_here),
-            Metric("", "yes" if one.wins_here else "no", "less here", "text"),
+            Metric("", "yes" if one.wins_here else "no", "pays here", "text"),
             Metric("first_n", one.first_n, "from N"),
             Metric("last_d", one.last_d, "up to d"),
             Metric("first_sram_bytes", one.first_sram_bytes, "from M", after=" B"),
@@ -62,4 +62,4 @@ def with_crossovers(plain: Report, comparison: Comparison) -> Report:
         ]
         for one in crossovers(comparison)
     ]
-    return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
+    return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries, "leading terms: up to d")

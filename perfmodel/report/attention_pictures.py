@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.answer import compared, time_bar
+from perfmodel.report.answer import compared, sentence, time_bar
 from perfmodel.report.attention_verdict import main_result, moved, side
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.metrics import BOUND_WORDS, outside, seconds
@@ -25,14 +25,14 @@ def pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
             bars.append(Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)]))
     faster = fewer = ""
     if reference is not None and reference is not main:
-        faster = f"{compared(side(reference, comparison, predictions), side(main, comparison, predictions))}."
-        fewer = f"{main.algorithm.name} moves {moved(reference, main)} than standard."
+        faster = sentence(compared(side(reference, comparison, predictions), side(main, comparison, predictions)))
+        fewer = sentence(f"{main.algorithm.name} moves {moved(reference, main)} than standard")
     waiting: dict[str, list[str]] = {}
     for result in shown:
         waiting.setdefault(BOUND_WORDS.get(result.total.bound or "", "nothing known"), []).append(result.algorithm.name)
     bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in waiting.items())
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
-        roofline(device, points, caption=f"At their roofs bound: {bound}."),
+        roofline(device, points, caption=f"Bound at the roof: {bound}."),
         BarChart(f"Bytes between {outside(device)} and multiprocessors, and to DRAM", "B", bars, caption=fewer),
     ]

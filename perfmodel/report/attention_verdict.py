@@ -8,7 +8,7 @@ from perfmodel.core.units import format_si
 from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, launching, ratio
-from perfmodel.report.answer import compared, fit, limits, meters_of, rate_of, starting, too_few
+from perfmodel.report.answer import compared, fit, limits, meters_of, rate_of, sentence, starting, too_few
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.metrics import BOUND_WORDS, bound_by, seconds
 from perfmodel.timing.base import Case
@@ -34,17 +34,23 @@ def main_result(comparison: Comparison, predictions: Predictions) -> AttentionRe
 def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     """Whether it fits and which is faster; at what rate; what limits it: of the main result, against standard attention."""
     main, reference, device = main_result(comparison, predictions), comparison.standard(comparison.direction), comparison.device
-    name, known = main.algorithm.name, seconds(predictions.get((main.algorithm.name, main.direction)))
-    fitting = fit(main.memory_bytes, device)
-    fits = "fits and " * fitting.startswith("fits")
-    first = [f"{name} {fitting}."] if fitting and not (fits and reference and reference is not main) else []
-    if reference and reference is not main:
-        small = ["standard does not fit."] if device.fits(reference.memory_bytes) is False else []
-        old, new = (side(result, comparison, predictions) for result in (reference, main))
-        first = [" ".join([*first, *small, f"{compared(old, new, fits)}."])]
-    rate = f"{rate_of(name, main.total, known, device, comparison.workload.dtype)}."
+    known = seconds(predictions.get((main.algorithm.name, main.direction)))
+    rate = f"{rate_of(main.total, known, device, comparison.workload.dtype)}."
     limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
-    return [*first, rate, *[f"Limited by {limit}."] * bool(limit)]
+    first = _fits(main, None if reference is main else reference, comparison, predictions)
+    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}."] * bool(limit)]
+
+
+def _fits(main: AttentionResult, reference: AttentionResult | None, comparison: Comparison, predictions: Predictions) -> str:
+    """Whether ``main`` fits, and how it compares to ``reference``, if there is one; of one that does not fit only that."""
+    device, name = comparison.device, main.algorithm.name
+    fits, _, size = fit(main.memory_bytes, device).partition(":")
+    if reference is None or fits == "does not fit":
+        return f"{fits}: {name} takes{size.replace(',', '')}" if fits else ""
+    faster = compared(*(side(result, comparison, predictions) for result in (reference, main)))
+    if device.fits(reference.memory_bytes) is False:
+        return f"only {name} fits; {faster.replace(f'{name} is', 'it is', 1)}"
+    return f"{fits}; {faster}" if fits else faster
 
 
 def causes(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[str]:

@@ -162,6 +162,15 @@ class Report(SavedPart):
         return [chart for chart in self.charts if isinstance(chart, Roofline)]
 
 
+def captioned(report: Report) -> list[Chart]:
+    """The charts of ``report``; the first one, which stands below the verdict, without a caption that only repeats it."""
+    said = " ".join(report.verdict).casefold()
+    return [
+        replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in said else chart
+        for place, chart in enumerate(report.charts)
+    ]
+
+
 SCREEN_ROWS = 12
 """The most rows of a table that a screen shows after the verdict."""
 

@@ -8,8 +8,8 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
-from perfmodel.report.against import MEASURED, Side, against
-from perfmodel.report.answer import compared, meters
+from perfmodel.report.against import MEASURED, Side, against, way
+from perfmodel.report.answer import meters
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
@@ -29,7 +29,9 @@ def report(
 
     ``explained``: with every formula. ``pictures``: with times and bytes of each way.
     """
-    title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
+    title = (
+        f"Elementwise chain: {w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
+    )
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
     found = {result.name: _metrics(result, results[0]) for result in results}
     data = {
@@ -91,16 +93,23 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
     """Whether fusion pays; the time fused; what limits both."""
     unfused, graph, fused = results
     time, bound = _time(fused), unfused.launch_bound or 0
-    said = f"fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
+    said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
     if unfused.launches == 1:
         return ["One operation is one kernel: there is nothing to fuse.", f"{said}."]
-    both = f"{compared(Side('unfused', _time(unfused)), Side('fused', time)).capitalize()}."
+    both = _faster(results)
     if unfused.total_s is None or graph.total_s is None:
         return [both, f"{said}; {device.id} has no launch overhead in its profile."]
     alone = f"; a CUDA graph alone gains at most {unfused.total_s / graph.total_s:.3g}x"
     fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
-    why = f"unfused, {bound} of {unfused.launches} kernels take no longer than theirs" if bound else "no kernel is as short as its launch"
+    count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
+    why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
     return [both, f"{said}{alone}.", f"Limited by {fullest}; {why}."]
+
+
+def _faster(results: list[ChainResult]) -> str:
+    unfused, _, fused = results
+    counted = "roofs" if unfused.total_s is None else "roofs and launches"
+    return f"Fused is {way(_time(unfused) / _time(fused), 'unfused')}, by {counted}; neither is predicted."
 
 
 def _figures(results: list[ChainResult]) -> list[Figure]:
@@ -129,7 +138,7 @@ def _pictures(results: list[ChainResult]) -> list[Chart]:
         for level, traffic in (("L2", result.sram), ("DRAM", result.dram))
     ]
     unfused, _, fused = results
-    faster = f"{compared(Side('unfused', _time(unfused)), Side('fused', _time(fused))).capitalize()}."
+    faster = _faster(results)
     fewer = f"Fusion moves {unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2."
     return [
         BarChart("Time of each way, launches included", "s", times, caption=faster),

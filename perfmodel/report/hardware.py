@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.hardware import Device, Microbenchmark, quantities
 from perfmodel.core.trace import FormulaStep, Trace, Traced
-from perfmodel.core.units import Quantity, format_binary
+from perfmodel.core.units import Quantity, format_binary, format_si
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -29,8 +29,8 @@ def list_report(devices: list[Device]) -> Report:
     brief = [as_rows("", [[one for one in line if one.label in first] for line in short])]
     own = sum(bool(_calibrated(device)) for device in devices)
     title = f"{len(devices)} device profiles"
-    said = f"{own} of {len(devices)} are calibrated on their own measurements; others borrow or have no times."
-    return Report(title, [said], [as_rows("", found)], notes, data, brief=brief)
+    said = [f"{own} are calibrated on their own measurements.", "The others borrow times of a calibrated device, or have none."]
+    return Report(title, said, [as_rows("", found)], notes, data, brief=brief)
 
 
 def _calibrated(device: Device) -> str:
@@ -49,7 +49,16 @@ def _line(device: Device) -> list[Metric]:
         "fp16 tensor": _rate(tensor.get("fp16") or tensor.get("bf16")),
         "fp8 tensor": _rate(tensor.get("fp8")),
     }
-    return [Metric("id", device.id, "device"), Metric("name", device.name), *(Metric(key, value, key) for key, value in values.items())]
+    shown = {"bandwidth": device.dram.bandwidth_bytes_per_s}
+    return [
+        *(Metric("id", device.id, "device"), Metric("name", device.name)),
+        *(one for key, value in values.items() for one in _cells(key, value, shown.get(key))),
+    ]
+
+
+def _cells(key: str, value: str, number: float | None) -> list[Metric]:
+    """``value`` in JSON as its profile writes it, in a table ``number``, where it is known, in one unit for every device."""
+    return [Metric(key, value, key)] if number is None else [Metric(key, value), Metric("", format_si(number, "B/s"), key, "text")]
 
 
 def _size(quantity: Quantity | None) -> str:

@@ -48,6 +48,7 @@ def report(
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
     notes += [] if prediction is None else [note("The matmul", prediction)]
     known = seconds(prediction)
+    shown = meters(result, prediction)
     plain = Report(
         title,
         verdict(result, prediction),
@@ -55,8 +56,8 @@ def report(
         notes,
         data(result, prediction),
         charts=pictures_of(result, prediction) if pictures else [],
-        meters=meters(result, known),
-        metered=metered(known),
+        meters=shown,
+        metered=metered(known, result.total, shown=shown),
         figures=figures(result.total, known, result.device, w.dtype, memory_of(result)),
         brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF)],
         reasons=[reasons(result, prediction)],

@@ -13,9 +13,9 @@ from perfmodel.kernels.matmul import (
     wave_quantization,
 )
 from perfmodel.report.against import Side, alone, launching
-from perfmodel.report.answer import fit, limits, meters_of, rate_of, starting, time_bar, too_few
+from perfmodel.report.answer import WASTEFUL, fit, limits, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
 from perfmodel.report.charts.roofline_metrics import WHY
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import bound_by, seconds
 from perfmodel.report.roofline_chart import multicasts, point, roofline
@@ -28,21 +28,33 @@ TIMES = "Predicted time, and how much of it is the roof"
 def verdict(result: MatmulResult, prediction: Prediction | None) -> list[str]:
     """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
     fitting, (side, best, ridge) = fit(memory_of(result), result.device), _best(result)
-    fits = f"{fitting.partition(':')[0].capitalize()}; at" if fitting else "At"
-    rate = rate_of("matmul", result.total, seconds(prediction), result.device, result.workload.dtype)
-    first = f"{fits} best {side}: {best:,.4g} FLOP/B against a ridge point of {ridge:.4g}."
-    return [first, f"{rate}.", f"Limited by {_limit(result, prediction)}."]
+    fits = f"{fitting.partition(':')[0]}; " if fitting else ""
+    rate = rate_of(result.total, seconds(prediction), result.device, result.workload.dtype)
+    first = f"{fits}{side} if operands move once: {intensity(best)} FLOP/B, ridge point {ridge:.4g}"
+    return [sentence(first), f"{rate}.", f"Limited by {_limit(result, prediction)}."]
+
+
+def intensity(value: float) -> str:
+    """
+    >>> intensity(124.121), intensity(21845.33)
+    ('124.1', '21,845')
+    """
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
 
 
 def _limit(result: MatmulResult, prediction: Prediction | None) -> str:
     known = seconds(prediction)
     causes = [*starting(prediction), *_few_blocks(result, prediction)] if prediction else _unpredicted(result)
-    return limits(meters(result, known), causes, known is None, result.total.unknown)
+    return limits(meters_of(result.total, known, _soft(result)), causes, known is None, result.total.unknown)
 
 
-def meters(result: MatmulResult, known: Interval | None) -> list[Meter]:
+def meters(result: MatmulResult, prediction: Prediction | None) -> list[Meter]:
     """How busy each resource is; the L2 does not limit where one of its loads may serve several multiprocessors."""
-    return meters_of(result.total, known, "l2" if _is_soft(result) else "")
+    return unmarked(meters_of(result.total, seconds(prediction), _soft(result)), [] if prediction else _unpredicted(result))
+
+
+def _soft(result: MatmulResult) -> str:
+    return "l2" if _is_soft(result) else ""
 
 
 def _is_soft(result: MatmulResult) -> bool:
@@ -67,11 +79,8 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     _, plan = gemm.fastest(Case(w, block.implementation), device, {"split_us": gemm.SPLIT_US, **block.parameters})
     blocks = int(w.batch * ceil_div(w.m, plan.br) * ceil_div(w.n, plan.bc) * plan.parts)
     half = wave_quantization(blocks, device.multiprocessors.number) < WASTEFUL
-    return too_few(blocks, device) or [f"{plan.waves} waves of {blocks:,} blocks"] * half
-
-
-WASTEFUL = 0.75
-"""Share of the slots of its waves that work, below which that is worth a word."""
+    found = too_few(blocks, device) or [f"{plan.waves} waves of {blocks:,} blocks"] * half
+    return [words if blocks == result.blocks else f"{words} ({plan.br} x {plan.bc} tiles)" for words in found]
 
 
 def _best(result: MatmulResult) -> tuple[str, float, float]:
@@ -95,14 +104,13 @@ def reasons(result: MatmulResult, prediction: Prediction | None) -> str:
 def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Chart]:
     """Its time and its roof, its roofline, and the bytes that it moves beside the least that it must."""
     w, device, cost, known = result.workload, result.device, result.total, seconds(prediction)
-    side, best, ridge = _best(result)
     name, size = f"{w.m} x {w.n} x {w.k}", w.dtype.size
     dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction, tiled=True)
     least, moved = minimum_elements(w) * size, tiled_elements(result) * size
     bars = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
     return [
-        roofline(device, [dot], caption=f"At best {side}: {best:,.4g} FLOP/B, ridge point {ridge:.4g}; bound by {bound_by(cost)}."),
+        roofline(device, [dot], caption=_placed(result)),
         BarChart(
             TIMES,
             "s",
@@ -111,6 +119,12 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
         ),
         BarChart("Bytes that it moves", "B", [Bar(label, [("bytes", value)]) for label, value in bars.items()], caption=again),
     ]
+
+
+def _placed(result: MatmulResult) -> str:
+    """What bounds it on its roofline; a roof that kernels pass is called so."""
+    soft = f", a soft roof: {WHY}" if result.total.bound == "l2" and _is_soft(result) else ""
+    return f"Its tiles are bound by {bound_by(result.total)}{soft}."
 
 
 def memory_of(result: MatmulResult) -> Number:

@@ -11,7 +11,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels import mlp
 from perfmodel.kernels.mlp import Mlp, MlpResult, backward_flops, cached, forward_flops, layer_flops
 from perfmodel.report.against import launching
-from perfmodel.report.answer import figures, fit, limits, metered, meters_of, rate_of
+from perfmodel.report.answer import figures, fit, limits, metered, meters_of, rate_of, unmarked
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory
@@ -27,7 +27,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     ``explained``: with every formula. ``pictures``: with its roofline and the time of each kernel.
     """
     shown = _shown(results)
-    passes, whole, tables = BOTH if len(results) > 1 else results[0].direction, shown[-1], _tables(w, device, results)
+    passes, whole, tables = " + ".join(result.direction for result in results), shown[-1], _tables(w, device, results)
     title = f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}"
     notes = [
         f"{mlp.SOURCE}. Tiles re-read operands: see perfmodel matmul.",
@@ -41,8 +41,8 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         notes,
         data(w, device, results),
         charts=_pictures(w, device, results) if pictures else [],
-        meters=meters_of(whole.total, None),
-        metered=metered(None),
+        meters=unmarked(meters_of(whole.total, None), _launched(whole, device)),
+        metered=metered(None, whole.total, passes),
         figures=figures(whole.total, None, device, w.dtype, whole.memory_bytes),
         brief=[as_table("", {result.direction: _mlp_metrics(result, device) for result in shown}, labels=BRIEF)],
         reasons=[_mlp_summary(w, results)],
@@ -66,10 +66,12 @@ def _verdict(w: Mlp, device: Device, whole: MlpResult) -> list[str]:
     fitting = fit(whole.memory_bytes, device)
     more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
     first = f"{fitting.partition(':')[0].capitalize()}; {more}." if fitting else f"{more[0].upper()}{more[1:]}."
-    name = "both passes" if whole.direction == BOTH else whole.direction
-    launched = launching(len(whole.kernels), float(whole.total.roofline_s), device)
-    limit = limits(meters_of(whole.total, None), launched, roof=True)
-    return [first, f"{rate_of(name, whole.total, None, device, w.dtype)}.", f"Limited by {limit}."]
+    limit = limits(meters_of(whole.total, None), _launched(whole, device), roof=True)
+    return [first, f"{rate_of(whole.total, None, device, w.dtype)}.", f"Limited by {limit}."]
+
+
+def _launched(whole: MlpResult, device: Device) -> list[str]:
+    return launching(len(whole.kernels), float(whole.total.roofline_s), device)
 
 
 def _pictures(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:

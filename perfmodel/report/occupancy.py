@@ -29,7 +29,7 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
     """
     block, access, filled = result.block, result.access, result.occupancy
     registers = "" if block.registers is None else f", {block.registers} registers each"
-    shared = f"{format_binary(int(block.sram_bytes))} of shared memory"
+    shared = f"{format_binary(int(block.sram_bytes)) if block.sram_bytes else 'no'} shared memory"
     inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
     inputs |= {"stride": access and access.stride, "element_bytes": access and access.element_bytes}
     entry = {
@@ -103,8 +103,8 @@ def _summary(result: Filling) -> list[str]:
     filled, full = result.occupancy, _share(result)
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
-    of_all = "" if full is None else f" ({full:.1%} of {result.sm.threads:,} threads)"
-    sentences = [f"{blocks} per multiprocessor{of_all}, limited by {words}."]
+    of_all = "" if full is None else f": {filled.threads:,} of {result.sm.threads:,} threads ({full:.1%})"
+    sentences = [f"{blocks} per multiprocessor{of_all}.", f"Limited by {words}."]
     if result.access is not None:
         found = as_json(_request(result.access, result.sm.warp))
         kind = "Coalesced" if found["coalesced"] else "Not coalesced"
@@ -117,7 +117,7 @@ def _meters(result: Filling) -> list[Meter]:
     """How full each resource is: the blocks that run over those that it allows."""
     filled = result.occupancy
     return [
-        Meter(LIMIT_WORDS[name], filled.blocks / most, f"{filled.blocks} of {most}", name in filled.limited_by)
+        Meter(LIMIT_WORDS[name], filled.blocks / most, f"{filled.blocks} of {most} block{'s' * (most > 1)}", name in filled.limited_by)
         for name, most in filled.limits.items()
     ]
 
@@ -138,7 +138,7 @@ def _figures(result: Filling) -> list[Figure]:
 def _picture(result: Filling) -> BarChart:
     """The blocks that each resource allows; as many run as the one that allows fewest."""
     bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in result.occupancy.limits.items()]
-    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_summary(result)[0])
+    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_summary(result)[1])
 
 
 def _tables(result: Filling) -> list[Table]:

@@ -6,7 +6,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels import recompute
 from perfmodel.kernels.recompute import Level, RecomputeResult, stored_bytes
 from perfmodel.report.against import Side, against
-from perfmodel.report.answer import compared
+from perfmodel.report.answer import compared, sentence
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -79,16 +79,18 @@ def _break_even(result: RecomputeResult) -> list[Figure]:
 def _verdict(result: RecomputeResult) -> list[str]:
     """What to do; what both take; what limits each."""
     if result.levels[0].fits is False:
-        return [f"Recompute it: the tensor does not fit the DRAM. At its roof that takes {format_time(result.recompute_s, 3)}."]
+        return [f"Recompute it: the tensor does not fit the DRAM; by roofs that takes {format_time(result.recompute_s, 3)}."]
     best, unit = result.best, f"the {result.workload.dtype.matmul_unit} unit"
     where = {"dram": "DRAM", "l2": "L2"}[best.name]
     sides = [Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)]
     one, other = sides if result.recomputes else sides[::-1]
     way, side = ("Recompute", "below") if result.recomputes else ("Store", "not below")
-    even = f": {result.intensity:,.4g} FLOP/B is {side} the break-even of {best.break_even:.4g}" if best.break_even is not None else ""
+    even = (
+        f": {result.intensity:,.4g} FLOP/B is {side} the break-even of {best.break_even:.4g} FLOP/B" if best.break_even is not None else ""
+    )
     return [
         f"{way} it{even} ({where}).",
-        f"{compared(one, other).capitalize()}.",
+        sentence(compared(one, other)),
         f"Limited by {unit} if recomputed, by {where} bandwidth if stored.",
     ]
 

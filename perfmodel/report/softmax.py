@@ -9,8 +9,8 @@ from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, launching
-from perfmodel.report.answer import compared, figures, limits, metered, meters_of, rate_of, starting, time_bar, too_few
-from perfmodel.report.charts.schema import Bar, BarChart, Chart
+from perfmodel.report.answer import compared, figures, limits, metered, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
@@ -45,17 +45,18 @@ def report(
         ends = {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
         data["predicted"] = {**whose(prediction), "time_s": ends}
     best, known = _best(results), seconds(prediction)
+    columns = {**found, **({_name(best, prediction): _softmax_metrics(best, w, device, known)} if prediction else {})}
     plain = Report(
         title,
         _verdict(w, device, results, prediction),
-        [as_table("", found, without=NO_MATMUL)],
+        [as_table("", columns, without=NO_MATMUL)],
         notes,
         data,
         charts=_pictures(w, device, results, prediction) if pictures else [],
-        meters=meters_of(best.cost, known),
-        metered=f"{metered(known)} of {_name(best, prediction)}",
+        meters=unmarked(meters_of(best.cost, known), [] if prediction else _causes(w, device, best, None)),
+        metered=metered(known, best.cost, _name(best, prediction)),
         figures=figures(best.cost, known, device, w.dtype, best.memory_bytes),
-        brief=[as_table("", found, labels=BRIEF)],
+        brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
     if not explained:
@@ -66,7 +67,7 @@ def report(
 
 
 BRIEF = (
-    *("time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
+    *("time_s.predicted", "time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
     *("row_fits", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""
@@ -82,21 +83,27 @@ def _name(best: SoftmaxResult, prediction: Prediction | None) -> str:
 
 
 def _verdict(w: Softmax, device: Device, results: list[SoftmaxResult], prediction: Prediction | None) -> list[str]:
-    """Whether a row fits, and how often it is read; time and rate; what limits it."""
+    """Which way is faster, and whether a row fits; time and rate; what limits it."""
     best, known, fused = _best(results), seconds(prediction), results[-1]
-    fits = {None: "may fit", True: "fits", False: "does not fit"}[fused.row_fits]
-    reads = f"{best.variant.name} reads it {best.variant.reads}x, {results[0].variant.name} {results[0].variant.reads}x"
+    fits = {None: "may fit SRAM", True: "fits SRAM", False: "does not fit SRAM"}[fused.row_fits]
+    limit = limits(meters_of(best.cost, known), _causes(w, device, best, prediction), known is None, best.cost.unknown)
+    faster = compared(
+        Side(results[0].variant.name, float(results[0].cost.roofline_s)), Side(best.variant.name, float(best.cost.roofline_s))
+    )
+    first = sentence(f"{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}")
+    return [first, f"{rate_of(best.cost, known, device, w.dtype)}.", f"Limited by {limit}."]
+
+
+def _causes(w: Softmax, device: Device, best: SoftmaxResult, prediction: Prediction | None) -> list[str]:
+    """What takes time beside work and traffic."""
     launched = [] if prediction else launching(1, float(best.cost.roofline_s), device)
-    causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
-    limit = limits(meters_of(best.cost, known), causes, known is None, best.cost.unknown)
-    rate = rate_of(_name(best, prediction), best.cost, known, device, w.dtype)
-    return [f"A row ({format_binary(int(row_bytes(w)))}) {fits} the SRAM of a block: {reads}.", f"{rate}.", f"Limited by {limit}."]
+    return [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
 
 
 def _pictures(w: Softmax, device: Device, results: list[SoftmaxResult], prediction: Prediction | None) -> list[Chart]:
     """Times at the roof, and the bytes that each way moves."""
     runs = [result for result in results if result.row_fits is not False]
-    times = [time_bar(result.variant.name, float(result.cost.roofline_s), None) for result in runs]
+    times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
     if prediction:
         times.append(time_bar(_name(runs[-1], prediction), float(runs[-1].cost.roofline_s), seconds(prediction)))
     moved = [
@@ -104,22 +111,22 @@ def _pictures(w: Softmax, device: Device, results: list[SoftmaxResult], predicti
         for result in runs
         for level, traffic in (("L2", result.cost.sram), ("DRAM", result.cost.dram))
     ]
-    faster = f"{compared(_side(results[0], w, device), _side(_best(results), w, device))}."
+    faster = sentence(compared(_side(results[0], w, device), _side(_best(results), w, device)))
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
-        BarChart("Time of each way", "s", times, caption=faster),
+        BarChart("Time of each way" + ("" if prediction else " at its roof"), "s", times, caption=faster),
         BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=f"Reads of an element: {counted}."),
     ]
 
 
-def _softmax_metrics(result: SoftmaxResult, w: Softmax, device: Device) -> list[Metric]:
+def _softmax_metrics(result: SoftmaxResult, w: Softmax, device: Device, known: Interval | None = None) -> list[Metric]:
     memory = of_memory(result.memory_bytes, device, 0)
     if result.row_fits is False:
         memory = [replace(metric, value=False) if metric.key == "fits" else metric for metric in memory]
     return [
         Metric("reads_per_element", result.variant.reads, "reads per element"),
         Metric("writes_per_element", int(w.stored)),
-        *of_cost(result.cost),
+        *of_cost(result.cost, known),
         *memory,
         Metric("row_fits", None if result.row_fits is None else bool(result.row_fits), "row fits SRAM", "yes or no"),
         Metric("row_bytes", row_bytes(w) if result.variant.row_on_chip else None),

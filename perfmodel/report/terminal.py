@@ -32,7 +32,7 @@ def render(report: Report, width: int, color: bool = True, full: bool = True) ->
 
 
 def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
-    yield from (Text(line, "bold") for line in wrap(report.title, width))
+    yield from (Text(line, "bold") for line in title_lines(report.title, width))
     for sentence in report.verdict:
         yield from map(_judged, wrap(sentence, width))
     if report.meters:
@@ -47,6 +47,18 @@ def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
     yield from [Text()] if notes else []
     for note in notes:
         yield from (Text(f"  {line}", "dim") for line in wrap(note, width - 2))
+
+
+def title_lines(title: str, width: int) -> list[str]:
+    """``title`` in lines; one that is too long for one line ends it before the device, if that suffices.
+
+    >>> title_lines("Softmax: 8 rows of 512, fp16 on NVIDIA A100 SXM 80 GB", 50)
+    ['Softmax: 8 rows of 512, fp16', 'on NVIDIA A100 SXM 80 GB']
+    """
+    what, on, device = title.rpartition(" on ")
+    if on and len(title) > width >= max(len(what), len(device) + 3):
+        return [what, f"on {device}"]
+    return wrap(title, width)
 
 
 def _meters(report: Report, width: int) -> list[str]:

@@ -87,9 +87,10 @@ def _key(chart: Roofline) -> str:
     for point in chart.points:
         share, series = share_of_roof(point), groups.index(point.group) % SERIES
         meter = "" if share is None else f'<span class="meter s{series}"><u class="w{round(100 * min(share, 1))}"></u></span>'
-        words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{reached(point)}</i>{meter}"
+        words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{reached(point).replace(ABSENT, '')}</i>{meter}"
         rows.append(f'<li data-key="{clean(point.key)}"><a href="#point-{point.number}">{words}</a></li>')
-    head = '<div class="sideh"><span>points</span><span>of its roof</span></div>'
+    reaches = any(reached(point) != ABSENT for point in chart.points)
+    head = f'<div class="sideh"><span>points</span>{"<span>of its roof</span>" * reaches}</div>'
     return f'{head}<ol class="key">{"".join(rows)}</ol>' if rows else ""
 
 

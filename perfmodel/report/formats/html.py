@@ -13,7 +13,7 @@ from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, on_screen
+from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen
 from perfmodel.report.formats import readable
 from perfmodel.report.formats._html_parts import data_table, figure, meters, text_table
 
@@ -42,7 +42,7 @@ _PAGE = """<!DOCTYPE html>
 
 def render(report: Report) -> str:
     """The page of ``report``."""
-    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(report.charts, 1)]
+    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(captioned(report), 1)]
     sections = [*drawn[:1], _brief(report), *drawn[1:], _points(report), _tables(report), foundations(report)]
     body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
     script = _lean((ASSETS / "page.js").read_text(encoding="utf-8"))

@@ -9,12 +9,13 @@ from importlib import import_module
 from perfmodel.core.errors import UsageError
 from perfmodel.report import charts
 from perfmodel.report.charts.draw import standalone
+from perfmodel.report.charts.format_number import ABSENT
 from perfmodel.report.charts.frame import Size
 from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import reached
 from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.document import Report, made_lines
+from perfmodel.report.document import Report, captioned, made_lines
 
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
@@ -54,7 +55,7 @@ def sheet(report: Report) -> Scene:
     shapes, top = _head(report, width)
     _, below = _written(made, "note", FONT * 0.4, width)
     height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT
-    drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in report.charts]
+    drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in captioned(report)]
     for one in drawn:
         column = ends.index(min(ends))
         shapes.append(ShapeGroup(one.children, move=(WIDTH * column, top + ends[column])))
@@ -110,9 +111,10 @@ def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
     room, groups = int((height - MARGIN - top) / line), chart.groups
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
-    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
+    reaches = any(reached(point) != ABSENT for point in chart.points)
+    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")] * reaches
     for place, point in enumerate(shown):
-        y, series, share = top + place * line, groups.index(point.group), reached(point)
+        y, series, share = top + place * line, groups.index(point.group), reached(point) if reaches else ""
         name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(share, KEY_FONT))
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
         shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
