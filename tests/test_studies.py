@@ -190,7 +190,7 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
     known = crossover(find("flash1"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
-    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
+    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].reasons)
 
 
 def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) -> None:
@@ -203,7 +203,7 @@ def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) 
         last = max(int(str(row["value"])) for row in own if row["fits"] == "yes")
         assert last < max(int(str(row["value"])) for row in own)
         head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
-        [said] = [said for said in reports["standard-vs-flash"].verdict if said.startswith(head)]
+        [said] = [said for said in reports["standard-vs-flash"].reasons if said.startswith(head)]
         assert f" at n {last:,}, the largest of them at which both fit the memory" in said
 
 
@@ -218,7 +218,7 @@ def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Repor
     keys = [shape.text for shape in scene(chart).children if isinstance(shape, Text) and shape.role == "legend"]
     assert keys == [one.name for one in chart.series]
     for device, last in (("NVIDIA A100 SXM 80 GB", 8192), (H200_NAME, 16384)):
-        [said] = [said for said in report.verdict if said.startswith(f"attention, 8 x 16 heads of 64, {device}: flash2 is ")]
+        [said] = [said for said in report.reasons if said.startswith(f"attention, 8 x 16 heads of 64, {device}: flash2 is ")]
         standard, flash2 = (
             dict(one.points)[last] for name in ("standard", "flash2") for one in chart.series if one.name == f"{name}, {device}"
         )
@@ -332,7 +332,7 @@ def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
 
 
 def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
-    first, second, *_ = reports["predicted-vs-measured-h200"].verdict
+    first, second, *_ = reports["predicted-vs-measured-h200"].reasons
     assert "measured kernels reach" in first
     assert second.startswith("attention in PyTorch: ")
 
