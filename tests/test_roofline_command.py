@@ -331,7 +331,7 @@ def test_workloads_of_options(run) -> None:
     )
     [chart] = report.rooflines
     names = [point.name for point in chart.points]
-    assert names == ["standard, n 4096 d 64 b 8 h 16", "flash2, n 4096 d 64 b 8 h 16", "matmul 512 x 512 x 64"]
+    assert names == ["standard, n 4096 d 64 b 8 h 16 fp16", "flash2, n 4096 d 64 b 8 h 16 fp16", "matmul 512 x 512 x 64 bf16"]
     cost = evaluate(Matmul(512, 512, 64), find_device(H200)).total
     assert chart.points[2].roofline_s == cost.roofline_s
     assert chart.points[2].bytes["dram"] == cost.dram.total

@@ -140,7 +140,7 @@ def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: P
 
 def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(f"report {FOLDER / 'small.yaml'} -o {tmp_path / 'a.json'} -o {tmp_path / 'a.md'}").code == 0
-    monkeypatch.setattr("perfmodel.study.schema.build", None)
+    monkeypatch.setattr("perfmodel.study.document.build", None)
     assert run(f"report {tmp_path / 'a.json'} -o {tmp_path / 'b.md'}").code == 0
     assert (tmp_path / "a.md").read_bytes() == (tmp_path / "b.md").read_bytes()
 
@@ -332,9 +332,10 @@ def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
 
 
 def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
-    first, second, *_ = reports["predicted-vs-measured-h200"].reasons
-    assert "measured kernels reach" in first
-    assert second.startswith("attention in PyTorch: ")
+    first, second, third = reports["predicted-vs-measured-h200"].verdict
+    assert first.startswith("attention in PyTorch: ")
+    assert second.startswith("matmuls: ")
+    assert third.startswith("18 points reach ")
 
 
 # Wrong studies

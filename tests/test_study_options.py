@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from perfmodel.study.asked import swept
 from perfmodel.study.described import schema
 from perfmodel.study.schema import kind_names, read_study, study_names
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, workload_named
+
+
+@pytest.fixture
+def run(run):
+    """The command of a line with quotes."""
+    return lambda line: run("", *shlex.split(line))
+
 
 ASKED = "report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200"
 
