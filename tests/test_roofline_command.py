@@ -151,7 +151,8 @@ def test_shared_memory_that_only_wgmma_reads_is_missing_not_small(run) -> None:
 
 def test_the_limiting_roof_of_each_kernel_is_named(run) -> None:
     options = [word for launch in LAUNCHED for word in ("--flops", told(launch))]
-    said = "\n".join(report_of(run, f"--ncu {RECORDED} --hardware h200", *options).reasons)
+    found = report_of(run, f"--ncu {RECORDED} --hardware h200", *options)
+    said = "\n".join([*found.verdict, *found.reasons])
     assert "flash #15 is bound by the vector unit (66.9 TFLOP/s" in said
     assert "flash_mma #53 is bound by the tensor unit (989.4 TFLOP/s" in said
     assert "flash_mma #57 is bound by the tensor unit" in said
@@ -319,7 +320,7 @@ def test_without_counters_of_the_vector_unit_no_roof_is_certain(run, tmp_path: P
     assert not any(" is bound by " in said for said in report.reasons)
     assert any(said.startswith("flash_mma #7, of which not every FLOP was counted, seems to be bound by ") for said in report.reasons)
     assert any(said.startswith("flash #0, of which only bytes were counted, seems to be bound by ") for said in report.reasons)
-    assert "12 of 14 kernels have no FLOP in the file" in "\n".join(report.reasons)
+    assert "12 of 14 kernels have no FLOP in the file" in "\n".join(report.verdict)
 
 
 # Workloads and records
@@ -460,7 +461,7 @@ def test_unknown_flop_have_no_format(run) -> None:
     assert chart.caption.startswith("FLOP unknown: collect ")
     assert "sm__ops_path_tensor_" in chart.caption
     assert {one.key for one in of_report(report) if one.unit == "FLOP"} == {"flash #15"}
-    assert any("5 of 6 kernels have no FLOP" in said for said in report.reasons)
+    assert any("5 of 6 kernels have no FLOP" in said for said in report.verdict)
 
 
 def test_records_bring_their_devices(run) -> None:

@@ -202,7 +202,7 @@ def test_rows_that_are_left_out_are_said(run: Any) -> None:
     out = run("sweep --n 64 --d 64 --hardware h200,trainium2,tpu-v3 --dtype bf16 --algorithm flash --full").out
     assert "1 rows; 2 without an answer." in out
     assert "no SRAM size per block" in out
-    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3,5").out
+    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3,5 --full").out
     assert "Without an answer: 2 rows: kv_heads does not divide heads." in out
     out = run("sweep --n 64 --d 64 --where d<64").out
     assert "No row is left." in out
@@ -348,9 +348,9 @@ def test_where_it_pays_goes_back_and_forth(run: Any) -> None:
         told = {value for first, last in entry[key] for value in range(first, last + 1)}
         assert told == {value for value in np.unique(n).tolist() if wins[n == value].mean() == share}
         assert len(entry[key]) > 2
-    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16").out.splitlines() if line.startswith("flash2  n ")]
+    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16 --full").out.splitlines() if line.startswith("flash2  n ")]
     assert "16 to 26, 129 to 139, 257 to 292" in line
-    many = run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16").out
+    many = run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16 --full").out
     assert " more up to 1," in many
 
 
@@ -419,7 +419,7 @@ def test_models_that_do_not_fit_are_marked(run, tmp_path):
     assert shown.count("  NO") >= sum(not row["fits"] for row in found)
     assert "times are those of a GPU with more memory" in shown
     alone = "sweep model --model llama-3-70b --hardware {} --kv-len 512 --phase decode --batch 1,2"
-    assert "It does not fit the memory." in run(alone.format("a100-sxm-80gb")).out
+    assert "it does NOT FIT the memory" in run(alone.format("a100-sxm-80gb")).out
     assert "not fit" not in run(alone.format("mi300x")).out
     run(f"{line} -o {tmp_path}/rows.csv")
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
