@@ -25,6 +25,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.formats.md import render
 from perfmodel.report.hardware import list_report
+from perfmodel.study.described import schema
 from perfmodel.timing.base import Model, find_model
 from perfmodel.timing.base import model_names as time_model_names
 
@@ -229,7 +230,64 @@ def calibrated(device: Device) -> list[list[str]]:
     ]
 
 
-PAGES: dict[str, Callable[[str | None], str]] = {"commands.md": commands_page, "formulas.md": formulas_page, "devices.md": devices_page}
+# Studies
+
+STUDIES = """A study is a YAML file of sections; `perfmodel report FILE.yaml` makes one document of it. `perfmodel report --attention
+'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200 --save-study mine.yaml` writes one to begin with, and
+`perfmodel report --schema > study.schema.json` the JSON Schema, which editors know: `# yaml-language-server: $schema=study.schema.json`.
+
+```yaml
+study:
+  title: where tiling pays
+  sections:
+    - kind: sweep
+      devices: [h100, h200]
+      workload:
+        attention: {d: 64, heads: 16, batch: 8}
+      over: n
+      values: [1024, 4096, 16384, 65536]
+```
+"""
+
+
+def studies_page(page: str | None = None) -> str:
+    """Every kind of section with its fields, and their parts."""
+    whole = schema()["$defs"]
+    kinds = [name for name, one in whole.items() if "const" in one["properties"].get("kind", {})]
+    parts = [f"{GENERATED}# Studies\n\n{STUDIES}"]
+    for name in [*kinds, *(name for name in whole if name not in kinds)]:
+        one, required = whole[name], whole[name].get("required", [])
+        rows = [
+            [code(field), type_words(how), "yes" if field in required else "", how.get("description", "")]
+            for field, how in one["properties"].items()
+        ]
+        said = one.get("description", "")
+        parts.append(f"## {name}\n\n{said}\n\n{table(['field', 'value', 'required', 'meaning'], rows)}")
+    return "\n".join(parts)
+
+
+def type_words(how: dict[str, Any]) -> str:
+    """What a field may be, in a few words."""
+    if "const" in how:
+        return code(how["const"])
+    if "enum" in how:
+        return ", ".join(map(code, how["enum"]))
+    if "$ref" in how:
+        return how["$ref"].rsplit("/", 1)[-1]
+    if "anyOf" in how:
+        return " or ".join(map(type_words, how["anyOf"]))
+    if how.get("type") == "array":
+        return f"list of {type_words(how.get('items', {}))}"
+    names = {"string": "text", "integer": "whole number", "object": "mapping", "boolean": "true or false"}
+    return names.get(how.get("type", ""), how.get("type", "any"))
+
+
+PAGES: dict[str, Callable[[str | None], str]] = {
+    "commands.md": commands_page,
+    "formulas.md": formulas_page,
+    "devices.md": devices_page,
+    "studies.md": studies_page,
+}
 
 if __name__ == "__main__":
     DOCS.mkdir(exist_ok=True)

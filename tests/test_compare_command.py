@@ -121,7 +121,7 @@ def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
     assert rows(report)[name, "time, predicted"][2:] == (pytest.approx(1.3), SLOWER)
     assert rows(report)[name, "DRAM bytes"][2:] == (pytest.approx(2), MORE)
     assert rows(report)["standard, n 4096 d 64 b 8 h 16", "time, predicted"][3] == SAME
-    assert any(said.startswith(f"SLOWER: {name}: new is predicted 1.3x slower than old (") for said in report.verdict)
+    assert any(said.startswith(f"SLOWER: {name}: new is predicted 1.3x slower than old (") for said in report.reasons)
     assert f"{new}: made by perfmodel 99.0." in report.notes
     assert run(f"compare {old} {new}").code == 0
     assert run(f"compare {new} {old} --fail-on slower").code == 0
@@ -139,7 +139,7 @@ def test_objects_that_commands_print(run, tmp_path: Path) -> None:
     assert before == old["results"][1]["time_s"]["roofline"]
     assert after == new["results"][1]["time_s"]["roofline"]
     assert (ratio, word) == (pytest.approx(after / before), FASTER)
-    assert "All 90 counts are the same." in report.verdict
+    assert "All 90 counts are the same." in report.reasons
     assert ("standard forward, softmax", "roofline") in found
 
 
@@ -230,16 +230,16 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
 def test_what_cannot_run_is_told(run) -> None:
     line = ("--attention", "n=32768 d=64 heads=16 batch=8")
     report = from_data(run("compare standard flash2 --hardware a100-sxm-80gb --json", *line).json)
-    assert any(said.startswith("standard, n 32768 d 64 b 8 h 16 CANNOT RUN: it needs ") for said in report.verdict)
-    assert not any("flash2, n 32768" in said for said in report.verdict)
+    assert any(said.startswith("standard, n 32768 d 64 b 8 h 16 CANNOT RUN: it needs ") for said in report.reasons)
+    assert not any("flash2, n 32768" in said for said in report.reasons)
 
 
 def test_unlike_rates_have_no_median(run) -> None:
     report = from_data(run("compare a100-sxm-80gb h200 --json").json)
-    assert "median" not in report.verdict[0]
+    assert "median" not in report.reasons[0]
     gains = [ratio for _, _, ratio, word in rows(report).values() if word == FASTER]
-    assert f"ratios of roofs {min(gains):.3g}x to {max(gains):.3g}x" in report.verdict[0]
-    assert "1 is LESS" in " ".join(report.verdict)
+    assert f"ratios of roofs {min(gains):.3g}x to {max(gains):.3g}x" in report.reasons[0]
+    assert "1 is LESS" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
 def test_kernels_have_a_verdict_on_predictions_alone(run: Any, line: str, reason: str) -> None:
     """Without one of both there is no number to compare, and the verdict says why."""
     found = from_data(run(f"compare {line} --json").json)
-    said, kernels = " ".join(found.verdict), line.split()[:2]
+    said, kernels = " ".join(found.reasons), line.split()[:2]
     assert "not predicted" in said
     if reason:
         assert (found.data_tables, found.charts) == ([], [])

@@ -123,7 +123,7 @@ def test_a_recording_with_flop_counters_places_every_kernel(run) -> None:
         assert bound(point) == max(terms, key=lambda name: terms[name])
         assert share_of_roof(point) == pytest.approx(max(terms.values()) / spent)
         assert not flag(point)
-        assert any(said.startswith(f"{point.name} is bound by ") for said in report.verdict)
+        assert any(said.startswith(f"{point.name} is bound by ") for said in report.reasons)
 
 
 def test_flop_counters_equal_the_counts() -> None:
@@ -146,12 +146,13 @@ def test_shared_memory_that_only_wgmma_reads_is_missing_not_small(run) -> None:
     ]
     report = report_of(run, f"--ncu {LIBRARIES} --hardware h200")
     assert any("wgmma and bulk copies" in note for note in report.notes)
-    assert any("one read of the L2 fed several SMs" in said for said in report.verdict)
+    assert any("one read of the L2 fed several SMs" in said for said in report.reasons)
 
 
 def test_the_limiting_roof_of_each_kernel_is_named(run) -> None:
     options = [word for launch in LAUNCHED for word in ("--flops", told(launch))]
-    said = "\n".join(report_of(run, f"--ncu {RECORDED} --hardware h200", *options).verdict)
+    found = report_of(run, f"--ncu {RECORDED} --hardware h200", *options)
+    said = "\n".join([*found.verdict, *found.reasons])
     assert "flash #15 is bound by the vector unit (66.9 TFLOP/s" in said
     assert "flash_mma #53 is bound by the tensor unit (989.4 TFLOP/s" in said
     assert "flash_mma #57 is bound by the tensor unit" in said
@@ -175,7 +176,7 @@ def test_what_a_file_lacks_is_told_with_the_command(run) -> None:
 
 def test_a_count_that_cannot_be_is_flagged_in_words(run) -> None:
     report = report_of(run, f"--ncu {RECORDED} --hardware h200", "--flops", "#15=999TFLOP@fp32")
-    assert any("ABOVE ITS ROOF" in said and "flash #15" in said for said in report.verdict)
+    assert any("ABOVE ITS ROOF" in said and "flash #15" in said for said in report.reasons)
 
 
 def test_flops_go_to_the_kernel_of_that_name_first(run) -> None:
@@ -316,9 +317,9 @@ def test_without_counters_of_the_vector_unit_no_roof_is_certain(run, tmp_path: P
     tensor = [point for point in report.rooflines[0].points if point.flops]
     assert [point.name for point in tensor] == ["flash_mma #7", "flash_mma #8"]
     assert {(p.dtype, p.unit) for p in report.rooflines[0].points if not p.flops} == {("", "")}
-    assert not any(" is bound by " in said for said in report.verdict)
-    assert any(said.startswith("flash_mma #7, of which not every FLOP was counted, seems to be bound by ") for said in report.verdict)
-    assert any(said.startswith("flash #0, of which only bytes were counted, seems to be bound by ") for said in report.verdict)
+    assert not any(" is bound by " in said for said in report.reasons)
+    assert any(said.startswith("flash_mma #7, of which not every FLOP was counted, seems to be bound by ") for said in report.reasons)
+    assert any(said.startswith("flash #0, of which only bytes were counted, seems to be bound by ") for said in report.reasons)
     assert "12 of 14 kernels have no FLOP in the file" in "\n".join(report.verdict)
 
 
@@ -331,11 +332,11 @@ def test_workloads_of_options(run) -> None:
     )
     [chart] = report.rooflines
     names = [point.name for point in chart.points]
-    assert names == ["standard, n 4096 d 64 b 8 h 16", "flash2, n 4096 d 64 b 8 h 16", "matmul 512 x 512 x 64"]
+    assert names == ["standard, n 4096 d 64 b 8 h 16 fp16", "flash2, n 4096 d 64 b 8 h 16 fp16", "matmul 512 x 512 x 64 bf16"]
     cost = evaluate(Matmul(512, 512, 64), find_device(H200)).total
     assert chart.points[2].roofline_s == cost.roofline_s
     assert chart.points[2].bytes["dram"] == cost.dram.total
-    assert all(name in " ".join(report.verdict) for name in names)
+    assert all(name in " ".join(report.reasons) for name in names)
     assert report.provenance.command.startswith("perfmodel roofline --attention 'n=4096 d=64")
 
 
@@ -347,7 +348,7 @@ def test_a_phase_of_a_model_is_a_point_per_kernel(run) -> None:
     entry = run("model llama-3-8b --phase decode --batch 8 --kv-len 2048 --dtype bf16 --hardware h200 --json").json
     assert sum(point.predicted.value for point in points) == pytest.approx(entry["totals"]["time_s"]["predicted"])
     assert {op["name"]: op["time_s"]["roofline"] for op in entry["ops"]} == {point.name: point.roofline_s for point in points}
-    assert "of the time is in" in report.verdict[0]
+    assert "of the time is in" in report.reasons[0]
 
 
 SQUARE = ("--matmul", "4096x4096x4096")
@@ -358,11 +359,11 @@ def test_the_l2_roof_of_a_product_is_soft_where_clusters_multicast(run, device: 
     report = report_of(run, f"--hardware {device}", *SQUARE, "--attention", "n=4096 d=64 algorithm=flash2")
     attention, product = report.rooflines[0].points
     assert (product.soft, attention.soft) == (soft, "")
-    assert ("that roof is soft" in report.verdict[1]) == (bound(product) == soft == "l2")
+    assert ("that roof is soft" in report.reasons[1]) == (bound(product) == soft == "l2")
 
 
 def test_a_product_at_its_l2_roof_is_told_of_the_next_hard_one(run) -> None:
-    [said] = report_of(run, "--hardware h200", *SQUARE).verdict
+    [said] = report_of(run, "--hardware h200", *SQUARE).reasons
     assert "bound by L2 bandwidth" in said
     assert "that roof is soft" in said
     assert "the next hard one, the tensor unit (989.4 TFLOP/s, derived), is at " in said
@@ -370,7 +371,7 @@ def test_a_product_at_its_l2_roof_is_told_of_the_next_hard_one(run) -> None:
     counted = report_of(run, f"--ncu {LIBRARIES} --hardware h200")
     assert {point.soft for point in counted.rooflines[0].points if point.name.startswith("nvjet")} == {"l2"}
     assert {point.soft for point in counted.rooflines[0].points if point.unit == "vector"} == {""}
-    near = [said for said in counted.verdict if said.startswith(("nvjet", "sm90_xmma_gemm_f32f32"))]
+    near = [said for said in counted.reasons if said.startswith(("nvjet", "sm90_xmma_gemm_f32f32"))]
     assert len(near) == 4
     assert all("the next hard one, the tensor unit" in said and "reaching it" not in said for said in near)
     data = run("matmul -m 4096 -n 4096 -k 4096 --hardware h200 --json").json
@@ -383,28 +384,28 @@ def test_kernels_of_a_model_above_their_roofs_are_named(run) -> None:
     report = report_of(run, "--hardware h200", "--model", "llama-3-8b prefill n=2048 dtype=bf16")
     above = {point.name: share for point in report.rooflines[0].points if (share := share_of_roof(point)) > 1.0005}
     assert len(above) == 4
-    assert f"4 of its {len(report.rooflines[0].points)} kernels are predicted ABOVE THE ROOF: " in report.verdict[0]
-    assert all(f"{name} ({share:.1%})" in report.verdict[0] for name, share in above.items())
-    assert "soft" in report.verdict[0]
+    assert f"4 of its {len(report.rooflines[0].points)} kernels are predicted ABOVE THE ROOF: " in report.reasons[0]
+    assert all(f"{name} ({share:.1%})" in report.reasons[0] for name, share in above.items())
+    assert "soft" in report.reasons[0]
     plain = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8 kv_len=2048 dtype=bf16")
     assert max(share_of_roof(point) for point in plain.rooflines[0].points) < 1
-    assert "ABOVE" not in plain.verdict[0]
+    assert "ABOVE" not in plain.reasons[0]
 
 
 def test_what_does_not_fit_cannot_run(run) -> None:
     report = report_of(run, "--hardware a100-sxm-80gb", "--model", "llama-3-70b decode batch=8 kv_len=2048")
     memory = run("model llama-3-70b --phase decode --batch 8 --kv-len 2048 --hardware a100-sxm-80gb --json").json["memory"]
     assert memory["fits"] is False
-    assert report.verdict[0].startswith(
+    assert report.reasons[0].startswith(
         "llama-3-70b decode kv 2048 b 8 CANNOT RUN: it needs 146.5 GB of memory and NVIDIA A100 SXM 80 GB has"
     )
     assert all(point.note.startswith("CANNOT RUN: ") for point in report.rooflines[0].points)
     fits = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8", "--matmul", "512x512x64")
-    assert "CANNOT RUN" not in json.dumps([fits.verdict, [point.note for point in fits.rooflines[0].points]])
+    assert "CANNOT RUN" not in json.dumps([fits.reasons, [point.note for point in fits.rooflines[0].points]])
     large = report_of(run, "--hardware a100-sxm-80gb", "--matmul", "200000x200000x1000 dtype=bf16")
-    assert "CANNOT RUN" not in large.verdict[0]
+    assert "CANNOT RUN" not in large.reasons[0]
     larger = report_of(run, "--hardware a100-sxm-80gb", "--matmul", "210000x210000x1000 dtype=bf16")
-    assert "CANNOT RUN" in larger.verdict[0]
+    assert "CANNOT RUN" in larger.reasons[0]
 
 
 def test_points_tell_the_kernel_that_is_predicted(run) -> None:
@@ -422,8 +423,8 @@ def test_recomputed_flop_are_told_at_the_point(run) -> None:
     first, second = report.rooflines[0].points
     assert "executes" not in first.note
     assert "executes 1.17x the FLOP counted" in second.note  # 7 matmuls run, of which 6 are needed: S once more
-    assert "of the sum of its kernels' roofs: " in report.verdict[1]
-    assert "of its roof: " in report.verdict[0]
+    assert "of the sum of its kernels' roofs: " in report.reasons[1]
+    assert "of its roof: " in report.reasons[0]
 
 
 def test_devices_share_the_level_that_is_shown_first(run) -> None:

@@ -140,7 +140,7 @@ def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: P
 
 def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(f"report {FOLDER / 'small.yaml'} -o {tmp_path / 'a.json'} -o {tmp_path / 'a.md'}").code == 0
-    monkeypatch.setattr("perfmodel.study.schema.build", None)
+    monkeypatch.setattr("perfmodel.study.document.build", None)
     assert run(f"report {tmp_path / 'a.json'} -o {tmp_path / 'b.md'}").code == 0
     assert (tmp_path / "a.md").read_bytes() == (tmp_path / "b.md").read_bytes()
 
@@ -190,7 +190,7 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
     known = crossover(find("flash1"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
-    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
+    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].reasons)
 
 
 def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) -> None:
@@ -203,7 +203,7 @@ def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) 
         last = max(int(str(row["value"])) for row in own if row["fits"] == "yes")
         assert last < max(int(str(row["value"])) for row in own)
         head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
-        [said] = [said for said in reports["standard-vs-flash"].verdict if said.startswith(head)]
+        [said] = [said for said in reports["standard-vs-flash"].reasons if said.startswith(head)]
         assert f" at n {last:,}, the largest of them at which both fit the memory" in said
 
 
@@ -218,7 +218,7 @@ def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Repor
     keys = [shape.text for shape in scene(chart).children if isinstance(shape, Text) and shape.role == "legend"]
     assert keys == [one.name for one in chart.series]
     for device, last in (("NVIDIA A100 SXM 80 GB", 8192), (H200_NAME, 16384)):
-        [said] = [said for said in report.verdict if said.startswith(f"attention, 8 x 16 heads of 64, {device}: flash2 is ")]
+        [said] = [said for said in report.reasons if said.startswith(f"attention, 8 x 16 heads of 64, {device}: flash2 is ")]
         standard, flash2 = (
             dict(one.points)[last] for name in ("standard", "flash2") for one in chart.series if one.name == f"{name}, {device}"
         )
@@ -332,9 +332,10 @@ def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
 
 
 def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
-    first, second, *_ = reports["predicted-vs-measured-h200"].verdict
-    assert "measured kernels reach" in first
-    assert second.startswith("attention in PyTorch: ")
+    first, second, third = reports["predicted-vs-measured-h200"].verdict
+    assert first.startswith("attention in PyTorch: ")
+    assert second.startswith("matmuls: ")
+    assert third.startswith("18 points reach ")
 
 
 # Wrong studies

@@ -44,7 +44,7 @@ def test_the_json_object(run: Any) -> None:
 
 
 def test_the_summary(run: Any) -> None:
-    out = run("sweep --n 128:8192:x2 --d 32,128,512 --heads 16 --hardware v100,h200 --algorithm standard,flash1,flash2").out
+    out = run("sweep --n 128:8192:x2 --d 32,128,512 --heads 16 --hardware v100,h200 --algorithm standard,flash1,flash2 --full").out
     assert "Sweep over attention: 126 rows (2 x hardware, 3 x algorithm, 7 x n, 3 x d)" in out
     assert "flash2 has less roofline_s than standard in" in out
     assert "where less roofline_s than standard" in out
@@ -199,10 +199,10 @@ def test_a_folder_is_no_file(run: Any, tmp_path: Path) -> None:
 
 
 def test_rows_that_are_left_out_are_said(run: Any) -> None:
-    out = run("sweep --n 64 --d 64 --hardware h200,trainium2,tpu-v3 --dtype bf16 --algorithm flash").out
+    out = run("sweep --n 64 --d 64 --hardware h200,trainium2,tpu-v3 --dtype bf16 --algorithm flash --full").out
     assert "1 rows; 2 without an answer." in out
     assert "no SRAM size per block" in out
-    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3,5").out
+    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3,5 --full").out
     assert "Without an answer: 2 rows: kv_heads does not divide heads." in out
     out = run("sweep --n 64 --d 64 --where d<64").out
     assert "No row is left." in out
@@ -351,9 +351,9 @@ def test_where_it_pays_goes_back_and_forth(run: Any) -> None:
         told = {value for first, last in entry[key] for value in range(first, last + 1)}
         assert told == {value for value in np.unique(n).tolist() if wins[n == value].mean() == share}
         assert len(entry[key]) > 2
-    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16").out.splitlines() if line.startswith("flash2  n ")]
+    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16 --full").out.splitlines() if line.startswith("flash2  n ")]
     assert "16 to 26, 129 to 139, 257 to 292" in line
-    many = run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16").out
+    many = run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16 --full").out
     assert " more up to 1," in many
 
 
@@ -418,11 +418,11 @@ def test_models_that_do_not_fit_are_marked(run, tmp_path):
         one = run(f"model {row['model']} --hardware {row['hardware']} --phase decode --kv-len 512 --batch {row['batch']} --json")
         assert row["fits"] == one.json["memory"]["fits"]
     assert 0 < sum(row["fits"] for row in found) < len(found)
-    shown = run(line).out
-    assert shown.count("  NO  ") >= sum(not row["fits"] for row in found)
+    shown = run(f"{line} --full").out
+    assert shown.count("  NO") >= sum(not row["fits"] for row in found)
     assert "times are those of a GPU with more memory" in shown
     alone = "sweep model --model llama-3-70b --hardware {} --kv-len 512 --phase decode --batch 1,2"
-    assert "It does not fit the memory." in run(alone.format("a100-sxm-80gb")).out
+    assert "it does NOT FIT the memory" in run(alone.format("a100-sxm-80gb")).out
     assert "not fit" not in run(alone.format("mi300x")).out
     run(f"{line} -o {tmp_path}/rows.csv")
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:

@@ -66,7 +66,7 @@ def cpu_session(monkeypatch):
     """A CPU backend that has measured copies of a known device."""
     device = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies()])
 
-    def measure(progress):
+    def measure(progress, **more):
         progress("measuring")
         return device, copies(count=9)
 
@@ -343,7 +343,7 @@ def test_attention_names_the_fastest_library_kernel(run):
     times = flash["time_s"]
     assert times["lower"] <= times["low"] < times["predicted"] < times["high"]
     assert flash["prediction"]["kind"] == "calibrated"
-    named = run("attention --n 4096 --d 64 --heads 16 --hardware h200 --implementation numba-flash --dtype fp32")
+    named = run("attention --n 4096 --d 64 --heads 16 --hardware h200 --implementation numba-flash --dtype fp32 --full")
     assert "is predicted for numba-flash" in named.out
 
 

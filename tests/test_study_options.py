@@ -1,0 +1,137 @@
+"""A study from options, its file and its schema; names with formats; which way is good; what does not fit; progress; short answers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfmodel.catalog import find_device
+from perfmodel.commands._progress import ProgressBar
+from perfmodel.core.errors import UsageError
+from perfmodel.study.asked import swept
+from perfmodel.study.described import schema
+from perfmodel.study.schema import kind_names, read_study, study_names
+from perfmodel.sweep.study import WORKLOADS, SweepStudy, workload_named
+
+
+@pytest.fixture
+def run(run):
+    """The command of a line with quotes."""
+    return lambda line: run("", *shlex.split(line))
+
+
+ASKED = "report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200"
+
+
+def test_options_make_a_study_that_its_file_makes_again(run, tmp_path):
+    path = tmp_path / "mine.yaml"
+    said = run(f"{ASKED} --save-study {path}").out
+    assert said == run(f"report {path}").out
+    [sweep, roofline] = yaml.safe_load(path.read_text())["study"]["sections"]
+    assert (sweep["over"], sweep["values"]) == ("n", [1024 * 2**step for step in range(7)])
+    assert [one["attention"]["n"] for one in roofline["workloads"]] == [1024, 8192, 65536]
+    assert "does not fit" in said
+    assert read_study(str(path)).study.title.startswith("attention, n 1,024 to 65,536")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("report --attention 'n=1:4:x2 d=64:128:x2'", "n and d are swept"),
+        ("report --attention 'n=64 d=64' standard-vs-flash", "--attention with a study"),
+        ("report --hardware h200", "is for --attention"),
+        ("report standard-vs-flash --save-study x.txt", "is no YAML file"),
+        ("report --schema --json", "only prints a schema"),
+        ("report --matmul 'm=1:9999:+1 n=1 k=1'", "values"),
+    ],
+)
+def test_what_makes_no_study_is_refused(run, line, words):
+    outcome = run(line)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+def test_several_values_are_a_sweep_too():
+    workload, over, values = swept("attention", "d=64 n=1024,4096")
+    assert (over, values, workload.attention.n) == ("n", [1024, 4096], 1024)
+    assert swept("matmul", "8192x128x8192")[1:] == ("", [])
+
+
+def test_the_schema_knows_what_shipped_studies_say(run):
+    printed = json.loads(run("report --schema").out)
+    assert printed == schema()
+    known = printed["$defs"]
+    assert set(kind_names()) <= set(known)
+    for name in study_names():
+        for section in yaml.safe_load(read_study(name).path.read_text())["study"]["sections"]:
+            one = known[section["kind"]]
+            assert set(section) <= set(one["properties"]), name
+            assert set(one["required"]) <= set(section), name
+            for workload in [section.get("workload") or {}, *section.get("workloads", [])]:
+                asked = workload.get("attention", {})
+                assert set(asked) <= set(known["AttentionQuestion"]["properties"])
+
+
+def test_a_name_without_its_form_is_the_module():
+    assert find_device("h100").id == "nvidia-h100-sxm-80gb"
+    with pytest.raises(UsageError, match="could be any of"):
+        find_device("a100")
+
+
+def test_points_of_several_formats_carry_theirs(run):
+    lines = "--attention 'n=4096 d=64' --attention 'n=4096 d=64 dtype=bf16' --hardware h200"
+    said = run(f"roofline {lines}").out
+    assert all(f"flash2, n 4096 d 64 {dtype}" in said for dtype in ("fp16", "bf16"))
+    assert "fp16" not in run("roofline --attention 'n=4096 d=64' --hardware h200").out.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_rate_and_every_time_knows_which_way_is_good(name):
+    for one in workload_named(name).columns:
+        if one.unit in ("s", "1/s") or one.name in ("fits", "mfu", "max_batch"):
+            assert one.better == (-1 if one.unit == "s" else 1), one.name
+
+
+def test_more_tokens_are_better(run):
+    line = "sweep model --model llama-3-8b --batch 1,8,64 --kv-len 2048 --phase decode --hardware h200"
+    rows = run(f"{line} --maximize tokens_per_s --json").json
+    best = [row["tokens_per_s"] for row in rows["maximize"]["rows"]]
+    assert best == sorted(best, reverse=True)
+    assert len(run(f"{line} --pareto tpot_s,tokens_per_s --json").json["pareto"]["rows"]) == 3
+    with pytest.raises(UsageError, match="more of it is better"):
+        SweepStudy("model", {"model": "llama-3-8b"}, minimize="tokens_per_s").complete()
+
+
+def test_a_sweep_marks_what_does_not_fit(run, tmp_path):
+    line = "sweep attention --n 4096,65536 --d 64 --heads 16 --batch 8 --algorithm standard,flash2 --hardware h200"
+    found = run(f"{line} --json").json
+    assert {(row["algorithm"], row["n"]): row["fits"] for row in found["rows"]}["standard", 65536] == 0
+    assert "1 does not fit the memory" in found["verdict"][-1]
+    page = tmp_path / "x.svg"
+    run(f"{line} -o {page}")
+    assert "does not fit" in page.read_text()
+
+
+def test_a_bar_waits_a_second_and_reads_numbers(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with ProgressBar(lambda: now[0]) as bar:
+        bar("1/4 a case")
+        assert bar.rich is None
+        now[0] = 2.0
+        bar("2/4 another")
+        assert bar.rich is not None
+        assert bar.share == 0.5
+    assert "another" in capsys.readouterr().err
+
+
+def test_validation_says_the_worst_groups_first(run):
+    said = run("validate --records tests/data/records.jsonl").out
+    rows = said.partition("records\n")[2].splitlines()[:12]
+    medians = [float(row.partition("%")[0].split()[-1]) for row in rows]
+    assert medians == sorted(medians, reverse=True)
+    assert Path("tests/data/records.jsonl").is_file()
