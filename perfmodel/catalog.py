@@ -37,13 +37,20 @@ def device_ids() -> list[str]:
 
 
 def find_device(name: str) -> Device:
-    """The device that ``name`` means: an id, whole hyphen-separated words of exactly one id, or a path to a profile."""
+    """The device that ``name`` means: an id, whole hyphen-separated words of exactly one id, or a path to a profile.
+
+    Where the words are those of several, and one of these alone is an SXM module, it is that one: ``h100`` is no PCIe card.
+    """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
     words = sorted({*ids, *"-".join(ids).split("-")})
     found = _meant(name, ids, "--hardware: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
     return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
+
+
+MODULE = "sxm"
+"""The form that the name of a GPU of a data centre means, where it does not say."""
 
 
 def _meant(
@@ -55,6 +62,8 @@ def _meant(
     """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     matches = [wanted] if wanted in known else [one for one in known if set(wanted.split("-")) <= set(one.split("-"))]
+    modules = [one for one in matches if MODULE in one.split("-")]
+    matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
     if not matches or not wanted:
         hint = suggest(wanted, words or known, otherwise)
         raise UsageError(f"{option}no {kind} is called {name!r}", f"{hint}; or give the path of {file}")

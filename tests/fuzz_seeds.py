@@ -16,7 +16,7 @@ from fuzzing import RECORDS, all_commands, answer, command, examples, readers
 from perfmodel.catalog import load_config
 from perfmodel.core.files import read_json
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.report.compare import metrics_of
+from perfmodel.report.saved_metrics import metrics_of
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -140,7 +140,7 @@ def sweeps() -> list[Any]:
     ]
 
 
-CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.compare.metrics_of"
+CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.saved_metrics.metrics_of"
 READERS = {
     **readers(),
     CONFIG: lambda path: load_config(str(path), "attention", AttentionQuestion),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from perfmodel import __version__
 from perfmodel.report import render_for
-from perfmodel.study.schema import build, read_study
+from perfmodel.study.document import build
+from perfmodel.study.schema import read_study
 
 FOLDER = Path(__file__).parent / "data" / "studies"
 GOLDEN = ("small.md", "small.svg", "small.json")

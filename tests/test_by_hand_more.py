@@ -25,7 +25,7 @@ from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.blocks import BlockGrid
 from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, explain
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.kernels.collectives import ALL_REDUCE
+from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.softmax import VARIANTS, Softmax, Variant, kernel
 from perfmodel.remat.chain import Chain, ChainLayer
@@ -34,14 +34,14 @@ from perfmodel.remat.schedule import BACKWARD as CHAIN_BACKWARD
 from perfmodel.remat.schedule import LOSS, TAPE, Plan
 from perfmodel.remat.strategies.segments import STRATEGIES
 from perfmodel.report.against import PREDICTED
-from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
+from perfmodel.study.swept import ROOF, Pairwise, SweptSeries
 from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import gemm, numba_attention, register_tiles
+from perfmodel.timing.models import flash_published, gemm, numba_attention, register_tiles
 from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, _key_tile_visits, interleaved_cycles
 from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
@@ -251,6 +251,30 @@ def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     assert [row.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
 
 
+def test_tokens_go_to_their_experts_and_back_in_each_pass() -> None:
+    """Of Mixtral over 2 GPUs: per pass, twice 2 experts x 2 x 512 tokens of 4096 numbers of 2 bytes."""
+    training = TrainingConfig(find_model("mixtral-8x7b"), 4, 512, parallel=Parallel(dp=2, ep=2))
+    job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
+    [layer] = {layer for layer, _ in job.training.model.layer_kinds}
+    rows = layer_ops(layer, job.micro_batch)
+    for passed in (rows.forward_exchanges, rows.backward_exchanges):
+        [there] = [one for one in passed if one.op == ALL_TO_ALL]
+        assert (there.bytes, there.count) == (2 * 2 * 512 * 4096 * 2, 2)
+
+
+def test_layers_that_predict_further_tokens_have_to_be_asked_for() -> None:
+    """The config.json of DeepSeek-V2 does not name any, that of V3 one."""
+    assert [len(find_model(name).draft) for name in ("deepseek-v2", "deepseek-v3")] == [0, 1]
+
+
+def test_published_runs_find_in_the_cache_what_just_fits() -> None:
+    """Each run of 20 heads x 4096 tokens of 64 numbers moves 40 MiB, as much as the L2 of an A100 holds."""
+    a100 = find_device("a100-sxm-80gb")
+    assert a100.cache_bytes == 40 << 20
+    just, more = (Attention(n, n, 64, 64, 1, 20, 20, DTYPES["fp16"]) for n in (4096, 4097))
+    assert [flash_published._as_run(Case(w, "fa2", cold=False), a100).cold for w in (just, more)] == [False, True]
+
+
 def test_chunks_of_stages_keep_more() -> None:
     """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p m)."""
 
@@ -359,6 +383,14 @@ def test_tiles_of_head_dim_128_where_sram_is_small(name: str, causal: bool, edge
     tile = fa2_tile(replace(attention(4096, 128), causal=causal), find_device(f"nvidia-{name}"), 99 << 10, FORWARD)
     assert tile is not None
     assert (tile.br, tile.bc) == edges
+
+
+def test_the_widest_head_of_flash_attention_2_has_256_dims() -> None:
+    """run_mha_fwd_hdim256: 64 x 64 where 128 x 64 does not fit, and no kernel beyond."""
+    found = [fa2_tile(attention(4096, d), find_device("nvidia-l40s"), 99 << 10, FORWARD) for d in (256, 257)]
+    assert found[0] is not None
+    assert found[1] is None
+    assert (found[0].br, found[0].bc, found[0].head_dim) == (64, 64, 256)
 
 
 def test_layers_that_are_all_experts_need_no_width_of_another() -> None:

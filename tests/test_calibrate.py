@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, load_device
-from perfmodel.commands._shared import ProgressBar
+from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models.gemm import plans, worth_timing

@@ -22,9 +22,10 @@ from perfmodel.report.charts.line import scene
 from perfmodel.report.charts.scene import Text
 from perfmodel.report.charts.schema import LineChart
 from perfmodel.report.document import Report, read_report
+from perfmodel.study.document import build
 from perfmodel.study.kinds.sweep import SweepSection as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
-from perfmodel.study.schema import MOST_FORMULAS, Scope, build, kind_names, read_section, read_study, study_names
+from perfmodel.study.schema import MOST_FORMULAS, Scope, kind_names, read_section, read_study, study_names
 from perfmodel.study.workloads import with_kv_heads
 from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.generation import curve

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.catalog import data_folder
-from perfmodel.commands._shared import SweepProgress
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.sweep.study import WORKLOADS, read_study
 from perfmodel.sweep.summary import front
 from tools import bench
@@ -245,24 +245,22 @@ def test_progress_has_rate_and_time_left(capsys: pytest.CaptureFixture[str], mon
     for second, points in ((0.5, 100), (2.0, 100), (3.0, 100), (13.0, 100)):
         clock[0] = second
         tell(points)
-    progress.done()
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["200 of 1,000 rows, 100 rows/s, 8 s left", "400 of 1,000 rows, 30.8 rows/s, 20 s left"]
 
 
-def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_a_bar_after_a_second(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     progress = SweepProgress()
     tell = progress.expect(100)
-    for second in (2.0, 2.2, 3.0):
-        clock[0] = second
-        tell(10)
-    progress.done()
-    err = capsys.readouterr().err
-    assert (err.count("\r"), err.count("\n")) == (3, 0)
-    assert err.endswith("\r\x1b[K")
+    with progress:
+        for second in (0.5, 2.0, 2.2, 3.0):
+            clock[0] = second
+            tell(10)
+            assert (progress.rich is None) == (second < 1)  # no bar for what is done within a second
+    assert "40 of 100 rows" in capsys.readouterr().err
 
 
 @pytest.mark.slow

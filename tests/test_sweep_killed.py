@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinished, wait_until, write
 
-from perfmodel.commands._shared import SweepProgress
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import interrupted_rows
 from perfmodel.sweep.run import Chunk, Runner

@@ -13,7 +13,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.report.validation import beyond
+from perfmodel.report.validation_answer import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
 from perfmodel.timing.models import eager_attention
 from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown

@@ -69,7 +69,7 @@ class Destination(Question):
 class Pictured(Destination):
     """Of a report with charts: .svg and .png are written from them."""
 
-    OFFERS = ("charts",)
+    OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
     output: list[str] | None = option("To FILE: {pictured}; - is stdout", *_OUTPUT, metavar="FILE")
 

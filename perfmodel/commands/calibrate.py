@@ -43,9 +43,9 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     """
     to.check(["profile"] if asked.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.commands._shared import ProgressBar
+    from perfmodel.commands._progress import ProgressBar
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.report.hardware import calibration_report
+    from perfmodel.report.calibration import calibration_report
     from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
 

@@ -75,8 +75,9 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
     from perfmodel.core.files import read_json
-    from perfmodel.report.compare import metrics_of, report
+    from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
+    from perfmodel.report.saved_metrics import metrics_of
 
     found, versions = [], []
     for name in (before, after):
@@ -104,7 +105,8 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     scope = Scope()
     made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)
     found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
-    charts = [made.chart] if made.chart is not None else []
+    charts = [made.chart] if made.chart is not None else found.charts
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
-    verdict = [*found.verdict, *made.warnings]
-    return replace(found, verdict=verdict, notes=[*made.notes, *found.notes], charts=list(charts), provenance=provenance), changed
+    verdict = [*(said for said in made.warnings if "CANNOT RUN" in said), *found.verdict][:3]
+    reasons, notes = [*made.warnings, *found.reasons], [*made.notes, *found.notes]
+    return replace(found, verdict=verdict, reasons=reasons, notes=notes, charts=[*charts], provenance=provenance), changed

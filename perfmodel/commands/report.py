@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
 
 from perfmodel.commands._command import Pictured, command
+from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import based, command_line
-from perfmodel.core.question import Common, Question, argument, as_in
+from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
+
+if TYPE_CHECKING:
+    from perfmodel.report import Report
+
+_WORKLOADS = ("attention", "matmul", "model")
+_ASKED = Condition(
+    "is for --attention, --matmul and --model", "a study names its own", lambda asked: any(getattr(asked, kind) for kind in _WORKLOADS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +27,13 @@ class StudyQuestion(Question):
     """Which study to build, and a saved report to compare it with."""
 
     study: str | None = argument("STUDY", "A shipped study, a study's .yaml, or a saved report's .json.", None)
+    attention: list[str] | None = option("A study of attention: 'n=1024:65536:x2 d=64 heads=16', one size swept or none. Repeatable.")
+    matmul: list[str] | None = option("The same of a matmul: 'm=64:8192:x2 n=4096 k=4096', or 8192x128x8192. Repeatable.")
+    model: list[str] | None = option("The same of a phase of a model: 'llama-3-8b decode batch=1:64:x2 kv_len=2048'. Repeatable.")
+    hardware: list[str] | None = option(f"Device: id, words of one, or a path. Repeatable. [default: {DEFAULT_DEVICE}]", reader=_ASKED)
+    implementation: str | None = as_in(Common, "implementation", reader=_ASKED)
+    save_study: str | None = option("Write the study to FILE.yaml, to edit it and to build it again.", metavar="FILE")
+    schema: bool = option("Print the JSON Schema of 'study:' files.", default=False)
     baseline: str | None = as_in(Common, "baseline")
 
 
@@ -22,20 +42,69 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
     """A study in one document: verdict, rooflines, sweeps and tables, in every format.
 
     A saved report is rendered again without computing. Example: perfmodel report standard-vs-flash -o report.html -o report.md
+    Or: perfmodel report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200
     """
-    from pathlib import Path
+    from perfmodel.core.errors import UsageError
 
+    if asked.schema:
+        if len(asked.given()) > 1 or to.given():
+            raise UsageError("--schema only prints a schema", "give it alone")
+        from perfmodel.study.described import schema_text
+
+        typer.echo(schema_text())
+        return
+    workloads = [kind for kind in _WORKLOADS if getattr(asked, kind)]
+    if asked.study is not None and workloads:
+        raise UsageError(f"--{workloads[0]} with a study", "a study names its own workloads and devices")
+    if asked.save_study is not None and not asked.save_study.endswith((".yaml", ".yml")):
+        raise UsageError(f"--save-study: {asked.save_study} is no YAML file", "end it in .yaml")
+    to.emit(based(_asked(asked) if workloads else _named(asked), asked.baseline))
+
+
+def _asked(asked: StudyQuestion) -> Report:
+    """The study that options spell out."""
+    from perfmodel.core.files import yaml_text
+    from perfmodel.study.asked import report_of, study_of
+    from perfmodel.study.schema import Scope
+
+    scope = Scope()
+    texts = {kind: getattr(asked, kind) or [] for kind in _WORKLOADS}
+    raw = study_of(texts, asked.hardware or [DEFAULT_DEVICE], asked.implementation, scope)
+    with ProgressBar() as bar:
+        found = report_of(raw, scope, command_line("report", **asked.given()), bar.done)
+    if asked.save_study is not None:
+        _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{yaml_text({'study': raw})}")
+    return found
+
+
+def _named(asked: StudyQuestion) -> Report:
+    """A study of a file, shipped or not, or a saved report."""
     from perfmodel.core.errors import UsageError
     from perfmodel.study.schema import read_study, study_names
 
     if asked.study is None:
-        raise UsageError("STUDY is missing", f"give one of {', '.join(study_names())}; or a path ending in .yaml or .json")
+        fix = f"give one of {', '.join(study_names())}; a path ending in .yaml or .json; or --attention, --matmul or --model"
+        raise UsageError("STUDY is missing", fix)
     if asked.study.endswith(".json"):
         from perfmodel.report.document import read_report
 
-        found = read_report(Path(asked.study))
-    else:
-        from perfmodel.study.schema import build
+        if asked.save_study is not None:
+            raise UsageError("--save-study with a saved report", "it does not hold its study; build that again")
+        return read_report(Path(asked.study))
+    from perfmodel.study.document import build
 
-        found = build(read_study(asked.study), command_line("report", asked.study, baseline=asked.baseline))
-    to.emit(based(found, asked.baseline))
+    study = read_study(asked.study)
+    with ProgressBar() as bar:
+        found = build(study, command_line("report", asked.study, baseline=asked.baseline), done=bar.done)
+    if asked.save_study is not None:
+        _save(asked.save_study, study.path.read_text(encoding="utf-8"))
+    return found
+
+
+def _save(name: str, text: str) -> None:
+    from perfmodel.core.errors import DataError
+
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--save-study: {name}: {error.strerror or error}", "choose another place") from None

@@ -66,7 +66,8 @@ def roofline(asked: RooflineQuestion, to: Pictured) -> None:
 
 def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
     from perfmodel.core.errors import UsageError
-    from perfmodel.study.schema import build, read_study
+    from perfmodel.study.document import build
+    from perfmodel.study.schema import read_study
 
     clash = next((other for other in given if other != "baseline"), None)
     if clash is not None:
@@ -80,9 +81,10 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
 def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
+    from perfmodel.study.document import joined
     from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
     from perfmodel.study.recorded import records_of
-    from perfmodel.study.schema import Scope, joined
+    from perfmodel.study.schema import Scope
 
     if asked.flops and not asked.ncu:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")

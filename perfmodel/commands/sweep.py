@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.commands._command import Command, Destination, add_command, new_app, say
-from perfmodel.commands._shared import SweepProgress
+from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app, say
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
 
@@ -33,9 +33,10 @@ class SweepQuestion(Question):
     where: list[str] | None = option("Keep rows that meet this: 'n * batch <= 65536'.")
     columns: str | None = option("Columns to write, with commas. [default: the usual]")
     minimize: str | None = option("Rows with the least roofline_s, io or other column.")
+    maximize: str | None = option("Rows with the most tokens_per_s, mfu or other column.")
     subject_to: list[str] | None = option("The same as --where: 'memory < 80GB'.")
     pareto: str | None = option("Rows that none beats in both: predicted_s,memory.")
-    top: int | None = option("Rows that --minimize shows. [default: 10]")
+    top: int | None = option("Rows that --minimize or --maximize shows. [default: 10]")
     memory: str | None = option("Memory for rows held at once. [default: 1GiB]", "--row-memory", old="--memory")
     form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
     resume: bool = option("Go on with a file that was interrupted.", default=False)
@@ -43,11 +44,11 @@ class SweepQuestion(Question):
 
 
 @dataclass(frozen=True)
-class _Rows(Destination):
-    OFFERS = None
+class _Rows(Pictured):
+    OFFERS = None  # rows are files of other formats
 
     output: list[str] | None = option(
-        "Rows: .csv, .jsonl, .parquet, a folder/, or - with --format; report: .html, .json, .md.",
+        "Rows: .csv, .jsonl, .parquet, a folder/, or - with --format; report: .html, .svg, .png, .json, .md.",
         "--output",
         "-o",
         metavar="FILE",
@@ -79,19 +80,18 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     """
     rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
     shown = replace(to, output=reports)
-    shown.check()
+    shown.check(["charts"])
     from perfmodel.sweep.run_sweep import run_sweep
 
     study = merged(asked).complete()
     budget = memory_bytes(asked.memory)
     progress = SweepProgress()
     try:
-        with _terminated_is_interrupted():
+        with _terminated_is_interrupted(), progress:
             result = run_sweep(study, rows, budget, progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
-    progress.done()
     _show(result, rows, shown)
 
 
@@ -112,18 +112,18 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
+def _show(result: SweepResult, rows: Output | None, to: Pictured) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 
     if rows is None or rows.path is not None:
         later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
-        to.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}."))
+        to.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", to.pictures))
         return
     from perfmodel.report.formats import readable
     from perfmodel.report.formats.txt import render
 
-    made = report(result)
+    made = report(result, pictures=to.pictures)
     sys.stderr.write(render(readable(made)))
     if to.files:
         Destination(False, to.files).emit(made)
@@ -139,9 +139,10 @@ def merged(asked: SweepQuestion) -> SweepStudy:
     words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
     study = SweepStudy() if not named else SweepStudy(named[0]) if named[0] in WORKLOADS else read_study(named[0])
-    if asked.top is not None and not (asked.minimize or study.minimize):
-        raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
-    options = {"columns": asked.columns, "minimize": asked.minimize, "pareto": asked.pareto, "top": asked.top}
+    if asked.top is not None and not (asked.minimize or asked.maximize or study.minimize or study.maximize):
+        fix = "give a column with one of them, or leave it out"
+        raise UsageError("--top is for --minimize and --maximize, and nothing here reads it", fix)
+    options = {name: getattr(asked, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     _note_of_time(study.workload, asked)
     axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
@@ -201,11 +202,11 @@ def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask:
         suffix = Path(name).suffix
         if name.endswith("/") or suffix in (".csv", ".jsonl", ".parquet") or (name == "-" and form is not None) or (dask and not suffix):
             rows.append(name)
-        elif name == "-" or suffix in suffixes():
+        elif name == "-" or suffix in suffixes(["charts"]):
             reports.append(name)
         else:
             kind = repr(suffix) if suffix else "a file without suffix"
-            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes())} for the report"
+            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(['charts']))} for the report"
             raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
     if len(rows) > 1:
         raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import typer
 
-from perfmodel.commands._command import Destination, command, say
+from perfmodel.commands._command import Pictured, command
+from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import SHIPPED, record_paths, require, share_of
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
@@ -39,8 +40,8 @@ class ValidationQuestion(Question):
             raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
 
 
-class _Records(Destination):
-    OFFERS = ("records",)
+class _Records(Pictured):
+    OFFERS = ("charts", "records")
 
 
 @command
@@ -55,7 +56,8 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
+    from perfmodel.report.validation import counters_report, report, scoreboard_report
+    from perfmodel.report.validation_answer import beyond
     from perfmodel.validation import run as validation_run
 
     asked.check_together()
@@ -66,11 +68,15 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
         require(asked.required, len(kernels), "kernels are in the file")
         to.emit(counters_report(kernels))
         return
-    if asked.records or asked.scoreboard:
-        found = validation_run.read(record_paths(asked.records or [SHIPPED]), find_device, asked.hardware, cache(calibrated_devices))
-    else:
-        chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
-        found = validation_run.run(chosen, find_device, asked.hardware, asked.counters, say)
+    with ProgressBar() as bar:
+        if asked.records or asked.scoreboard:
+            paths = record_paths(asked.records or [SHIPPED])
+            found = validation_run.read(paths, find_device, asked.hardware, cache(calibrated_devices), bar.done)
+        else:
+            chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
+            if chosen != asked.backend and chosen == "cpu":
+                bar(validation_run.NO_GPU)
+            found = validation_run.run(chosen, find_device, asked.hardware, asked.counters, bar)
     if asked.scoreboard:
         from perfmodel.validation.run import scoreboard as lines
 
@@ -80,7 +86,7 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
     else:
         checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
         require(asked.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
-        to.emit(report(found, allowed))
+        to.emit(report(found, allowed, to.pictures))
     wrong = found.backend and not all(count.agrees for count in found.counts)
     if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):
         raise typer.Exit(3)

@@ -1,4 +1,4 @@
-"""YAML and JSON from anywhere, read with care. The only module that reads YAML.
+"""YAML and JSON from anywhere, read with care. The only module that reads or writes YAML.
 
 Size, depth, aliases and duplicate keys are checked before a value is built.
 """
@@ -44,6 +44,15 @@ _Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resol
 
 
 # YAML
+
+
+def yaml_text(value: Any) -> str:
+    """``value`` as YAML, small mappings and lists on a line each.
+
+    >>> yaml_text({"study": {"values": [1, 2]}})
+    'study:\\n  values: [1, 2]\\n'
+    """
+    return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True))
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from perfmodel.core.errors import DataError
+from perfmodel.core.units import format_time
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
-from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Value, from_data
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval, Limit
+from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import Metric, Metrics
 from perfmodel.validation.statistics import quantile
 
@@ -117,9 +116,12 @@ def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: f
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    sentences = summary(found, *names, threshold, (before, after))
-    title = f"{names[0]} against {names[1]}"
-    return Report(title, sentences, [], notes + ratio_notes(sentences), data_tables=tables("changes", found, *names)), found
+    every, title = (before, after), f"{names[0]} against {names[1]}"
+    sentences = summary(found, *names, threshold, every)
+    made = Report(title, answers(found, *names, threshold, every), [], notes + ratio_notes(sentences), reasons=sentences)
+    drawn: list[Chart] = [one for one in [chart(found, names)] if one]
+    tabled = tables("changes", found, *names)
+    return replace(made, data_tables=tabled, brief=brief(found, *names), figures=figures(found), charts=drawn), found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
@@ -155,6 +157,77 @@ def summary(found: Sequence[Change], before: str, after: str, threshold: float, 
     elif counts:
         sentences.append(f"All {len(counts)} counts are the same.")
     return sentences
+
+
+def answers(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
+    """At most three short sentences: how many are faster and slower, by how much; the worst; what became of the counts."""
+    first, *others = summary(found, before, after, threshold, every)
+    timed = _counted_once([one for one in found if one.better])
+    if not timed:
+        return [first, *others][:3]
+    counts = [said for said in others if "counts" in said][-1:]
+    if len(timed) == 1 and timed[0].kind != OTHER:
+        return [f"{_of_one(timed[0], before, after)}.", *counts]
+    worst = min((one for one in timed if one.word == SLOWER), key=lambda one: one.gain, default=None)
+    best = max((one for one in timed if one.word == FASTER), key=lambda one: (-one.kind, one.gain), default=None)
+    named = [f"{one.word}: {_in_short(one)}." for one in [worst or best] if one]
+    return [f"{after} against {before}: {_counted(timed, threshold)}.", *named, *counts]
+
+
+def _of_one(one: Change, before: str, after: str) -> str:
+    """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
+    kind, known = ("measured", "predicted", "by roofs", "by bounds")[one.kind], ratio(_interval(one.before), _interval(one.after))
+    both = f"{format_time(one.after.value, 3)} against {format_time(one.before.value, 3)}"
+    return f"{after} is {kind} {way(known.value, before)}{ends(known)}: {both}, {one.before.key}"
+
+
+def _in_short(one: Change) -> str:
+    old, new = one.before, one.after
+    gain = text(max(one.gain, 1 / one.gain), "ratio")
+    values = [format_time(value, 3) if old.unit == "s" else text(value, old.unit) for value in (new.value, old.value)]
+    return f"{old.key}, {old.label}, {gain}: {values[0]}, before {values[1]}"
+
+
+ROWS_ON_SCREEN = 12
+
+
+def brief(found: Sequence[Change], before: str, after: str) -> list[Table]:
+    """The rows of a screen: what is slower first, then what is faster, other changes, and what stayed."""
+    order = {SLOWER: 0, FASTER: 1, MORE: 2, LESS: 2, SAME: 3}
+    chosen = sorted(found, key=lambda one: (order[one.word], one.kind, one.gain if one.word == SLOWER else -one.gain))[:ROWS_ON_SCREEN]
+    sides = [[_brief_cell(side) for side in (one.after, one.before)] for one in chosen]
+    several = len({one.before.key for one in chosen}) > 1
+    heads = ([f"{one.before.label}{f', {one.before.key}' * several}", _changed(one)] for one in chosen)
+    rows = [[*head, *cells] for head, cells in zip(heads, sides, strict=True)]
+    return [Table("", ["number", "change", after, before], rows, "lrrr")] if rows else []
+
+
+def _changed(one: Change) -> str:
+    """``2.24x FASTER``; the ratio is never below 1."""
+    return one.word if one.word == SAME or not one.ratio else f"{text(max(one.ratio, 1 / one.ratio), 'ratio')} {one.word}"
+
+
+def _brief_cell(one: Metric) -> str:
+    return format_time(one.value, 3) if one.unit == "s" else text(one.value, one.unit)
+
+
+def figures(found: Sequence[Change]) -> list[Figure]:
+    """How many are faster, slower and the same, the median gain and the worst."""
+    timed = _counted_once([one for one in found if one.better])
+    words, gains = Counter(one.word for one in timed), [one.gain for one in timed if one.ratio]
+    shown = [Figure(f"times and rates that are {word}", str(words[word])) for word in (FASTER, SLOWER, SAME)] if timed else []
+    if gains and all(one.before.unit in COMPARABLE for one in timed):
+        shown += [Figure("in the median", way(quantile(gains, 0.5))), Figure("the worst", way(min(gains)))]
+    counts = Counter(one.word for one in found if not one.better)
+    return [*shown, *(Figure(f"counts that are {word}", str(number)) for word, number in counts.items())][:5]
+
+
+def chart(found: Sequence[Change], names: tuple[str, str]) -> BarChart | None:
+    """After over before of every time and rate, the worst first; None where there is none."""
+    timed = [one for one in _counted_once([one for one in found if one.better]) if one.ratio]
+    chosen = sorted(timed, key=lambda one: one.gain)[:ROWS_ON_SCREEN]
+    bars = [Bar(f"{one.before.key}, {one.before.label}", [("gain", one.gain)]) for one in chosen]
+    return BarChart(f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:
@@ -228,119 +301,3 @@ def _side(name: str, what: str, metrics: Metrics) -> Side:
     measured, predicted, roof, _ = (next((own[name] for name in names if name in own), None) for names in KINDS_OF_TIME)
     best = measured or predicted
     return Side(name, roof.value if roof else 0.0, _interval(best) if best else None, MEASURED if measured else PREDICTED)
-
-
-# The metrics of saved reports
-
-
-def metrics_of(raw: Any, name: str) -> list[Metric]:
-    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file."""
-    schema = raw.get("schema") if isinstance(raw, dict) else None
-    if schema == SCHEMA:
-        return of_report(from_data(raw))
-    if isinstance(schema, str) and schema.startswith("perfmodel."):
-        return _without_repeats(_of_object(raw))
-    raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
-
-
-def of_report(report: Report) -> list[Metric]:
-    """Metrics from the points of its rooflines and the cells of its tables."""
-    several = len({chart.device for chart in report.rooflines}) > 1
-    found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
-    return _without_repeats([*found, *(one for table in report.data_tables for one in _of_table(table))])
-
-
-def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
-    """Time, FLOP and bytes of a point."""
-    what = f"{point.name}, {chart.device_name}" if several else point.name
-    known, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
-    found = [] if known is None else [Metric(what, known.value, f"time, {kind}", "s", known.low, known.high)]
-    if point.roofline_s is not None:
-        found.append(Metric(what, point.roofline_s, "time at the roof", "s"))
-    if point.flops or point.dtype:  # without a dtype, FLOP were not counted
-        found.append(Metric(what, point.flops, "FLOP", "FLOP"))
-    return found + [Metric(what, moved, f"{level.upper()} bytes", "B") for level, moved in point.bytes.items()]
-
-
-def _of_table(table: DataTable) -> Iterator[Metric]:
-    """Metrics of the cells with a comparable unit. Texts and integers left of the first such column name the row."""
-    shown = [place for place, column in enumerate(table.columns) if column.unit in (*BETTER, *COUNTS)]
-    ends = {key for column in table.columns for key in (column.low, column.high)}
-    keys = [column.key for column in table.columns]
-    for row in table.rows:
-        words = [
-            f"{column.title} {value:,}" if isinstance(value, int) else str(value)
-            for column, value in zip(table.columns[: min(shown, default=0)], row, strict=False)
-            if value not in (None, "") and not isinstance(value, float)
-        ]
-        for place in shown:
-            column, value = table.columns[place], row[place]
-            if isinstance(value, (int, float)) and column.key not in ends:
-                low, high = (row[keys.index(key)] if key in keys else None for key in (column.low, column.high))
-                known = (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else (None, None)
-                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)
-
-
-def _without_repeats(found: Iterable[Metric]) -> list[Metric]:
-    """``found`` without repeated quantities: the first of each stays."""
-    kept: dict[tuple[str, str], Metric] = {}
-    for one in found:
-        kept.setdefault((one.key, one.label), one)
-    return list(kept.values())
-
-
-# The metrics of what --json prints
-
-NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
-"""Keys that distinguish the objects of a list."""
-LEFT_OUT = (
-    *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
-    *("low", "high", "lower_warm", "io_lower_bound"),
-)
-CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals", "kernels", "ops")
-"""Objects whose name says nothing beside their fields'."""
-PREFIXES = ("sram", "dram", "work", "memory", "bytes")
-"""Objects whose name stands before their fields'."""
-PER_SECOND = {"tokens_per_s": "tokens/s", "tokens_per_s_bound": "tokens/s", "bytes_per_s": "B/s", "flops_per_s": "FLOP/s"}
-
-
-def _of_object(raw: Any, place: tuple[str, ...] = ()) -> Iterator[Metric]:
-    if isinstance(raw, Mapping):
-        for key, value in raw.items():
-            if key == "predicted" and raw.get("low") is not None and value is not None:
-                yield _metric((*place, key), value, "s", raw["low"], raw["high"])
-            elif key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
-                yield from _of_object(value, (*place, str(key)))
-    elif isinstance(raw, list):
-        for index, item in enumerate(raw):
-            named = _name(item) if isinstance(item, Mapping) else ""
-            yield from _of_object(item, (*place, named or str(index + 1)))
-    elif isinstance(raw, (int, float)) and not isinstance(raw, bool) and (unit := _unit(place)):
-        yield _metric(place, raw, unit)
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    """Name that distinguishes ``item`` in its list; a kernel of an algorithm goes by its name alone."""
-    keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
-    return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
-
-
-def _metric(place: tuple[str, ...], value: float, unit: str, low: float | None = None, high: float | None = None) -> Metric:
-    """The metric at the JSON path ``place``: its key from the path, its label from the last name, such as ``sram read``."""
-    *head, quantity = (*place[:-1], place[-1].removesuffix("_s").replace("_", " "))
-    if head and head[-1] in PREFIXES:
-        quantity = f"{head.pop()} {quantity}"
-    what = [word for word in head if word not in CONTAINERS] or head or ["all"]
-    return Metric(", ".join(what), value, quantity, unit, low, high)
-
-
-def _unit(place: tuple[str, ...]) -> str:
-    """The unit of a number, by its key and those around it; empty for one that cannot be compared."""
-    name = place[-1]
-    if name in PER_SECOND:
-        return PER_SECOND[name]
-    if "time_s" in place or name.endswith("_s"):
-        return "s"
-    if name.endswith("flops") or "work" in place:
-        return "FLOP"
-    return "B" if name.endswith("bytes") or "bytes" in place or "memory" in place else ""

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.hardware import Calibration, Device, Microbenchmark, quantities
+from perfmodel.core.hardware import Device, Microbenchmark, quantities
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary
-from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
 
 if TYPE_CHECKING:
-    from perfmodel.validation.calibration_run import Calibrated
-
-QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and intervals are rougher than those of a whole run."
+    pass
 
 
 def list_report(devices: list[Device]) -> Report:
@@ -208,43 +205,3 @@ def _summary(ridges: dict[str, tuple[Quantity, float]]) -> str:
         return "No peak or no DRAM bandwidth is known: no ridge point."
     peak, ridge = ridges[name]
     return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
-
-
-# What a calibration reached, what it fitted, and how far the fits are off
-
-
-def calibration_report(found: list[Calibrated], quick: bool = False) -> Report:
-    """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
-    summary = [f"{one.device.name}: {len(one.blocks)} calibrations, {len(one.microbenchmarks)} measured rates." for one in found]
-    tables, devices = [], {}
-    for one in found:
-        probes = [row[:5] for row in probe_rows(one.microbenchmarks)]
-        tables += [Table(f"{one.device.id}: reached", PROBES[:5], probes)] if probes else []
-        tables += [Table(f"{one.device.id}: fitted", FITS, list(map(_fit, one.blocks)), "llrrrrrrl")] if one.blocks else []
-        devices[one.device.id] = {
-            "microbenchmarks": [asdict(probe) for probe in one.microbenchmarks],
-            "calibration": [asdict(block) for block in one.blocks],
-        }
-    notes = [f"not measured: {failure}" for one in found for failure in one.failures]
-    notes.append("Intervals are those of points that the fit did not see, by cross-validation; held-out records were in no fit.")
-    profile, records = found[0].text if len(found) == 1 else "", [raw for one in found for raw in one.records]
-    summary = summary or ["Nothing was calibrated: too few records for every model."]
-    data = {**head("calibration"), "devices": devices}
-    return Report("calibration", summary, tables, notes + [QUICK] * quick, data, records, profile)
-
-
-FITS = ["implementation", "model", "points", "error", "interval", "held out", "median", "p90", "parameters"]
-
-
-def _fit(block: Calibration) -> list[str]:
-    return [
-        f"{block.workload}/{block.implementation}/{block.direction}",
-        block.model,
-        str(block.points),
-        text(block.median_error, "share"),
-        f"{block.low:.2f} to {block.high:.2f}",
-        str(block.held_out),
-        text(block.held_out_median_error, "share"),
-        text(block.held_out_p90_error, "share"),
-        " ".join(f"{name} {value:.4g}" for name, value in block.parameters.items()),
-    ]

@@ -26,7 +26,8 @@ def made_by(report: Report, command: str, devices: Iterable[str]) -> Report:
 def _devices(report: Report) -> list[str]:
     """Ids of the devices that a report names."""
     named = [report.data.get(key) for key in ("hardware", "device")]
-    return [one["id"] for one in named if isinstance(one, dict) and "id" in one] + [chart.device for chart in report.rooflines]
+    several = [one for one in report.data.get("devices", ()) if isinstance(one, str)]
+    return [one["id"] for one in named if isinstance(one, dict) and "id" in one] + [chart.device for chart in report.rooflines] + several
 
 
 def _use(name: str) -> ProfileUse | None:

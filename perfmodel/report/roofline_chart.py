@@ -197,6 +197,12 @@ def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
     return [replace(point, share=time / whole if whole else None) for point, time in zip(found, spent, strict=True)]
 
 
+def with_dtypes(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
+    """``points``, each named with its number format where they are of several."""
+    several = len({point.dtype for point in points if point.dtype}) > 1
+    return [replace(point, name=f"{point.name} {point.dtype}") if several and point.dtype else point for point in points]
+
+
 def with_baseline(points: Iterable[RooflinePoint], baseline: Iterable[RooflinePoint], name: str = "") -> list[RooflinePoint]:
     """``points``, each with the point of the same name in ``baseline`` as what it was before, where that has a time."""
     before = {old.name: Before(name or old.name, old.flops, old.bytes, spent) for old in baseline if (spent := time_s(old)) is not None}

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
+from perfmodel.report.sweep_answer import ROOF, cell, figures, on_screen, rows_table, shortly, spread
+from perfmodel.report.sweep_pictures import pictures as pictures_of
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
 from perfmodel.sweep.summary import WinShares
-from perfmodel.sweep.table import WHOLE, WORD, fields_of
+from perfmodel.sweep.table import fields_of
 
 SHOWN_ROWS = 40
 SHOWN_GROUPS = 20
 SHOWN_REASONS = 5
 SHOWN_WORDS = 3
-ROOF = "roofline_s"
-"""The column of times at the roof."""
 
 
-def report(result: SweepResult, written: str = "") -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: a sentence that says where the rows went."""
+def report(result: SweepResult, written: str = "", pictures: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
     grid, shares = result.grid, result.summary.shares
     wins_by_axis = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
     counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
     words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
     title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
-    summary = [*_counts(result), *([written] if written else []), *_best(result), *_compared(result)]
-    return Report(title, summary, _tables(result, wins_by_axis), _notes(result), data(result, wins_by_axis))
+    reasons, tables = [*_best(result), *_compared(result)], _tables(result, wins_by_axis)
+    said = [*shortly(result), " ".join(filter(None, [*_counts(result), written]))]
+    made = Report(title, said, tables, _notes(result), data(result, wins_by_axis), reasons=reasons)
+    return replace(made, brief=on_screen(result), figures=figures(result), charts=pictures_of(result) if pictures else [])
 
 
 def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
@@ -41,11 +43,13 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
     best, pareto = result.best, result.pareto
     return {
         **head("sweep", result.grid.study.as_json()),
+        "devices": list(map(str, result.grid.choices.get("hardware", ()))),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
         "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
-        "minimize": None if best is None else {"column": best.column, "rows": best.rows},
+        "minimize": None if best is None or best.most else {"column": best.column, "rows": best.rows},
+        "maximize": None if best is None or not best.most else {"column": best.column, "rows": best.rows},
         "pareto": None if pareto is None else {"columns": [pareto.first, pareto.second], "rows": pareto.rows},
         "rows": result.rows,
     }
@@ -129,7 +133,9 @@ def _counts(result: SweepResult) -> list[str]:
     counts = result.counts
     excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
     missing = f"; {sum(counts.left_out.values()):,} without an answer" if counts.left_out else ""
-    return [f"{counts.rows:,} rows{excluded}{missing}."]
+    unfit = sum(row.get(FITS) == 0 for row in result.rows or ())
+    large = f"; {unfit:,} do{'es' * (unfit == 1)} not fit the memory" if unfit else ""
+    return [f"{counts.rows:,} rows{excluded}{missing}{large}."]
 
 
 def _best(result: SweepResult) -> list[str]:
@@ -137,9 +143,9 @@ def _best(result: SweepResult) -> list[str]:
     best = min(result.summary.best.values(), key=lambda row: float(row[column]), default=None)
     if best is None:
         return ["No row is left."]
-    named = ", ".join(f"{name} {_cell(name, best[name], result)}" for name in result.grid.given)
+    named = ", ".join(f"{name} {cell(name, best[name], result)}" for name in result.grid.given)
     mark = " It does not fit the memory." if best.get(FITS) == 0 else ""
-    return [f"Least {column}: {_cell(column, best[column], result)} at {named}.{mark}"]
+    return [f"Least {column}: {cell(column, best[column], result)} at {named}.{mark}"]
 
 
 def _compared(result: SweepResult) -> list[str]:
@@ -176,45 +182,20 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
     """Tables: all rows if there are few; the best row of each combination of choices; where an alternative wins; results of a search."""
     summary, tables = result.summary, []
     if result.rows and len(result.rows) <= SHOWN_ROWS:
-        tables.append(_rows("rows", result.rows, result))
+        tables.append(rows_table("rows", result.rows, result))
     if len(summary.best) > 1:
         best = sorted(summary.best.values(), key=lambda row: float(row[summary.objective]))
         more = f", {SHOWN_GROUPS} of {len(best):,} groups" if len(best) > SHOWN_GROUPS else ""
-        tables.append(_rows(f"least {summary.objective} by {', '.join(summary.swept)}{more}", best[:SHOWN_GROUPS], result))
+        tables.append(rows_table(f"least {summary.objective} by {', '.join(summary.swept)}{more}", best[:SHOWN_GROUPS], result))
     if wins_by_axis:
         tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
     if result.best is not None:
-        tables.append(_rows(f"the {len(result.best.rows)} rows with the least {result.best.column}", result.best.rows, result))
+        word = "most" if result.best.most else "least"
+        tables.append(rows_table(f"the {len(result.best.rows)} rows with the {word} {result.best.column}", result.best.rows, result))
     if result.pareto is not None:
         rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
         more = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
-        tables.append(_rows(f"Pareto front: no row has less {first} and no more {second}{more}", _spread(rows, SHOWN_ROWS), result))
+        words = [("less", "no more") if sign > 0 else ("more", "no less") for sign in result.pareto.signs]
+        title = f"Pareto front: no row has {words[0][0]} {first} and {words[1][1]} {second}{more}"
+        tables.append(rows_table(title, spread(rows, SHOWN_ROWS), result))
     return tables
-
-
-def _spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most ``most`` of ``rows``, evenly spaced, first and last included."""
-    if len(rows) <= most:
-        return list(rows)
-    return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]
-
-
-def _rows(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult) -> Table:
-    fields = [one for one in fields_of(result.grid) if rows and one.name in rows[0]]
-    cells = [[_cell(one.name, row[one.name], result) for one in fields] for row in rows]
-    return Table(title, [one.name for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
-
-
-def _cell(name: str, value: Any, result: SweepResult) -> str:
-    one = next((one for one in fields_of(result.grid) if one.name == name), None)
-    if value is None:
-        return "-"
-    if name == FITS:
-        return "yes" if value else "NO"
-    if isinstance(value, (bool, str)) or one is None:
-        return str(value)
-    if one.unit == "s":
-        return format_time(value)
-    if one.unit in ("B", "FLOP", "OP"):
-        return format_si(value, one.unit)
-    return format_count(int(value)) if one.kind == WHOLE or float(value).is_integer() else f"{value:.4g}"

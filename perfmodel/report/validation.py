@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from perfmodel.core.units import format_time
@@ -11,7 +11,8 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
-from perfmodel.timing.predict import CALIBRATED
+from perfmodel.report.validation_answer import brief, figures, reasons, short_name, verdict
+from perfmodel.report.validation_answer import pictures as pictures_of
 from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.records import held_out
@@ -23,7 +24,7 @@ LISTED = 20
 NAME_WIDTH = 60
 
 
-def report(session: ValidationRun, tolerance: float) -> Report:
+def report(session: ValidationRun, tolerance: float, pictures: bool = False) -> Report:
     """``session`` as a Report; its data follows the schema perfmodel.validation/1. ``tolerance``: of a group's median error."""
     rows = session.rows
     notes = [f"{count} of {len(rows)} records: {reason}." for reason, count in Counter(row.reason for row in rows if row.reason).items()]
@@ -33,18 +34,9 @@ def report(session: ValidationRun, tolerance: float) -> Report:
         notes.append("Errors are |predicted / measured - 1|; held-out records are those that no fit saw.")
     title = f"{len(rows)} measurements against the model" if rows else f"{len(session.counts)} counts against the model"
     title += "" if session.device is None else f": {session.device.name}"
-    return Report(title, _summary(session, tolerance), _tables(session), notes, data(session), [row.raw for row in rows])
-
-
-def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
-    """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
-    found = []
-    for group in groups(rows, by_device=True):
-        own = [row for row in group.rows if row.prediction and row.prediction.kind == CALIBRATED]
-        errors = [abs(row.error) for row in own if row.error is not None]
-        if errors and quantile(errors, 0.5) > tolerance:
-            found.append(group)
-    return found
+    made = Report(title, verdict(session, tolerance), _tables(session), notes, data(session), [row.raw for row in rows])
+    made = replace(made, reasons=reasons(session, tolerance), brief=brief(session, tolerance), figures=figures(session, tolerance))
+    return replace(made, charts=pictures_of(rows)) if pictures else made
 
 
 def data(session: ValidationRun) -> dict[str, Any]:
@@ -53,6 +45,7 @@ def data(session: ValidationRun) -> dict[str, Any]:
     return {
         **head("validation"),
         "backend": session.backend or None,
+        "devices": sorted({row.device.id for row in rows if row.device is not None}),
         "rows": [{**row.raw, **as_json(_row(row))} for row in rows],
         "groups": {group.name: as_json(_group(group)) for group in groups(rows, by_device=False)},
         "groups_by_device": {f"{group.hardware}/{group.name}": as_json(_group(group)) for group in groups(rows, by_device=True)},
@@ -172,26 +165,6 @@ def _ratio(count: Count) -> str:
     return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
 
 
-def _summary(session: ValidationRun, tolerance: float) -> list[str]:
-    rows, counts, lines = session.rows, session.counts, []
-    checked, violations = sum(row.lower_s is not None for row in rows), sum(row.violates for row in rows)
-    if violations:
-        lines.append(
-            f"VIOLATION: {violations} of {checked} measurements are faster than their lower bound. A record or the bound is wrong."
-        )
-    elif rows:
-        lines.append(f"No measurement of {checked} beats its lower bound; {len(rows) - checked} could not be checked.")
-    errors = sorted(abs(row.error) for row in rows if row.error is not None)
-    if errors:
-        names = ", ".join(group.name for group in beyond(rows, tolerance))
-        outside = f"; OUT OF TOLERANCE ({tolerance:.0%}): {names}" if names else ""
-        lines.append(f"{len(errors)} are predicted, with a median error of {errors[len(errors) // 2]:.1%}{outside}.")
-    if counts:
-        agree, exact = sum(count.agrees for count in counts), sum(count.predicted == count.counted for count in counts)
-        lines.append(f"{agree} of {len(counts)} counts agree with the prediction, {exact} of them exactly.")
-    return lines
-
-
 # Held-out records, and kernels that a profiler counted
 
 
@@ -215,13 +188,17 @@ def scoreboard_report(lines: list[GroupScore]) -> Report:
         "in interval: share of the points inside the 80 % interval; ±: its median half-width, relative.",
     ]
     tables = [Table("", columns, rows, "llrrrrrrrrr")]
+    worst = sorted(zip((line.predicted.median or 0.0 for line in predicted), rows, strict=True), key=lambda one: -one[0])
+    order = [columns.index(name) for name in ("median", "p90", "points", "in interval", "roofline", "3 scalars")]
+    cells = [[short_name(row[1], row[0]), *(row[at] for at in order)] for _, row in worst]
+    screen = Table("the groups that are farthest off", ["group", *(columns[at] for at in order)], cells, "lrrrrrr")
     missing = [[line.hardware, line.group, str(count), reason] for line in lines for reason, count in line.unpredicted.items()]
     if missing:
         left = sum(sum(line.unpredicted.values()) for line in lines)
         verdict.append(f"{left} held-out measurements more have no prediction; the second table says why.")
         tables.append(Table("not predicted", ["device", "group", "records", "reason"], missing, "llrl"))
     data = {**head("scoreboard"), "lines": [asdict(line) for line in lines]}
-    return Report("predicted against measured, held-out records only", verdict, tables, notes, data)
+    return Report("predicted against measured, held-out records only", verdict, tables, notes, data, brief=[screen])
 
 
 def counters_report(kernels: list[CountedKernel]) -> Report:

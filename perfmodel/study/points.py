@@ -20,7 +20,9 @@ from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
+from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
@@ -31,7 +33,6 @@ from perfmodel.timing.select_kernel import check_implementation, predictions, se
 from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
-NO_ROOM = "CANNOT RUN: it does not fit the memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,14 @@ def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     return [_flagged(one) if too_large(one, device) else one for one in found]
 
 
+def with_dtypes(found: Sequence[WorkloadAnswer]) -> list[WorkloadAnswer]:
+    """``found``, each named with its number format where they are of several."""
+    names = name_dtypes([one.point for one in found])
+    return [replace(one, point=named) for one, named in zip(found, names, strict=True)]
+
+
 def answers_to(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
-    """``answers(w, device, scope)``, with errors that name the option or the key of a study."""
+    """``answers``; an error names the option, or the key of a study, whose value is wrong."""
     try:
         return answers(w, device, scope)
     except UsageError as error:

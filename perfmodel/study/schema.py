@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from perfmodel import __version__
 from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
@@ -23,11 +22,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
-from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.schema import Chart, Number, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_report, summary
-from perfmodel.report.document import DataTable, Formula, ProfileUse, Provenance, Report
-from perfmodel.report.roofline_chart import formulas, profile_use, with_baseline
+from perfmodel.report.charts.schema import Chart, Number, RooflinePoint
+from perfmodel.report.document import DataTable, Figure, Formula, Meter, ProfileUse, Table
+from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.study import kinds
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.records import Record, read_records
@@ -143,59 +140,6 @@ def read_study(name: str) -> StudyFile:
     return StudyFile(load_config(str(path), STUDY, Study), path)
 
 
-def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Report:
-    """The report of a study; ``kinds``: of these sections only. DataError names file and line of a section that cannot be computed."""
-    if not file.study.sections:
-        raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
-    scope = Scope(file.path.parent)
-    scope.inputs[file.path.name] = sha256(file.path)
-    parts = []
-    for place, section in enumerate(file.study.sections):
-        if kinds and type(section).__module__.rsplit(".", 1)[-1] not in kinds:
-            continue
-        try:
-            parts.append(section.build(scope))
-        except PerfmodelError as error:
-            raise file.placed(place, error) from None
-    return joined(file.study.title, parts, scope, command, file.study.notes or [])
-
-
-def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
-    """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
-    whole, first = together(parts), [sentence for part in parts for sentence in part.verdict[:1]]
-    verdict = [*first, *(sentence for part in parts for sentence in part.verdict[1:])]
-    once: dict[tuple[str, str], Formula] = {}
-    for formula in whole.formulas:
-        once.setdefault((formula.group, formula.name), formula)
-    return Report(
-        title,
-        verdict,
-        [],
-        list(dict.fromkeys([*notes, *whole.notes, *ratio_notes(verdict)])),
-        charts=whole.charts,
-        data_tables=whole.data_tables,
-        formulas=list(once.values()),
-        provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
-    )
-
-
-def with_base(report: Report, base: Report, name: str) -> Report:
-    """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    both = of_report(base), of_report(report)
-    verdict = [*summary(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both), *report.verdict]
-    charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
-    if points and not any(point.before for point in points):
-        lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
-        verdict = [f"{lost}; no arrow is drawn.", *verdict]
-    return replace(report, verdict=verdict, charts=charts)
-
-
-def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
-    before = [point for old in base.rooflines if old.device == chart.device for point in old.points]
-    return replace(chart, points=with_baseline(chart.points, before, name))
-
-
 XY = list[tuple[Number, Number]]
 MOST_FORMULAS = 220
 """Limit per report: each formula takes about 160 B of a page and 300 B of JSON."""
@@ -203,13 +147,22 @@ MOST_FORMULAS = 220
 
 @dataclass(frozen=True, slots=True)
 class SectionResult:
-    """A section, computed. ``verdict``: sentences, the first one first. Formulas of one ``group`` and name appear once."""
+    """A section, computed. ``verdict``: sentences, the first one first. Formulas of one ``group`` and name appear once.
+
+    ``answers``: the same in short for a first screen, ``brief`` its tables, ``figures`` and ``meters`` as in a Report; ``metered``: what
+    the meters are a share of.
+    """
 
     verdict: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     data_tables: list[DataTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    brief: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    meters: list[Meter] = field(default_factory=list)
+    metered: list[str] = field(default_factory=list)
 
 
 def together(parts: Sequence[SectionResult]) -> SectionResult:

@@ -19,7 +19,7 @@ from perfmodel.kernels.attention.evaluate import AttentionResult, both, evaluate
 from perfmodel.kernels.attention.question import PASSES, AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.sweep.base import Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks
+from perfmodel.sweep.base import FITS, Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
 from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
@@ -95,7 +95,7 @@ class AttentionVariant(SweepVariant):
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
-        return _columns(self._results(self._workload(numbers), numbers))
+        return _columns(self._results(self._workload(numbers), numbers), self.device)
 
     def _results(self, w: Attention, numbers: Mapping[str, Number]) -> list[AttentionResult]:
         """Each pass, and the sum of two."""
@@ -124,15 +124,16 @@ class AttentionVariant(SweepVariant):
         br, bc = values.get("block_q"), values.get("block_kv")
         comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
         found, known, _ = answered(comparison, self.implementation, fallbacks)
-        numbers = _columns(found.results) | predicted_columns(known.get((self.algorithm.name, results[-1].direction)))
+        numbers = _columns(found.results, self.device) | predicted_columns(known.get((self.algorithm.name, results[-1].direction)))
         return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
 
 
-def _columns(results: Sequence[AttentionResult]) -> dict[str, Any]:
+def _columns(results: Sequence[AttentionResult], device: Device) -> dict[str, Any]:
     """Columns of the last of ``results``, the tile of the first."""
     result, tile = results[-1], results[0].tile
     edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
-    return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
+    size = result.memory_bytes
+    return {**costs(result.total), "memory_bytes": size, "extra_memory_bytes": result.extra_memory_bytes, FITS: fits(size, device), **edges}
 
 
 def variant(choices: Mapping[str, Any]) -> AttentionVariant:

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from perfmodel import catalog
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, minimum
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
@@ -85,7 +85,7 @@ _KINDS: dict[str, Kind] = {"bool": "flag", "int": "whole", "float": "number", "s
 class SweepColumn:
     """A result column. ``whole``: an integer count. ``pointwise``: needs a separate, slow calculation for each row.
 
-    ``of``: reads the value off an estimate or an answer; None if the variant computes it otherwise.
+    ``of``: how an estimate or an answer gives it, if it does. ``more``: whether more of it is good, where its unit does not say.
     """
 
     name: str
@@ -94,6 +94,12 @@ class SweepColumn:
     whole: bool = False
     pointwise: bool = False
     of: Callable[[Any], Number] | None = None
+    more: bool = False
+
+    @property
+    def better(self) -> int:
+        """Which way is good: 1 for more, -1 for less, 0 where neither is."""
+        return 1 if self.more or self.unit == "1/s" else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,12 @@ def read_columns(columns: Sequence[SweepColumn], result: Any) -> dict[str, Numbe
 def device_named(name: str) -> Device:
     """The device with this id or profile path, or whose words these are; cached."""
     return catalog.find_device(name)
+
+
+def fits(size: Number, device: Device) -> Number:
+    """1 if ``size`` bytes fit the memory of ``device``, 0 if not; NaN where its profile has no capacity."""
+    capacity = device.dram.capacity
+    return float("nan") if capacity is None else minimum(int(capacity.number) // size, 1)
 
 
 @cache

@@ -18,6 +18,7 @@ from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
     DTYPE,
+    FITS,
     HARDWARE,
     Skipped,
     SweepColumn,
@@ -28,6 +29,7 @@ from perfmodel.sweep.base import (
     count,
     device_named,
     fallbacks,
+    fits,
     read_columns,
     with_question_defaults,
 )
@@ -103,6 +105,7 @@ COSTS = (
     SweepColumn("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
     count("memory_bytes", "B", "every tensor allocated at once"),
     count("extra_memory_bytes", "B", "the part beyond inputs and outputs"),
+    count(FITS, "", "1 if every tensor at once fits the memory, 0 if not: then times are those of a GPU with more of it", more=True),
 )
 PREDICTED = (
     SweepColumn("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
@@ -127,7 +130,7 @@ def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: 
     return SweepWorkload(
         inputs=with_question_defaults(question, HARDWARE, DTYPE, *inputs),
         columns=(*COSTS, *columns, *PREDICTED),
-        shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
+        shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s", FITS),
         objective="roofline_s",
         words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
         **more,
@@ -179,7 +182,8 @@ class MatmulVariant(SweepVariant):
         listed = w.kernels(Tile(*(numbers[name] for name in _TILE)))
         bound = io_lower_bound(w, self.chip.total / w.dtype.size)
         edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
-        extra = {"memory_bytes": memory_bytes(listed), "extra_memory_bytes": extra_memory_bytes(w)}
+        size = memory_bytes(listed)
+        extra = {"memory_bytes": size, "extra_memory_bytes": extra_memory_bytes(w), FITS: fits(size, self.device)}
         return {**costs(total(estimate(kernel, self.device) for kernel in listed)), **extra, **edges}
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:

@@ -57,9 +57,9 @@ Texts = list[str] | tuple[str, ...] | str
 class SweepStudy:
     """The settings of a sweep, and the ``sweep:`` section of a YAML file, which holds names and values, never code.
 
-    ``axes``: values of inputs, as the user wrote them. ``where``: constraints on inputs and columns; ``subject_to`` is added to them.
-    ``columns``: None for the default ones. ``minimize``: a column; the ``top`` rows with its least values are kept. ``pareto``: two
-    columns to minimize together.
+    ``axes``: values of inputs as written. ``where``, and ``subject_to``, which becomes part of it: constraints on inputs and columns.
+    ``columns``: None for the usual ones. ``minimize``, ``maximize``: the column whose ``top`` least or most rows are wanted,
+    ``pareto``: two columns, of each of which less or more is good.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -69,6 +69,7 @@ class SweepStudy:
     where: Texts = ()
     columns: Texts | None = None
     minimize: str | None = None
+    maximize: str | None = None
     subject_to: Texts = ()
     pareto: Texts | None = None
     top: int = 10
@@ -103,13 +104,25 @@ class SweepStudy:
 
         if self.pareto is not None and len(self.pareto) != 2:
             raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
-        least = named([] if self.minimize is None else [self.minimize], "--minimize")
+        least, most = self._searched("minimize", workload), self._searched("maximize", workload)
+        if least and most:
+            raise UsageError("--minimize and --maximize look for other rows", "give one of them, or --pareto with both columns")
         pareto = None if self.pareto is None else named(self.pareto, "--pareto")
         if not 1 <= self.top <= MOST_TOP:
             raise UsageError(f"--top is {self.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
         shown = [*workload.shown, workload.objective] if self.columns is None else named(self.columns, "--columns")
-        columns = tuple(dict.fromkeys([*shown, *(pareto or ()), *least]))
-        return replace(self, columns=columns, minimize=next(iter(least), None), pareto=pareto)
+        columns = tuple(dict.fromkeys([*shown, *(pareto or ()), *filter(None, [least, most])]))
+        return replace(self, columns=columns, minimize=least, maximize=most, pareto=pareto)
+
+    def _searched(self, option: str, workload: SweepWorkload) -> str | None:
+        """The full name of the column of ``--minimize`` or ``--maximize``; UsageError where the other way is the good one."""
+        name = getattr(self, option)
+        if name is None:
+            return None
+        column, other = workload.column_named(name, f"--{option}"), "maximize" if option == "minimize" else "minimize"
+        if column.better == (1 if option == "minimize" else -1):
+            raise UsageError(f"--{option} {name}: {'more' if column.better > 0 else 'less'} of it is better", f"--{other} {name}")
+        return column.name
 
 
 def _plain(raw: Any) -> Any:

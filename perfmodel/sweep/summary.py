@@ -182,38 +182,43 @@ class _Search:
 
 @dataclass(slots=True)
 class Best(_Search):
-    """The ``top`` rows with the least ``column``, the earlier one first where two are equal."""
+    """The ``top`` rows with the least ``column``, with ``most`` the most; the earlier one first where two are equal."""
 
     column: str
     top: int = 10
+    most: bool = False
     rows: list[Row] = field(default_factory=list)
 
     def _places(self, answer: VariantBlock) -> Any:
-        values = answer.columns[self.column].reshape(-1)
-        limit = self.rows[-1][self.column] if len(self.rows) >= self.top else np.inf
+        values = (-1 if self.most else 1) * answer.columns[self.column].reshape(-1)
+        limit = self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf
         if answer.valid is None and not values.min() < limit:
             return []
         places = np.flatnonzero(_usable(answer, self.column) & (values < limit))
         return places if len(places) <= self.top else places[np.argsort(values[places], kind="stable")[: self.top]]
 
     def _add(self, rows: list[Row]) -> None:
-        self.rows = sorted([*self.rows, *rows], key=lambda row: row[self.column])[: self.top]
+        self.rows = sorted([*self.rows, *rows], key=self._cost)[: self.top]
+
+    def _cost(self, row: Row) -> float:
+        return float(-row[self.column] if self.most else row[self.column])
 
 
 @dataclass(slots=True)
 class Pareto(_Search):
-    """Rows of which no other one is at most as large in both columns and smaller in one; by ascending ``first``.
+    """Rows of which no other one is at least as good in both columns and better in one; the best ``first`` before the others.
 
-    Of rows that are equal in both columns the earliest is kept.
+    ``signs``: of each column 1 if less of it is good, -1 if more is. Of rows that are equal in both the earliest is kept.
     """
 
     first: str
     second: str
+    signs: tuple[int, int] = (1, 1)
     rows: list[Row] = field(default_factory=list)
 
     def _places(self, answer: VariantBlock) -> Any:
         places = np.flatnonzero(_usable(answer, self.first, self.second))
-        x, y = (answer.columns[name].reshape(-1)[places] for name in (self.first, self.second))
+        x, y = (sign * answer.columns[name].reshape(-1)[places] for sign, name in self._sides())
         if self.rows:  # the least second value that the front has at most at x
             own = self._values(self.rows)
             before = np.searchsorted(own[0], x, side="right") - 1
@@ -222,7 +227,10 @@ class Pareto(_Search):
         return places[front(x, y)]
 
     def _values(self, rows: list[Row]) -> list[Any]:
-        return [np.array([row[name] for row in rows], float) for name in (self.first, self.second)]
+        return [sign * np.array([row[name] for row in rows], float) for sign, name in self._sides()]
+
+    def _sides(self) -> list[tuple[int, str]]:
+        return list(zip(self.signs, (self.first, self.second), strict=True))
 
     def _add(self, rows: list[Row]) -> None:
         both = [*self.rows, *rows]
@@ -255,8 +263,10 @@ class Findings:
     def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
         """Empty ones; ``study``, complete, says what is searched for in ``grid``."""
         usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
-        best = None if study.minimize is None else Best(study.minimize, study.top)
-        pareto = None if study.pareto is None else Pareto(*study.pareto)
+        sought = study.minimize or study.maximize
+        best = None if sought is None else Best(sought, study.top, study.maximize is not None)
+        pair = [(name, -1 if grid.workload.column(name).better > 0 else 1) for name in study.pareto or ()]
+        pareto = Pareto(pair[0][0], pair[1][0], (pair[0][1], pair[1][1])) if pair else None
         return cls(Counts(), Summary.of(grid, study.minimize or usual), best, pareto)
 
     def _each(self) -> list[Any]:

@@ -166,14 +166,15 @@ def this_machine(
 ) -> Calibrated:
     """Measure this machine: its GPU where there is one, else its CPU."""
     check_names(implementations)
-    from perfmodel.validation.run import best_backend
+    from perfmodel.validation.run import NO_GPU, best_backend
 
     if best_backend() != "cuda":
         if implementations:
             raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
         from perfmodel.validation.cpu.cases import measure
 
-        device, raws = measure(progress, options.on_record, options.earlier)
+        progress(NO_GPU)
+        device, raws = measure(progress, options.on_record, options.earlier, options.done)
         return Calibrated(device, [], device.calibration, [], raws)
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark

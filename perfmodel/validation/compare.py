@@ -130,18 +130,26 @@ class RecordGroup:
 
 
 def compare_files(
-    paths: Iterable[Path], find_device: Callable[[str], Device], fallbacks: FallbackDevices = tuple, only: Device | None = None
+    paths: Iterable[Path],
+    find_device: Callable[[str], Device],
+    fallbacks: FallbackDevices = tuple,
+    only: Device | None = None,
+    done: Callable[[float], None] = lambda share: None,
 ) -> list[RecordRow]:
-    """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason."""
+    """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason.
+
+    ``done`` hears what share of them is read.
+    """
     known = cache(partial(device_or_error, find_device=find_device))
     rows = []
-    for path in paths:
-        for raw, record in read_records(path):
-            device = known(record.hardware)
-            if only is None:
-                rows.append(compare(raw, record, device, fallbacks))
-            elif not isinstance(device, PerfmodelError) and device.id == only.id:
-                rows.append(compare(raw, record, only, fallbacks))
+    every = [one for path in paths for one in read_records(path)]
+    for number, (raw, record) in enumerate(every):
+        done(number / len(every))
+        device = known(record.hardware)
+        if only is None:
+            rows.append(compare(raw, record, device, fallbacks))
+        elif not isinstance(device, PerfmodelError) and device.id == only.id:
+            rows.append(compare(raw, record, only, fallbacks))
     return rows
 
 

@@ -23,6 +23,7 @@ from perfmodel.validation.statistics import quantile
 
 BACKENDS = ("cuda", "cpu", "simulator")
 Progress = Callable[[str], None]
+NO_GPU = "no GPU that numba can drive: the CPU is measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def run(backend: str, find_device: Callable[[str], Device], hardware: str | None
         return ValidationRun("simulator", counts=counted(progress))
     from perfmodel.validation.cpu.cases import measure
 
-    device, raws = measure(progress)
+    device, raws = measure(progress, done=getattr(progress, "done", lambda share: None))
     device = device if hardware is None else find_device(hardware)
     return ValidationRun("cpu", device, _rows(raws, device))
 
@@ -91,11 +92,20 @@ def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[RecordRow]:
     return [compare(raw, as_record(raw), device) for raw in raws]
 
 
-def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, fallbacks: FallbackDevices) -> ValidationRun:
-    """Compare the records in ``paths``; with ``hardware`` (a device id or the path of a profile), only records of that device."""
+def read(
+    paths: Iterable[Path],
+    find_device: Callable[[str], Device],
+    hardware: str | None,
+    fallbacks: FallbackDevices,
+    done: Callable[[float], None] = lambda share: None,
+) -> ValidationRun:
+    """Compare the records in ``paths``; with ``hardware`` (a device or a profile that replaces it), only those of that device.
+
+    ``done`` hears what share of them is compared.
+    """
     given = None if hardware is None else find_device(hardware)
 
-    rows = compare_files(paths, find_device, fallbacks, given)
+    rows = compare_files(paths, find_device, fallbacks, given, done)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return ValidationRun(device=given, rows=rows, counts=counts_of(rows))

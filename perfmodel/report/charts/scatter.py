@@ -6,7 +6,7 @@ from perfmodel.report.charts.frame import LINEAR, Axis, Key, Plot, Size, fitted,
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Pair, ScatterChart
 
-SIZE = Size(540, 500)
+SIZE = Size(540, 470)
 STRIP = 0.26
 """Share of the height for the strip of errors, which has a separate axis."""
 LEAST_ERROR, MOST_ERROR = 0.1, 1.0
@@ -35,7 +35,7 @@ def scene(chart: ScatterChart, size: Size = SIZE) -> Scene:
         shapes.append(Rect("error-band", strip.left, edges[0], strip.right - strip.left, edges[1] - edges[0]))
     shapes.append(Path("diagonal", [(plot.left, plot.bottom), (plot.right, plot.top)]))
     shapes.append(Path("diagonal", [(strip.left, strip.y.at(0)), (strip.right, strip.y.at(0))]))
-    shapes.append(Text("axis", size.font * 0.6, strip.top - size.font * 0.5, "error"))
+    shapes.append(Text("axis", size.font * 0.6, strip.top - size.font, "error"))
     shapes += [_pair(pair, place, groups.index(pair.group), plot, strip) for place, pair in enumerate(chart.pairs)]
     return Scene(size.width, size.height, shapes, chart.title, describe(chart))
 

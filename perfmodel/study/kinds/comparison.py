@@ -11,10 +11,11 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_point, summary, tables
+from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, figures, summary, tables
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
-from perfmodel.study.points import answers_to, too_large
+from perfmodel.report.saved_metrics import of_point
+from perfmodel.study.points import WorkloadAnswer, answers_to, too_large, with_dtypes
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
@@ -35,9 +36,18 @@ class ComparisonSection(Options):
         made = operands(self.between, self.workloads, self.device, scope)
         found = changes(made.before.metrics, made.after.metrics, self.threshold)
         names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
-        first, *others = summary(found, *names, self.threshold, (made.before.metrics, made.after.metrics))
-        sentences = [f"{self.title}: {first}" if self.title else first, *others, *made.warnings]
-        return SectionResult(sentences, [made.chart] if made.chart else [], tables(title, found, *names), made.notes)
+        every = (made.before.metrics, made.after.metrics)
+        (first, *others), (short, *more) = (say(found, *names, self.threshold, every) for say in (summary, answers))
+        head = f"{self.title}: " * bool(self.title)
+        return SectionResult(
+            [head + first, *others, *made.warnings],
+            [made.chart] if made.chart else [],
+            tables(title, found, *names),
+            made.notes,
+            answers=[head + short, *more],
+            brief=brief(found, *names),
+            figures=figures(found),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +81,20 @@ class _Points:
     @classmethod
     def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope) -> _Points:
         """Those of ``workloads``."""
-        made = cls()
+        made, answers = cls(), list[WorkloadAnswer]()
         for w in workloads:
             try:
                 found = answers_to(w, device, scope)
             except UnavailableError as error:
                 made.missing.append(f"{error.message}.")
                 continue
-            for one in found:
-                made.points.append(one.point)
-                made.missing += one.missing
-                made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
-                words = too_large(one, device)
-                made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
+            answers += found
+        for one in with_dtypes(answers):
+            made.points.append(one.point)
+            made.missing += one.missing
+            made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
+            words = too_large(one, device)
+            made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
         return made
 
 

@@ -11,12 +11,14 @@ from perfmodel.core.dtypes import DTYPES, canonical
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si, format_time
+from perfmodel.report import roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, multicasts, point_of_row, roofline, verdict_on, with_shares
-from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, too_large
+from perfmodel.report.roofline_chart import with_dtypes as with_formats
+from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
@@ -31,6 +33,7 @@ MANY = 6
 UNKNOWN = "", ""
 """Unit and format of a kernel with unknown FLOP."""
 GROUP = "Nsight Compute"
+UNKNOWN_FLOP = "have no FLOP in the file"
 UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
 """A line under the picture: where those kernels are. The notes have the whole command."""
 
@@ -73,14 +76,18 @@ class RooflineSection(Options):
         whole = together([self._of(device, rows, scope, len(devices) > 1) for device in devices.values()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes])
+        answers = whole.answers or [*roofline_answer.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
+        said = answers if any(chart.points for chart in leveled) else whole.verdict
+        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], answers=said)
 
     def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
-        found = [(w, answer) for w in self.workloads for answer in answers_to(w, device, scope)]
+        pairs = [(w, answer) for w in self.workloads for answer in answers_to(w, device, scope)]
+        named = with_dtypes([answer for _, answer in pairs])
+        found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
-        every = scope.numbered([*points, *measured, *counted])
+        every = scope.numbered([*points, *with_formats(measured), *counted])
         title = f"{self.title}: {device.name}" if self.title and several else self.title
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
@@ -89,7 +96,19 @@ class RooflineSection(Options):
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
-        return SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
+        made = SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
+        return self._in_short(made, [one for _, one in found], chart, several) if found else made
+
+    def _in_short(self, made: SectionResult, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> SectionResult:
+        """``made`` with what a screen says of workloads: of models as a whole, and the meters of what is alone."""
+        device, models = chart.device_name, any(one.parts for one in found)
+        answers = [_short_of(one, device * several) for one in found] if models else []
+        figures = roofline_answer.figures([replace(chart, points=[one.point for one in found])]) if models else []
+        if several or len(self.workloads) > 1 or (len(found) < len(chart.points) and not models):
+            return replace(made, answers=answers, figures=figures)
+        last = found[-1].point
+        made = replace(made, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)])
+        return replace(made, answers=answers, figures=figures)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and what their file lacks."""
@@ -122,7 +141,7 @@ def _summary(chart: Roofline) -> list[str]:
             f"{percent(quantile(shares, 0.5))} in the median{flagged}."
         )
     if uncounted:
-        sentences.append(f"{len(uncounted)} of {len(chart.points)} kernels have no FLOP in the file: only their memory roofs are known.")
+        sentences.append(f"{len(uncounted)} of {len(chart.points)} kernels {UNKNOWN_FLOP}: only their memory roofs are known.")
     return sentences
 
 
@@ -144,6 +163,15 @@ def _without_point(rows: Sequence[RecordRow]) -> list[str]:
     """Sentences on how many records have no point, by reason: a collective or a whole step, for one, has no FLOP and bytes by kernel."""
     counts = Counter(row.reason or f"{row.record.implementation} is estimated as a whole, not by kernels" for row in rows)
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
+
+
+def _short_of(found: WorkloadAnswer, device: str) -> str:
+    """Time, rate and roof of a workload; of a model with the kernel that takes most of it."""
+    said = roofline_answer.answer_of(found.point, device)
+    if found.parts:
+        most = max(found.parts, key=lambda part: part.share or 0)
+        said += f"; {percent(most.share or 0)} of the time is {most.name}"
+    return f"{said}."
 
 
 def _verdict_of(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:

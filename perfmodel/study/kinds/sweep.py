@@ -2,160 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.report.against import PREDICTED, Side, against
-from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.roofline_metrics import RESOURCES, SHORT, bound, soft_bound
+from perfmodel.report.against import PREDICTED, ends, way
+from perfmodel.report.answer import taken
+from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.document import Column, DataTable, Figure, Value
 from perfmodel.study.points import WorkloadAnswer, answers
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
+from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, short_names, table, too_large
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
 TIMED = ("time", "rate")
 MOST_VALUES = 200
-ROOF = "at the roof"
 
-
-# Series and pairs of them
-
-
-def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
-    """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
-    known = one.point.predicted if basis == PREDICTED else None
-    return known.value if known else one.point.roofline_s or 0.0
-
-
-@dataclass(slots=True)
-class SweptSeries:
-    """One series on one device: answers by value."""
-
-    name: str
-    device: Device
-    found: dict[int, WorkloadAnswer]
-    notes: list[str]
-
-    @property
-    def runs(self) -> list[int]:
-        """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
-        return [value for value, one in self.found.items() if one.fits is not False] or list(self.found)
-
-    @property
-    def predicted(self) -> bool:
-        """Whether every value is predicted."""
-        return all(one.point.predicted for one in self.found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedCrossover:
-    """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
-
-    at: int
-    seconds: float
-    rises: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pairwise:
-    """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
-
-    first: SweptSeries
-    other: SweptSeries
-    over: str
-    again: Callable[[int], dict[str, WorkloadAnswer]]
-
-    @property
-    def values(self) -> list[int]:
-        """Values at which both can run; where there are none, those that both have."""
-        known = [value for value in self.first.found if value in self.other.found]
-        return [value for value in known if value in self.first.runs and value in self.other.runs] or known
-
-    @property
-    def cut(self) -> bool:
-        """Whether a larger value does not fit the memory with one of the two."""
-        return max(self.first.found) > self.values[-1] or max(self.other.found) > self.values[-1]
-
-    @property
-    def basis(self) -> str:
-        """Predictions where both are predicted throughout, else roofs."""
-        return PREDICTED if self.first.predicted and self.other.predicted else ROOF
-
-    def turns(self) -> list[SpeedCrossover]:
-        """Where the order turns, by bisection between the values."""
-        found = []
-        leads = {value: self._leads({one.name: one.found[value] for one in (self.first, self.other)}) for value in self.values}
-        for low, high in pairwise(self.values):
-            if leads[low] != leads[high]:
-                at = self._first(low, high, leads[high])
-                found.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
-        return found
-
-    def _times(self, both: dict[str, WorkloadAnswer]) -> tuple[float, float]:
-        return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
-
-    def _leads(self, both: dict[str, WorkloadAnswer]) -> bool:
-        first, other = self._times(both)
-        return other < first
-
-    def _first(self, low: int, high: int, rises: bool) -> int:
-        """The first value above ``low`` at which the order is that of ``high``; a size that has no answer ends the search."""
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                turned = self._leads(self.again(middle)) == rises
-            except PerfmodelError:
-                return high
-            low, high = (low, middle) if turned else (middle, high)
-        return high
-
-    def _against(self, value: int, where: str) -> str:
-        sides = ((swept.name, swept.found[value]) for swept in (self.first, self.other))
-        first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
-        return against(first, other, f" at {self.over} {where}")
-
-    def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
-        """Who is faster where, on which basis, and by how much at the ends."""
-        first, last = self.values[0], self.values[-1]
-        end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
-        if turns:
-            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
-            basis = "predicted to be " if self.basis == PREDICTED else ""
-            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
-            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
-        return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
-
-
-def alone(swept: SweptSeries, over: str) -> str:
-    """A series without another: from the first value to the last."""
-    first, last = min(swept.runs), max(swept.runs)
-    a, b = seconds(swept.found[first]), seconds(swept.found[last])
-    before, after = _limit(swept.found[first]), _limit(swept.found[last])
-    binds = f"bound by {before}" + (f", at the end by {after}" if after != before else " throughout")
-    grown, basis = f"{text(b, 's')} ({text(b / a, 'ratio')})", PREDICTED if swept.predicted else ROOF
-    return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
-
-
-def _limit(one: WorkloadAnswer) -> str:
-    return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
-
-
-def too_large(swept: SweptSeries, over: str) -> str:
-    """From where on it does not fit the memory; empty if it does."""
-    beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
-    if beyond is None:
-        return ""
-    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.found[beyond].memory, 'B')}."
-
-
-# The section
 
 Shown = Callable[[WorkloadAnswer, str], float | None]
 SHOWN: dict[str, tuple[str, str, Shown]] = {
@@ -205,12 +72,14 @@ class SweepSection(Options):
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        verdict, marks = list[str](), list[Mark]()
+        verdict, marks, short = list[str](), list[Mark](), SectionResult()
+        names = short_names([own[0].device for own in by_device])
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
-            verdict += self._compared(own, scope, several, marks)
+            verdict += self._compared(own, scope, names, marks, short)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
-        return SectionResult(verdict, [*charts], [self._table(every, several)], notes)
+        made = SectionResult(verdict, [*charts], [self._table(every, several)], notes)
+        return replace(made, answers=short.answers, figures=short.figures, brief=[table(every, self.over)])
 
     def at(self, value: int, device: Device, scope: Scope) -> dict[str, WorkloadAnswer]:
         """Every answer at one value, by series."""
@@ -230,20 +99,29 @@ class SweepSection(Options):
             swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
-    def _compared(self, own: Sequence[SweptSeries], scope: Scope, several: bool, marks: list[Mark]) -> list[str]:
-        """Sentences on every other series of a device against the first one; where they turn is added to ``marks``."""
+    def _compared(
+        self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: SectionResult
+    ) -> list[str]:
+        """Sentences on every other series of a device against the first one; where they turn goes to ``marks``, the rest to ``short``."""
         first, *others = own
-        device = first.device
-        head, where = on(device, several, self.title), f" ({device.name})" if several else ""
+        device, several = first.device, len(names) > 1
+        head, where = on(device, several, self.title), f" ({names[device.id]})" if several else ""
+        brief = ", ".join([self.title] * bool(self.title) + [names[device.id]] * several)
+        lead = f"{brief}: " * bool(brief)
         sentences = [] if others else [alone(first, self.over)]
+        short.answers.extend(f"{lead}{said}" for said in sentences)
+        short.figures.extend([] if others else _ends(first, self.over, where))
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
             if not pair.values:
                 continue
             turns = pair.turns()
             sentences.append(pair.sentence(turns))
+            short.answers.append(f"{lead}{pair.answer(turns)}.")
+            short.figures.extend(_figures(pair, where))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
+        marks += [mark for swept in own if (mark := _no_room(swept, where))]
         return [head + words for words in [*sentences, *filter(None, (too_large(swept, self.over) for swept in own))]]
 
     def _chart(self, show: str, every: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
@@ -267,6 +145,27 @@ class SweepSection(Options):
             for value, one in swept.found.items()
         ]
         return DataTable(self.title or f"{self.workload.kind} over {self.over}", [*head, *(column for column, _ in COLUMNS)], rows)
+
+
+def _no_room(swept: SweptSeries, where: str) -> Mark | None:
+    """Where it does not fit the memory any more."""
+    at = next((value for value, one in swept.found.items() if one.fits is False), None)
+    return None if at is None else Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.found[at]))
+
+
+def _figures(pair: Pairwise, where: str) -> list[Figure]:
+    """The gain and the time at the last value."""
+    last, name, gain = pair.values[-1], pair.other.name, pair.gain()
+    at = f"{pair.over} {last:,}{where}"
+    known = pair.other.found[last].point.predicted
+    found = [Figure(f"{name} against {pair.first.name}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
+    return [*found, *([Figure(f"{name}, {at}", taken(known))] if known else [])]
+
+
+def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:
+    """Its time at the first value and the last."""
+    known = [(value, swept.found[value].point.predicted) for value in (min(swept.runs), max(swept.runs))]
+    return [Figure(f"{swept.name}, {over} {value:,}{where}", taken(time)) for value, time in known if time]
 
 
 def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:

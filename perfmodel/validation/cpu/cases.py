@@ -179,12 +179,15 @@ Points = Sequence[tuple[Case, float]]
 
 
 def measure(
-    progress: Callable[[str], None], keep: Callable[[dict[str, Any]], None] = lambda sample: None, earlier: Sequence[Mapping[str, Any]] = ()
+    progress: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda sample: None,
+    earlier: Sequence[Mapping[str, Any]] = (),
+    done: Callable[[float], None] = lambda share: None,
 ) -> tuple[Device, list[dict[str, Any]]]:
     """Profile, calibration and records of this machine's CPU; PerfmodelError if a kernel's result is wrong.
 
     ``keep`` is given what was timed so far, item by item. ``earlier``: what it was given by an interrupted run; what that timed on the
-    same machine with the same software is not timed again.
+    same machine with the same software is not timed again. ``done`` hears what share of the timing is over.
 
     The profile carries a calibration per implementation. Records are of shapes that fixed no parameter.
     """
@@ -198,7 +201,13 @@ def measure(
     progress(f"timing {len(rates.items)} rates and {len(items)} kernels in turns")
     here = {**versions(), "processor": processor_name(), "threads": cores}
     take_up([*rates.items, *items], [one for one in earlier if one.get("environment") == here])
-    take_turns([*rates.items, *items], lambda item: keep({**sample(item), "environment": here}))
+    every = [*rates.items, *items]
+
+    def visited(item: Item) -> None:
+        keep({**sample(item), "environment": here})
+        done(sum(1.0 if one.done else one.spent_s / one.budget_s for one in every) / len(every))
+
+    take_turns(every, visited)
     for name, change in _drift(rates).items():
         if abs(change - 1) > MOST_DRIFT:
             progress(f"{name} changed to {change:.0%} while measuring: other processes disturb this machine, predictions suffer")

@@ -1,0 +1,159 @@
+"""What a screen says of points on rooflines: a short sentence and a row each, the numbers that decide, meters of one point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import RESOURCES, meters, taken
+from perfmodel.report.charts.format_number import ABSENT, percent
+from perfmodel.report.charts.roofline_metrics import SHORT, bound, flag, launch_bound, share_of_roof, soft_bound, time_s
+from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
+from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
+from perfmodel.validation.statistics import quantile
+
+EACH = 3
+"""Up to this many points have a sentence of their own."""
+NAMED = 2
+"""Points above their roofs that a sentence names."""
+NO_ROOM = "CANNOT RUN: it does not fit the memory"
+"""How the note of a point begins whose tensors are too large."""
+Placed = tuple[Roofline, RooflinePoint]
+
+
+def placed(charts: Iterable[Roofline]) -> list[Placed]:
+    """Every point with its chart."""
+    return [(chart, point) for chart in charts for point in chart.points]
+
+
+def answers(charts: Sequence[Roofline]) -> list[str]:
+    """A sentence per point where they are few; else how near they come to their roofs, and the one that is farthest."""
+    found, several = placed(charts), len(charts) > 1
+    if len(found) <= EACH:
+        return [f"{answer_of(point, chart.device_name * several)}." for chart, point in found]
+    shares = {id(point): share for _, point in found if (share := share_of_roof(point)) is not None}
+    if not shares:
+        return [f"{len(found)} points; no time of theirs is known."]
+    ordered = sorted(shares.values())
+    least, most = percent(ordered[0]), percent(ordered[-1])
+    median = f", {percent(quantile(ordered, 0.5))} in the median"
+    ends = f"{least} of their roofs" if least == most else f"{least} to {most} of their roofs{median}"
+    farthest = min((one for one in found if id(one[1]) in shares), key=lambda one: shares[id(one[1])])
+    return [f"{len(shares)} points reach {ends}{_above(found)}.", f"Farthest: {answer_of(farthest[1], farthest[0].device_name * several)}."]
+
+
+def _above(found: Sequence[Placed]) -> str:
+    names = [point.name for _, point in found if flag(point)]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"; ABOVE ITS ROOF: {', '.join(names[:NAMED])}{more}" if names else ""
+
+
+def answer_of(point: RooflinePoint, device: str = "") -> str:
+    """Time with its interval, rate, share of the roof and what that roof is, without a full stop.
+
+    >>> known = RooflinePoint(1, "flash2", 4e12, {"dram": 10**9}, "fp16", roofline_s=4e-3, predicted=Interval(8e-3), terms={"tensor": 4e-3})
+    >>> answer_of(known)
+    'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'
+    """
+    name = f"{point.name}, {device}" if device else point.name
+    if time_s(point) is None:
+        return f"{name}: not predicted, {format_time(point.roofline_s, 3)} at its roof" if point.roofline_s else f"{name}: no roof is known"
+    return f"{name}: {', '.join(filter(None, [_spent(point), _rate(point), _near(point)]))}"
+
+
+def _best(point: RooflinePoint) -> Interval | None:
+    return point.measured or point.predicted
+
+
+def _spent(point: RooflinePoint) -> str:
+    known = _best(point)
+    return f"{'measured' if point.measured else 'predicted'} {taken(known)}" if known else ""
+
+
+def _rate(point: RooflinePoint) -> str:
+    """FLOP/s of its time, or bytes over DRAM where it has no FLOP."""
+    spent, amount, unit = time_s(point), point.flops or point.bytes.get("dram"), "FLOP/s" if point.flops else "B/s"
+    return format_si(amount / spent, unit, 3) if spent and amount else ""
+
+
+def _near(point: RooflinePoint) -> str:
+    share, limit = share_of_roof(point), bound(point)
+    if share is None or limit is None:
+        return ""
+    if launch_bound(point):
+        return f"most of it the launch ({percent(share)} of its roof)"
+    wrong = "ABOVE ITS ROOF, " * bool(flag(point))
+    room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
+    return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{' (soft)' * soft_bound(point)}{room}"
+
+
+def roof_of(point: RooflinePoint) -> str:
+    """What its largest roof is of, in words."""
+    limit = bound(point) or ""
+    name = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
+    return f"{'the ' * name.endswith('unit')}{name}{' (soft)' * soft_bound(point)}"
+
+
+def table(charts: Sequence[Roofline]) -> list[Table]:
+    """A row per point; where they are many, those that take most of the time, else those that are farthest from their roofs, first."""
+    found, several = placed(charts), len(charts) > 1
+    if len(found) > SCREEN_ROWS:
+        found = sorted(found, key=lambda one: (-(one[1].share or 0), share_of_roof(one[1]) or 0))
+    rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in found]
+    columns = ["workload", "time", "of roof", "bound", "of time"]
+    kept = 5 if any(point.share for _, point in found) else 4
+    return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])] if rows else []
+
+
+def _cells(point: RooflinePoint) -> list[str]:
+    """Time, share of the roof, what it is of, share of the time."""
+    spent, share = time_s(point), share_of_roof(point)
+    time = format_time(spent, 3) if spent is not None else ABSENT
+    return [
+        f"{time} *" if point.measured else time,
+        ABSENT if share is None else percent(share) + " !" * bool(flag(point)),
+        SHORT.get(bound(point) or "", ABSENT),
+        ABSENT if point.share is None else percent(point.share),
+    ]
+
+
+def figures(charts: Sequence[Roofline]) -> list[Figure]:
+    """The numbers that decide: all of one point; of several, time and share of the roof of each; of many, their range."""
+    found, several = placed(charts), len(charts) > 1
+    if len(found) == 1:
+        return _of_one(found[0][1])
+    if len(found) <= 5:
+        made = [(f"{point.name}{f', {chart.device_name}' * several}", point) for chart, point in found]
+        return [Figure(name, ", ".join(filter(None, [format_time(t, 3), _share(one)]))) for name, one in made if (t := time_s(one))]
+    shares = sorted(share for _, point in found if (share := share_of_roof(point)) is not None)
+    if not shares:
+        return [Figure("points", str(len(found)))]
+    named = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]}
+    return [Figure("points", str(len(found))), *(Figure(f"of its roof, {name}", percent(share)) for name, share in named.items())]
+
+
+def _share(point: RooflinePoint) -> str:
+    share = share_of_roof(point)
+    return "" if share is None else f"{percent(share)} of its roof"
+
+
+def _of_one(point: RooflinePoint) -> list[Figure]:
+    known, share = _best(point), share_of_roof(point)
+    found = [Figure("measured time" if point.measured else "predicted time", taken(known))] if known else []
+    found += [Figure("rate", _rate(point))] if _rate(point) else []
+    found += [Figure("of its roof", percent(share))] if share is not None else []
+    found += [Figure("roof", f"{format_time(point.roofline_s, 3)}, {roof_of(point)}")] if point.roofline_s else []
+    return [*found, *([Figure("lower bound", format_time(point.lower_s, 3))] if point.lower_s else [])]
+
+
+def meters_of(point: RooflinePoint) -> list[Meter]:
+    """A meter per resource of its roof, of its time or of the roof where it has none."""
+    spent = time_s(point) or point.roofline_s
+    amounts = {point.unit: point.flops, **point.bytes}
+    return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, spent, point.soft) if spent else []
+
+
+def metered(point: RooflinePoint) -> str:
+    """What the meters are a share of, in words."""
+    kind = "measured time" if point.measured else "predicted time" if point.predicted else "roof"
+    return f"{kind} of {point.name}"

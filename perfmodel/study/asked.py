@@ -1,0 +1,114 @@
+"""A study from the words of options: ``n=1024:65536:x2 d=64`` is a sweep over n, ``n=4096 d=64`` a point of a roofline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from perfmodel.core.errors import UsageError
+from perfmodel.report.document import Report
+from perfmodel.study.document import Done, joined
+from perfmodel.study.schema import Scope, Study
+from perfmodel.study.workloads import Workload, workload_of
+from perfmodel.sweep.base import SweepInput
+from perfmodel.sweep.values import values_of
+
+_SWEPT = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<values>[^\s,=]*:[^\s,=]+|\d[^\s=,]*(?:,\d[^\s=,]*)+)(?=[\s,]|$)")
+"""A size with a range or with several values among the words of a workload."""
+MOST_VALUES = 64
+POINTS = 3
+"""Values of a sweep that stand on the rooflines too."""
+Asked = tuple[Workload, str, list[int]]
+"""A workload, at its first value where it is swept; the size that is swept, or nothing; its values."""
+
+
+def study_of(asked: Mapping[str, Sequence[str]], devices: Sequence[str], implementation: str | None, scope: Scope) -> dict[str, Any]:
+    """The study, as its file has it. ``asked``: texts of options by kind of workload."""
+    found = [swept(kind, text, implementation) for kind, texts in asked.items() for text in texts]
+    sections = [_sweep(one, devices) for one in found if one[1]]
+    points = [workload for one in found for workload in _points(one)]
+    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": [*map(_written, points)]}
+    named = " and ".join(device.name for device in scope.devices(devices))
+    title = f"{'; '.join(dict.fromkeys(map(_title, found)))} on {named}"
+    return {"title": title, "sections": [*sections, {name: value for name, value in roofline.items() if value}]}
+
+
+def swept(kind: str, text: str, implementation: str | None = None) -> Asked:
+    """What the words of an option ask for.
+
+    >>> w, over, values = swept("matmul", "m=64:256:x2 n=64 k=64")
+    >>> over, values, w.matmul.m
+    ('m', [64, 128, 256], 64)
+    """
+    ranges = list(_SWEPT.finditer(text))
+    if len(ranges) > 1:
+        names = " and ".join(match["name"] for match in ranges)
+        raise UsageError(f"--{kind}: {names} are swept, and a picture has one axis", "sweep one of them; perfmodel sweep takes grids")
+    if not ranges:
+        return workload_of(kind, text, implementation), "", []
+    [match] = ranges
+    over = match["name"].replace("-", "_")
+    values = [int(value) for value in values_of(SweepInput(over, ""), match["values"])]
+    if not 2 <= len(values) <= MOST_VALUES:
+        raise UsageError(f"--{kind}: {over} has {len(values):,} values", f"give from 2 to {MOST_VALUES}, such as {over}=1024:65536:x2")
+    first = f"{text[: match.start('values')]}{values[0]}{text[match.end('values') :]}"
+    return workload_of(kind, first, implementation), over, values
+
+
+def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
+    workload, over, values = one
+    written = _written(workload)
+    if workload.kind != "matmul":  # all of whose sizes are required
+        written[workload.kind].pop(over, None)
+    show = ["time", "memory"] if workload.attention else ["time"]
+    return {"kind": "sweep", "devices": [*devices], "workload": written, "over": over, "values": values, "show": show}
+
+
+def _points(one: Asked) -> list[Workload]:
+    """Of a sweep the first value, the middle and the last."""
+    workload, over, values = one
+    if not over:
+        return [workload]
+    places = dict.fromkeys(place * (len(values) - 1) // (POINTS - 1) for place in range(POINTS))
+    return [workload.updated(over, values[place]) for place in places]
+
+
+def _written(workload: Workload) -> dict[str, Any]:
+    """``workload`` as a study has it: what was given, under the names of options."""
+    kind = workload.kind
+    options = getattr(workload, kind)
+    names = {field: written for written, field in type(options).OPTION_NAMES.items()}
+    found: dict[str, Any] = {kind: {names.get(field, field): value for field, value in options.given().items()}}
+    return found | ({"implementation": workload.implementation} if workload.implementation else {})
+
+
+def _title(one: Asked) -> str:
+    """The workload in the words of its options, a swept size with its ends.
+
+    >>> _title(swept("attention", "n=1024:4096:x2 d=64"))
+    'attention, n 1,024 to 4,096, d 64'
+    """
+    workload, over, values = one
+    [(kind, options)] = ((kind, found) for kind, found in _written(workload).items() if kind == workload.kind)
+    ends = {over: f"{values[0]:,} to {values[-1]:,}"} if over else {}
+    words = [str(value) if name in ("name", "phase") else f"{name} {_listed(value)}" for name, value in (options | ends).items()]
+    return ", ".join([kind, *words])
+
+
+def _listed(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def report_of(raw: dict[str, Any], scope: Scope, command: str, done: Done = lambda share: None) -> Report:
+    """The report of a study that no file holds."""
+    study = TypeAdapter(Study).validate_python(raw)
+    parts = []
+    for place, section in enumerate(study.sections, 1):
+        parts.append(section.build(scope))
+        done(place / len(study.sections))
+    made = joined(study.title, parts, scope, command)
+    return replace(made, notes=[*made.notes, *(study.notes or [])])

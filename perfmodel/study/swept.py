@@ -1,0 +1,208 @@
+"""A workload over one of its sizes as a series, two of them against each other, and where their order turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_time
+from perfmodel.report.against import EVEN, PREDICTED, Side, against, ratio, times, way
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import RESOURCES, bound, soft_bound
+from perfmodel.report.charts.schema import Interval
+from perfmodel.report.document import SCREEN_ROWS, Table
+from perfmodel.study.points import WorkloadAnswer
+
+ROOF = "at the roof"
+NO_ROOM = "does not fit"
+
+
+def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
+    """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
+    known = one.point.predicted if basis == PREDICTED else None
+    return known.value if known else one.point.roofline_s or 0.0
+
+
+@dataclass(slots=True)
+class SweptSeries:
+    """One series on one device: answers by value."""
+
+    name: str
+    device: Device
+    found: dict[int, WorkloadAnswer]
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[int]:
+        """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
+        return [value for value, one in self.found.items() if one.fits is not False] or list(self.found)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether every value is predicted."""
+        return all(one.point.predicted for one in self.found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCrossover:
+    """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
+
+    at: int
+    seconds: float
+    rises: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pairwise:
+    """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
+
+    first: SweptSeries
+    other: SweptSeries
+    over: str
+    again: Callable[[int], dict[str, WorkloadAnswer]]
+
+    @property
+    def values(self) -> list[int]:
+        """Values at which both can run; where there are none, those that both have."""
+        known = [value for value in self.first.found if value in self.other.found]
+        return [value for value in known if value in self.first.runs and value in self.other.runs] or known
+
+    @property
+    def cut(self) -> bool:
+        """Whether a larger value does not fit the memory with one of the two."""
+        return max(self.first.found) > self.values[-1] or max(self.other.found) > self.values[-1]
+
+    @property
+    def basis(self) -> str:
+        """Predictions where both are predicted throughout, else roofs."""
+        return PREDICTED if self.first.predicted and self.other.predicted else ROOF
+
+    def turns(self) -> list[SpeedCrossover]:
+        """Where the order turns, by bisection between the values."""
+        found = []
+        leads = {value: self._leads({one.name: one.found[value] for one in (self.first, self.other)}) for value in self.values}
+        for low, high in pairwise(self.values):
+            if leads[low] != leads[high]:
+                at = self._first(low, high, leads[high])
+                found.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
+        return found
+
+    def _times(self, both: dict[str, WorkloadAnswer]) -> tuple[float, float]:
+        return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
+
+    def _leads(self, both: dict[str, WorkloadAnswer]) -> bool:
+        first, other = self._times(both)
+        return other < first
+
+    def _first(self, low: int, high: int, rises: bool) -> int:
+        """The first value above ``low`` at which the order is that of ``high``; a size that has no answer ends the search."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                turned = self._leads(self.again(middle)) == rises
+            except PerfmodelError:
+                return high
+            low, high = (low, middle) if turned else (middle, high)
+        return high
+
+    def _against(self, value: int, where: str) -> str:
+        sides = ((swept.name, swept.found[value]) for swept in (self.first, self.other))
+        first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
+        return against(first, other, f" at {self.over} {where}")
+
+    def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
+        """Who is faster where, on which basis, and by how much at the ends."""
+        first, last = self.values[0], self.values[-1]
+        end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
+        if turns:
+            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
+            basis = "predicted to be " if self.basis == PREDICTED else ""
+            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
+            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
+        return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
+
+    def answer(self, turns: Sequence[SpeedCrossover]) -> str:
+        """The same in short, without a full stop: who is faster, by how much at both ends, and who does not fit."""
+        basis, name = ("predicted " if self.basis == PREDICTED else "by roofs "), self.other.name
+        ends = [f"{way(gain)} at {self.over} {value:,}" for value, gain in self._gains()]
+        if turns:
+            word = "faster" if turns[0].rises else "slower"
+            return f"{name} is {basis}{word} than {self.first.name} from {self.over} {turns[0].at:,} on: {', '.join(ends)}{self._unfit()}"
+        gains = [gain for _, gain in self._gains()]
+        same = len(ends) == 2 and (gains[0] > 1) == (gains[1] > 1) and all(abs(gain - 1) > EVEN for gain in gains)
+        if same:
+            ends[1] = f"{times(max(gains[1], 1 / gains[1]))} at {self.values[-1]:,}"
+        first = ends[0].replace(" at ", f" {'than' if abs(gains[0] - 1) > EVEN else 'as'} {self.first.name} at ", 1)
+        return f"{name} is {basis}{', '.join([first, *ends[1:]])}{self._unfit()}"
+
+    def _gains(self) -> list[tuple[int, float]]:
+        """How many times faster the other one is, at the first value and at the last."""
+        found = []
+        for value in dict.fromkeys((self.values[0], self.values[-1])):
+            first, other = self._times({one.name: one.found[value] for one in (self.first, self.other)})
+            found.append((value, first / other))
+        return found
+
+    def _unfit(self) -> str:
+        """Which one does not fit the memory, from where on."""
+        found = ((value, one.name) for one in (self.first, self.other) for value, known in one.found.items() if known.fits is False)
+        value, name = min(found, default=(0, ""))
+        return f"; {name} does not fit from {value:,} on" if name else ""
+
+    def gain(self) -> Interval | None:
+        """How many times faster the other one is at the last value, with its interval; None where one is not predicted."""
+        first, other = (one.found[self.values[-1]].point.predicted for one in (self.first, self.other))
+        return ratio(first, other) if first and other else None
+
+
+def alone(swept: SweptSeries, over: str) -> str:
+    """A series without another: from the first value to the last."""
+    first, last = min(swept.runs), max(swept.runs)
+    a, b = seconds(swept.found[first]), seconds(swept.found[last])
+    before, after = _limit(swept.found[first]), _limit(swept.found[last])
+    binds = f"bound by {before}" + (f", at the end by {after}" if after != before else " throughout")
+    grown, basis = f"{text(b, 's')} ({text(b / a, 'ratio')})", PREDICTED if swept.predicted else ROOF
+    return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
+
+
+def _limit(one: WorkloadAnswer) -> str:
+    return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
+
+
+def too_large(swept: SweptSeries, over: str) -> str:
+    """From where on it does not fit the memory; empty if it does."""
+    beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
+    if beyond is None:
+        return ""
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.found[beyond].memory, 'B')}."
+
+
+def table(every: Sequence[SweptSeries], over: str) -> Table:
+    """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
+    values, names = sorted({value for swept in every for value in swept.found}), short_names([swept.device for swept in every])
+    if len(values) > SCREEN_ROWS:
+        values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
+    heads = [swept.name + f" {names[swept.device.id]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
+    rows = [[f"{value:,}", *(_time(swept, value) for swept in every)] for value in values]
+    return Table("predicted time", [over, *heads], rows, "r" * (1 + len(every)))
+
+
+def short_names(devices: Sequence[Device]) -> dict[str, str]:
+    """By id, what a line has room for: the word after the vendor where it tells them apart, else the full name.
+
+    >>> from perfmodel.catalog import find_device
+    >>> short_names([find_device("h200"), find_device("a100-sxm-80gb")])
+    {'nvidia-h200-sxm': 'H200', 'nvidia-a100-sxm-80gb': 'A100'}
+    """
+    words = {device.id: (device.name.removeprefix(device.vendor).split() or [device.name])[0] for device in devices}
+    return words if len(set(words.values())) == len(words) else {device.id: device.name for device in devices}
+
+
+def _time(swept: SweptSeries, value: int) -> str:
+    one = swept.found.get(value)
+    if one is None:
+        return "-"
+    return NO_ROOM if one.fits is False else format_time(seconds(one), 3)
