@@ -79,6 +79,10 @@ class Pictured(Destination):
         return any(name.endswith((".html", ".svg", ".png")) for name in self.files)
 
 
+_ALL = "all"
+"""In place of a name after ``--explain``: every number."""
+
+
 @dataclass(frozen=True)
 class _Explaining(Question):
     explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
@@ -90,11 +94,11 @@ class _Explaining(Question):
 
     def shown(self, report: Report) -> Report:
         """``report``, or the one number of it that is to be explained."""
-        if self.explained is None:
+        if self.explained in (None, _ALL):
             return report
-        from perfmodel.report.explained import ALL, only
+        from perfmodel.report.explained import only
 
-        return report if self.explained == ALL else only(report, self.explained)
+        return only(report, str(self.explained))
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
     if "explain" in given:
         named = given.pop("explain")
-        given["explained"] = ("all" if named else None) if isinstance(named, bool) else named
+        given["explained"] = (_ALL if named else None) if isinstance(named, bool) else named
     for key, value in given.items():
         _check_number(key, value)
     with suppress(typer.Exit):  # after the report: what it found is in it
@@ -365,7 +369,7 @@ def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
     if place < len(args) and not args[place].startswith("-"):
         return args
     say("note: --explain takes a name now, such as --explain predicted; taken as --explain all")
-    return [*args[:place], "all", *args[place:]]
+    return [*args[:place], _ALL, *args[place:]]
 
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:

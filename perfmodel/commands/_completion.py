@@ -38,7 +38,11 @@ def script(shell: str) -> str:
     return SCRIPTS[shell]
 
 
-_WORDS = {"--pass": ["forward", "backward", "both"], "--phase": ["prefill", "decode", "generate"]}
+_WORDS = {
+    "--explain": ["predicted", "roofline", "all"],
+    "--pass": ["forward", "backward", "both"],
+    "--phase": ["prefill", "decode", "generate"],
+}
 _LISTED = {
     "--hardware": ("catalog", "device_ids"),
     "--model": ("catalog", "model_names"),

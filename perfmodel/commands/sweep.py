@@ -265,6 +265,6 @@ def axes_help(name: str = "") -> str:
         "Values: a number (8k, 1e6), a list 64,128, a range 512:128Ki:x2 or 1:64:+1, an expression of other axes (heads/4), or all.",
         f"Axes of {workload.name}: {axes}",
         f"Columns: {', '.join(one.name for one in workload.columns)}",
-        f"Short: {short}. Of {others}: perfmodel sweep NAME --help",
+        f"Short: {short}. See also perfmodel sweep NAME --help of {others}.",
     ]
     return "\n".join(line for part in parts for line in wrap(part, 78, subsequent_indent="  ", break_on_hyphens=False))

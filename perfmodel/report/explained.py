@@ -12,9 +12,6 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.op_common import Sources
 
-ALL = "all"
-"""Asks for every number."""
-
 SAME = {
     "time": ("predicted",),
     "rate predicted": ("predicted", "flop visible"),

@@ -15,6 +15,8 @@ from perfmodel.timing.predict import Prediction
 
 STEP = 1e-4
 """By which a parameter is changed, of itself, to see what goes with it."""
+DIGITS = 5
+"""Of a share of the time: further ones are those of a difference quotient, and differ between processors."""
 NOISE = 1e-3
 """Share of a time that a difference quotient is not held to."""
 REST = "of the profile, the bound or other calibrations"
@@ -66,6 +68,7 @@ def _part(known: Prediction, model: Model, name: str, source: str) -> FormulaSte
     parameters = dict(known.calibration.parameters)
     ends = [model.seconds(known.case, known.device, parameters | {name: parameters[name] * (1 + sign * STEP)}) for sign in (-1, 1)]
     seconds = (ends[1] - ends[0]) / (2 * STEP) * (-1 if name.endswith("_share") else 1)
+    seconds = round(seconds / known.seconds, DIGITS) * known.seconds
     grows = "falls" if name.endswith("_share") else "grows"
     meaning = next(one.meaning for one in model.parameters if one.name == name)
     return FormulaStep(f"time of {name}", f"s, {grows} with {name} {parameters[name]:.4g}: {meaning}", "", "", seconds, source)
