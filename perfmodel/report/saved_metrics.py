@@ -38,7 +38,7 @@ def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> li
         found.append(Metric(what, point.roofline_s, "time at the roof", "s"))
     if point.flops or point.dtype:  # without a dtype, FLOP were not counted
         found.append(Metric(what, point.flops, "FLOP", "FLOP"))
-    return found + [Metric(what, moved, f"{level.upper()} bytes", "B") for level, moved in point.bytes.items()]
+    return found + [Metric(what, moved, f"{level.upper()} traffic", "B") for level, moved in point.bytes.items()]
 
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
