@@ -120,7 +120,7 @@ class Common(Question):
     """Options of several commands."""
 
     hardware: str | None = option(f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
-    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16]")
+    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16, else bf16]")
     implementation: str | None = option(
         "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
         "[default: the fastest calibrated on the device, else the most certain one borrowed]"
