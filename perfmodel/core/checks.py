@@ -59,10 +59,12 @@ def flop_count(option: str, text: str) -> int:
 
 
 def dtype_on(name: str | None, device: Device, default: str = "fp16") -> Dtype:
-    """The dtype called ``name`` with the unit of ``device`` that multiplies in it.
+    """The dtype called ``name`` with the unit of ``device`` that multiplies in it; without one ``default``, or bf16 where that has no peak.
 
     UsageError for an unknown name, UnavailableError if the device has no peak for it.
     """
+    if name is None and default == "fp16" and default not in device.peaks.tensor and "bf16" in device.peaks.tensor:
+        default = "bf16"
     dtype = dtype_named(default if name is None else name)
     return replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit))
 

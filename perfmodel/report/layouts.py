@@ -11,12 +11,14 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.report.step import tokens
 from perfmodel.transformer.training.question import TrainingConfig
+from perfmodel.transformer.training.step.estimate import of_job
 from perfmodel.transformer.training.step.flops import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
 from perfmodel.transformer.training.step.system import over_network
 
 YES = "yes"
+BRIEF = ("step_s", "mfu", "memory.peak")
 
 
 def search_report(found: SearchResult, pictures: bool = False) -> Report:
@@ -56,12 +58,19 @@ def _verdict(found: SearchResult) -> list[str]:
     if not found.layouts:
         return [f"Does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
     best, fits = found.layouts[0], "Fits: " * (_capacity(found) is not None)
-    rate = f"{tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}"
+    least, most = _ends(found)
+    rate = f"{most}{tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}"
     return [
         f"{fits}{_held(best, found)} on the fullest of {found.gpus:,} GPUs.",
-        f"A step takes {format_time(best.seconds, 3)}: {rate}, best of {found.tried:,} layouts.",
+        f"A step takes {least}{format_time(best.seconds, 3)}: {rate}.",
         f"Fastest: {options(best.training)}.",
     ]
+
+
+def _ends(found: SearchResult) -> tuple[str, str]:
+    """What goes before a time and before a rate: where a kernel of the fastest layout is not calibrated, roofs stand for predictions."""
+    predicted = of_job(job_of(found.layouts[0].training, found.on, found.system, half=found.half)).prediction is not None
+    return ("", "") if predicted else ("at least ", "at most ")
 
 
 def _held(layout: TimedLayout, found: SearchResult) -> str:
@@ -88,11 +97,12 @@ def _figures(found: SearchResult) -> list[Figure]:
     if not found.layouts:
         return []
     best = found.layouts[0]
+    least, most = _ends(found)
     return [
         Figure("fastest layout", options(best.training)),
-        Figure("time of a step", format_time(best.seconds, 3)),
-        Figure("throughput", tokens(best.tokens_per_s)),
-        Figure("MFU", f"{_mfu(best, found):.1%}"),
+        Figure("time of a step", f"{least}{format_time(best.seconds, 3)}"),
+        Figure("throughput", f"{most}{tokens(best.tokens_per_s)}"),
+        Figure("MFU", f"{most}{_mfu(best, found):.1%}"),
         Figure("memory of the fullest GPU", _held(best, found)),
     ]
 
@@ -127,9 +137,10 @@ def _listed(found: SearchResult) -> Table:
     listed = found.layouts[:SCREEN_ROWS]
     given = [_given(layout.training) for layout in listed]
     names = [name for name in given[0] if any(one[name] != ABSENT for one in given)]
-    rows = [_layout(layout, found)[:4] for layout in listed]
+    rows = [[one for one in _layout(layout, found) if one.key in BRIEF] for layout in listed]
     cells = [[*(one.brief for one in row), *(one[name] for name in names)] for row, one in zip(rows, given, strict=True)]
-    return Table("", [*(one.label for one in rows[0]), *names], cells, "r" * (4 + len(names)))
+    heads = [*(one.label for one in rows[0]), *(name.removeprefix("--").replace("-", " ") for name in names)]
+    return Table("", heads, cells, "r" * len(heads))
 
 
 def _given(t: TrainingConfig) -> dict[str, str]:

@@ -89,12 +89,13 @@ class AttentionQuestion(Question):
 
     def compare(self, device: Device) -> Comparison:
         """Evaluate every algorithm that was asked for on ``device``."""
+        from perfmodel.core.checks import dtype_on
         from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
         from perfmodel.kernels.attention.request import Comparison
         from perfmodel.kernels.tile import check_sram
 
         w = self.workload()
-        w = replace(w, dtype=replace(w.dtype, matmul_unit=device.matmul_unit(w.dtype.name, w.dtype.matmul_unit)))
+        w = replace(w, dtype=dtype_on(self.dtype, device))
         direction = "forward" if self.direction is None else self.direction
         if direction not in PASSES:
             raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(PASSES)))

@@ -109,7 +109,7 @@ def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size
         at += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
         shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
-        words, free = tick_text(value, unit), min([end, *(axis.at(low) - 4 for low in bar.ends[:1])])
+        words, free = text(value, unit) if unit == "B" else tick_text(value, unit), min([end, *(axis.at(low) - 4 for low in bar.ends[:1])])
         if text_width(words, size.font) + 8 < free - start and len(bar.segments) > 1:
             shapes.append(Text("bar-inside", (start + free) / 2, head + thick / 2 + size.font * 0.35, words, "middle"))
     return shapes

@@ -156,6 +156,11 @@ def estimate(
 ) -> TrainingEstimate:
     """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
     job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
+    return of_job(job, implementation)
+
+
+def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
+    """The step of ``job``, kernel by kernel."""
     time = step_time(job)
     lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged(ops)]
     return TrainingEstimate(job, implementation, time, lines)

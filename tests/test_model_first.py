@@ -1,0 +1,109 @@
+"""What reports of models say first, to one who sizes machines: whole sentences of a line each, and no number against another one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typed import run
+
+LINES = [
+    "model llama-3-8b",
+    "model llama-3-8b --phase decode --batch 64 --n 4096 --hardware h200",
+    "model llama-3-70b --phase decode --batch 32 --hardware h100-sxm",
+    "model llama-3-70b --phase generate --batch 8 --n 2048 --kv-len 4096 --hardware h200 --tp 2 --weights-dtype int4",
+    "model deepseek-v3 --phase decode --hardware h200 --tp 8 --batch 16",
+    "model mixtral-8x7b --phase decode --hardware mi300x --batch 8",
+    "model llama-3-70b --phase train --hardware mi300x --batch 16 --tp 8",
+    "model llama-3-8b --phase train --batch 64 --search 8 --hardware mi300x",
+    "batch llama-3-70b --hardware h100-sxm",
+    "batch llama-3-70b --kv-len 4096 --hardware h100-sxm --tp 4 --reserve 6GB",
+    "batch deepseek-v3 --hardware mi300x --tp 8",
+    "kv-cache deepseek-v3 --hardware h200",
+    "kv-cache llama-3-70b --n 32768 --batch 16 --hardware h100-sxm --tp 4 --reserve 6GB",
+    "memory llama-3-70b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full --hardware h100-sxm",
+    "memory mixtral-8x7b --batch 8 --dp 8 --ep 8 --zero 1 --hardware mi300x",
+    "remat --layers 10 --checkpoints 5",
+    "remat --layers 16 --slots 4",
+    "remat llama-3-8b --memory 20GB --batch 8 --hardware h100-sxm",
+    "remat llama-3-8b --batch 8 --n 8192 --memory 5GB --hardware h100-sxm",
+]
+
+
+def _said(line: str) -> list[str]:
+    """The first lines below the title, and before the meters, of 80 columns."""
+    verdict: list[str] = run(f"{line} --json").json.get("verdict", [])
+    return verdict
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_sentences_are_whole_and_a_line_each(line: str) -> None:
+    verdict = _said(line)
+    assert 1 < len(verdict) <= 3
+    for sentence in verdict:
+        assert sentence[0].isupper()
+        assert sentence.endswith(".")
+        assert len(sentence) <= 80, sentence
+        assert "e+" not in sentence
+
+
+@pytest.mark.parametrize("line", LINES[:6])
+def test_the_share_of_kernels_is_no_less_than_that_of_the_resource(line: str) -> None:
+    """A resource is busy only while kernels run that use it; those it bounds take longer than it is busy with them."""
+    out = run(line).out
+    said = re.search(r"kernels bound by it take (\d+)% of the time", out)
+    busy = re.search(r"(\d+)%.*< limits", out)
+    if said is None:
+        assert "Limited by latency: " in out
+        assert busy is None
+    else:
+        assert busy is not None
+        assert int(said[1]) >= 0.6 * int(busy[1])
+
+
+def test_waits_and_exchanges_limit_too() -> None:
+    line = "model gpt2 --phase train --batch 8 --n 256 --pp 12 --micro-batch 8 --hardware h200"
+    out = run(line).out
+    assert re.search(r"Limited by pipeline bubble: it takes \d\d% of the time\.", out)
+    assert re.search(r"pipeline bubble .*< limits", out)
+
+
+@pytest.mark.parametrize(
+    "line", ["model llama-3-70b --phase decode --batch 32", "model llama-3.1-405b --phase decode", "kv-cache deepseek-v3"]
+)
+def test_what_is_said_to_fit_does(line: str) -> None:
+    """And half as many GPUs do not."""
+    command = f"{line} --hardware h100-sxm"
+    said = re.search(r"; ((?:--\w+ \d+ ?)+) would fit", _said(command)[0])
+    assert said is not None
+    assert run(f"{command} {said[1]}").out.splitlines()[1].startswith("Fits: ")
+    name, count = said[1].split()[-2:]
+    fewer = said[1].removesuffix(f"{name} {count}") + f"{name} {int(count) // 2}"
+    assert run(f"{command} {fewer}").out.splitlines()[1].startswith("Does not fit: ")
+
+
+def test_times_at_roofs_are_the_least() -> None:
+    for line in LINES[6:8]:
+        out = run(line).out
+        assert "A step takes at least " in out
+        assert ": at most " in out
+    assert "at least" not in _said("model llama-3-8b --phase train --batch 64 --search 8 --hardware h100-sxm")[1]
+
+
+def test_generation_says_its_rate_and_the_title_its_formats() -> None:
+    out = run(LINES[3]).out
+    assert re.search(r"at most [\d,]+ tokens/s: first token ", out)
+    assert "fp16, int4 weights on 2 x" in out.replace("\n", " ")
+
+
+def test_layouts_are_columns_that_80_hold() -> None:
+    line = "model deepseek-v3 --phase train --search 64 --batch 512 --n 4096 --hardware h200"
+    out = run(line).out
+    assert "left out" not in out
+    assert "…" not in out
+    assert "recompute" in out
+
+
+@pytest.mark.parametrize("command", ["model llama-3-8b", "batch llama-3-8b", "attention --n 512 --d 64 --sram 1MiB"])
+def test_a_device_without_fp16_takes_bf16(command: str) -> None:
+    assert run(f"{command} --hardware tpu-v5p --json").json["inputs"]["dtype"] == "bf16"
