@@ -63,7 +63,7 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
 
 def _asked(asked: StudyQuestion) -> Report:
     """The study that options spell out."""
-    from perfmodel.core.files import yaml_text
+    from perfmodel.core.files import text_of_yaml
     from perfmodel.study.asked import report_of, study_of
     from perfmodel.study.schema import Scope
 
@@ -73,7 +73,7 @@ def _asked(asked: StudyQuestion) -> Report:
     with ProgressBar() as bar:
         found = report_of(raw, scope, command_line("report", **asked.given()), bar.done)
     if asked.save_study is not None:
-        _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{yaml_text({'study': raw})}")
+        _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{text_of_yaml({'study': raw})}")
     return found
 
 

@@ -46,10 +46,10 @@ _Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resol
 # YAML
 
 
-def yaml_text(value: Any) -> str:
+def text_of_yaml(value: Any) -> str:
     """``value`` as YAML, small mappings and lists on a line each.
 
-    >>> yaml_text({"study": {"values": [1, 2]}})
+    >>> text_of_yaml({"study": {"values": [1, 2]}})
     'study:\\n  values: [1, 2]\\n'
     """
     return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True))
