@@ -95,8 +95,8 @@ def test_text(run):
     out = run("memory gpt2-medium --batch 8 --n 1024 --precision bf16 --implementation huggingface --hardware h200").out
     for words in (
         "At most 18.46 GB on the GPU, in the backward pass (head, log-softmax)",
-        "fits: 18.46 GB of 150.1 GB",
-        "up to 72 sequences at a time",
+        "Fits: 18.46 GB of 150.1 GB",
+        "up to --micro-batch 72",
         "kept by each of 24 x layer: MHA, MLP",
         "Q, K, V  ",
         "until the backward pass of",
@@ -113,7 +113,7 @@ def test_text(run):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("llama-3.1-405b", "not even one sequence"),
+        ("llama-3.1-405b", "Does not fit: needs 6.494 TB of 85.1 GB."),
         ("gpt2 --n 4096", "more than the 1,024"),
         ("gpt2 --zero 2", "--zero 2 divides nothing"),
         ("llama-3-8b --dp 2 --zero 3", "put together for a while"),
@@ -126,7 +126,7 @@ def test_text(run):
         ("mixtral-8x7b --lora 8", "all matrices of attention and MLP, experts without adapters"),
         ("llama-3-8b --batch 1 --dp 2", "--dp 2 does not divide the batch of 1"),
         ("mixtral-8x7b", "Every expert is taken"),
-        ("gpt2 --hardware h200", "sequences at a time"),
+        ("gpt2 --hardware h200", "up to --micro-batch "),
     ],
 )
 def test_what_it_says(run, line, words):

@@ -110,7 +110,7 @@ def test_strategies_can_be_named(run):
     data = run("remat --layers 20 --strategy revolve --strategy keep-all --slots 2 --json").json
     assert [row["strategy"] for row in data["results"]] == ["revolve", "keep-all"]
     assert data["timeline"]["strategy"] == "revolve"
-    assert run("remat --layers 20 --strategy revolve --slots 2").out.splitlines()[1].startswith("revolve: ")
+    assert run("remat --layers 20 --strategy revolve --slots 2").out.splitlines()[1].startswith("With revolve: ")
 
 
 def test_a_budget(run):
@@ -208,7 +208,7 @@ def test_exact(run):
     assert (data["exact"]["cost"], data["exact"]["peak"], data["exact"]["proved"]) == (21, 5, True)
     optimal = results(run("remat --layers 6 --budget 5 --json").json)["optimal"]
     assert optimal["cost"] == data["exact"]["cost"]
-    assert "does not fit: no schedule takes 3 values or less; the least is 4 values." in run("remat --layers 4 --budget 3 --exact").out
+    assert "Does not fit: no schedule takes 3 values or less; the least is 4 values." in run("remat --layers 4 --budget 3 --exact").out
 
 
 GRAPH = {

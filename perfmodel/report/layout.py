@@ -14,7 +14,7 @@ GAP = 2
 LEAST_TEXT = 16
 """Characters that a text keeps at least before its column is left out."""
 
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[pnumkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%)")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[pnumkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%|x )")
 _JOINED = "\u00a0"
 """Stands for a blank at which no line ends."""
 

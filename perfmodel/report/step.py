@@ -107,7 +107,7 @@ def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) ->
     if name in BOUND_WORDS:
         return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
     if name == LATENCY:
-        return f"Limited by latency: kernels that stay far from every roof take {percent(share)} of it."
+        return f"Limited by latency: kernels far from every roof take {percent(share)} of the time."
     return f"Limited by {name}: it takes {percent(share)} of the time." if name else "What limits it is unknown."
 
 

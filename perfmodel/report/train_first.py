@@ -74,7 +74,7 @@ def _fitting(found: TrainingEstimate) -> str:
     if not held:
         return f"{format_si(found.memory.bytes, 'B')} at the peak; the profile of {found.device.id} has no capacity."
     where = f"on the fullest of {gpus:,} GPUs" if gpus > 1 else "at the peak"
-    return f"{held} {where}{'; --search finds layouts that do' * (found.fits is False)}."
+    return f"{held} {where}{'; try --search' * (found.fits is False)}."
 
 
 def _figures(found: TrainingEstimate) -> list[Figure]:
