@@ -17,8 +17,9 @@ from answers import lines
 
 from perfmodel.cli import main
 from perfmodel.commands import _command
-from perfmodel.report.document import SCREEN_ROWS, Report, on_screen
+from perfmodel.report.document import SCREEN_ROWS, Figure, Report, on_screen
 from perfmodel.report.formats import readable
+from perfmodel.report.formats.md import render as as_md
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.terminal import render
 
@@ -95,3 +96,10 @@ def in_a_terminal(line: str, width: int, **environment: str) -> str:
     os.close(primary)
     assert process.returncode == 0, found
     return found.decode().replace("\r\n", "\n")
+
+
+def test_markdown_holds_what_a_screen_says_first(report: Report) -> None:
+    """Figures and meters are numbers of a file as well."""
+    plain = as_md(readable(report)).replace("\\", "")
+    for one in [*report.figures, *report.meters]:
+        assert (one.value if isinstance(one, Figure) else one.name) in plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from perfmodel.report.charts.format_number import as_text, formula_text
+from perfmodel.report.charts.format_number import as_text, formula_text, percent
 from perfmodel.report.document import Formula, Report, Table
 from perfmodel.report.formats.txt import aligned
 
@@ -20,14 +20,21 @@ _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 
 def render(report: Report) -> str:
-    """Verdict, pictures as their tables, tables, notes, and what the numbers rest on."""
-    blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
+    """Verdict, the numbers that decide, meters, pictures as their tables, tables, notes, and what the numbers rest on."""
+    blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *map(_table, _first(report)), *_pictures(report)]
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
     if notes := [*report.reasons, *report.notes]:
         blocks.append("\n".join(f"- {_line(note)}" for note in notes))
     blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
+
+
+def _first(report: Report) -> list[Table]:
+    """The numbers that decide, and how busy each resource is."""
+    found = [Table("", [one.label for one in report.figures], [[one.value for one in report.figures]])] if report.figures else []
+    rows = [[f"{one.name}{' (limits)' * one.limits}", percent(float(one.share)), one.detail] for one in report.meters]
+    return [*found, *([Table(f"share of the {report.metered}", ["resource", "share", "rate"], rows, "lrl")] if rows else [])]
 
 
 def _escape(text: str) -> str:
