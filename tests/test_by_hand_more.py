@@ -583,3 +583,9 @@ def test_exponentials_of_the_cpu_per_second() -> None:
 
 def test_three_names_at_most_are_suggested() -> None:
     assert suggest("flash", ["flash1", "flash2", "flash3", "flash4"]).count("flash") == 3
+
+
+def test_occupancy_counts_warps(run) -> None:
+    """100 threads take 4 warps: 16 blocks of them fill the 64 of a multiprocessor, as NVIDIA's calculator and Nsight Compute say."""
+    [found] = run("occupancy --threads 100 --registers 32 --hardware h200 --json").json["results"]
+    assert (found["active_warps"], found["active_threads"], found["occupancy"]) == (64, 1600, 1.0)

@@ -146,7 +146,7 @@ def explain(result: Filling) -> list[FormulaStep]:
     sm = multiprocessor(device, trace)
     filled = occupancy(ThreadBlock(threads, registers, sram), sm)
     if sm.threads is not None:
-        trace.define("occupancy", "share of the threads that a multiprocessor holds", filled.threads / sm.threads)
+        trace.define("occupancy", "active warps over the most that a multiprocessor holds", filled.warps / (sm.threads // sm.warp))
     if sm.count is not None:
         trace.define("blocks on the device", "active at once", sm.count * filled.blocks)
         trace.define("threads on the device", "active at once", sm.count * filled.threads)

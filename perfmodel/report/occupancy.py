@@ -82,9 +82,15 @@ def _on_device(result: Filling) -> list[Metric]:
     ]
 
 
+def _most_warps(result: Filling) -> int | None:
+    """The most warps that a multiprocessor holds."""
+    return None if result.sm.threads is None else int(result.sm.threads // result.sm.warp)
+
+
 def _share(result: Filling) -> float | None:
-    """Active threads over the most that a multiprocessor holds."""
-    return None if result.sm.threads is None else result.occupancy.threads / result.sm.threads
+    """Occupancy: active warps over the most that a multiprocessor holds. Source: CUDA C++ Best Practices Guide, section Occupancy."""
+    most = _most_warps(result)
+    return None if most is None else float(result.occupancy.warps / most)
 
 
 def _request(access: StridedLoad, warp: int) -> list[Metric]:
@@ -103,7 +109,7 @@ def _summary(result: Filling) -> list[str]:
     filled, full = result.occupancy, _share(result)
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
-    of_all = "" if full is None else f": {filled.threads:,} of {result.sm.threads:,} threads ({full:.1%})"
+    of_all = "" if full is None else f": {filled.warps} of {_most_warps(result)} warps ({full:.1%})"
     sentences = [f"{blocks} per multiprocessor{of_all}.", f"Limited by {words}."]
     if result.access is not None:
         found = as_json(_request(result.access, result.sm.warp))
@@ -128,7 +134,7 @@ def _figures(result: Filling) -> list[Figure]:
         Figure("blocks per multiprocessor", str(filled.blocks)),
         Figure("limited by", " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)),
     ]
-    found += [] if full is None else [Figure("occupancy", f"{full:.1%} of {result.sm.threads:,} threads")]
+    found += [] if full is None else [Figure("occupancy", f"{full:.1%} of {_most_warps(result)} warps")]
     if result.access is not None:
         used = as_json(_request(result.access, result.sm.warp))["efficiency"]
         found.append(Figure("bytes used of those moved", f"{used:.1%}"))
