@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -60,7 +61,8 @@ def docstring(documented: Any) -> str:
     import inspect
 
     found = inspect.getdoc(documented)
-    if found is not None:
+    made = is_dataclass(documented) and (found or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
+    if found is not None and not made:
         return found
     import ast
     from textwrap import dedent

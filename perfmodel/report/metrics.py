@@ -114,7 +114,7 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
     Neighbouring keys of one label share its column.
 
     >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
-    Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr')
+    Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr', drawn=False)
     """
     known = list(entries)
     heads = _labels(known, labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from perfmodel.core.plugins import docstring
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.study import kinds
 from perfmodel.study.schema import Options, Study, kind_names
@@ -66,7 +66,7 @@ def _under(base: type[Any]) -> Iterator[type[Any]]:
 
 
 def _said(of: type[Any]) -> str:
-    return " ".join(inspect.cleandoc(of.__doc__ or "").replace("``", "`").split())
+    return " ".join(docstring(of).replace("``", "`").split())
 
 
 def _described(part: dict[str, Any], of: type[Any] | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _described(part: dict[str, Any], of: type[Any] | None) -> dict[str, Any]:
         help = {"description": known[name].help} if known.get(name) is not None else {}
         properties[written.get(name, name)] = {**_plain(one), **help}
     said = {"description": _said(of)} if of is not None else {}
-    return {**{key: value for key, value in part.items() if key != "title"}, **said, "properties": properties}
+    return {**{key: value for key, value in part.items() if key != "title" and key not in said}, **said, "properties": properties}
 
 
 def _plain(one: dict[str, Any]) -> dict[str, Any]:
