@@ -234,6 +234,7 @@ def test_a_quick_run_says_which_kernels_it_leaves_out(run, tmp_path, monkeypatch
     left = set(OWN_KERNELS) - {case.implementation for case in own_cases(OWN_KERNELS, True)}
     assert "numba-flash" in left
     assert {name for name in OWN_KERNELS if f"not measured: {name}: left out" in said} == left
+    assert f"Not measured: {len(left)}; --full says which and why." in run("calibrate --quick").out
 
 
 # A GPU that answers from a calibration
