@@ -230,10 +230,11 @@ def test_a_default_run_fits_every_kernel_of_the_project():
 
 def test_a_quick_run_says_which_kernels_it_leaves_out(run, tmp_path, monkeypatch, gpu):
     monkeypatch.chdir(tmp_path)
-    said = run("calibrate --quick").out
+    said = run("calibrate --quick --full").out
     left = set(OWN_KERNELS) - {case.implementation for case in own_cases(OWN_KERNELS, True)}
     assert "numba-flash" in left
     assert {name for name in OWN_KERNELS if f"not measured: {name}: left out" in said} == left
+    assert f"Not measured: {len(left)}; --full says which and why." in run("calibrate --quick").out
 
 
 # A GPU that answers from a calibration
@@ -285,7 +286,7 @@ def test_a_quick_run_on_a_gpu_writes_a_profile(run, tmp_path, monkeypatch, gpu):
     assert outcome.code == 0, outcome.err
     assert gpu.timed < sum(case.implementation in OWN for case in timed_cases())
     assert run("hardware check mine.yaml").code == 0
-    assert "Quick" in run("calibrate --from-records mine.jsonl --quick").out
+    assert "Quick" in run("calibrate --from-records mine.jsonl --quick --full").out
     assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == gpu.timed
     assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "mine.jsonl"}
     assert "% done, about" in outcome.err

@@ -119,7 +119,7 @@ def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
     report = from_data(outcome.json)
     name = "flash2, n 4096 d 64 b 8 h 16"
     assert rows(report)[name, "time, predicted"][2:] == (pytest.approx(1.3), SLOWER)
-    assert rows(report)[name, "DRAM bytes"][2:] == (pytest.approx(2), MORE)
+    assert rows(report)[name, "DRAM traffic"][2:] == (pytest.approx(2), MORE)
     assert rows(report)["standard, n 4096 d 64 b 8 h 16", "time, predicted"][3] == SAME
     assert any(said.startswith(f"SLOWER: {name}: new is predicted 1.3x slower than old (") for said in report.reasons)
     assert f"{new}: made by perfmodel 99.0." in report.notes

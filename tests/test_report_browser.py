@@ -129,7 +129,7 @@ def test_pointing_at_a_point_shows_its_row(browser: Browser, page: Path) -> None
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
     shown = browser.run("document.querySelector('#tip').hidden ? '' : document.querySelector('#tip').innerText")
     assert "flash N=4096" in shown
-    for words in ("512 GFLOP", "2133", "900 us (850 us to 1 ms)", "880 us (4.0% noise)", "60.7%", "1.65x"):
+    for words in ("512 GFLOP", "2,133", "900 us (850 us to 1 ms)", "880 us (4.0% noise)", "60.7%", "1.65x"):
         assert words in shown
     assert (
         browser.run("[...document.querySelectorAll('.on')].map(e => e.tagName).sort().join()") == "A,TR,a,a"

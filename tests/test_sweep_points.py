@@ -104,10 +104,12 @@ def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     unread = [name for name in options if name in READ_BY and not is_read(name, [find(row["algorithm"])], passes)]
     options = {name: value for name, value in options.items() if name not in unread}
     request = AttentionQuestion().updated({**options, "algorithm": [row["algorithm"]], "direction": row["pass"]})
-    result = request.compare(device_named(row["hardware"])).results[-1]
+    device = device_named(row["hardware"])
+    result = request.compare(device).results[-1]
     tile = result.parts[0].tile
     edges = {"tile_br": tile.br if tile else 0, "tile_bc": tile.bc if tile else 0}
-    return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
+    sizes = {"memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes}
+    return {**costs(result.total), **sizes, "fits": int(device.fits(result.memory_bytes)), **edges}
 
 
 @pytest.mark.parametrize("points", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -88,7 +88,7 @@ def test_a_backend_reports_every_kernel(run, cpu_session, tmp_path):
     assert max(abs(row["error"]) for row in outcome.json["rows"]) < 0.03
     read_back = run(f"validate --records {path} --json")
     assert [row["measured_s"] for row in read_back.json["rows"]] == [row["measured_s"] for row in outcome.json["rows"]]
-    table = run("validate --backend cpu").out
+    table = run("validate --backend cpu --full").out
     assert all(word in table for word in ("lower", "predicted", "measured", "p10", "p90", "noise", "of roof", "torch-copy bytes"))
 
 

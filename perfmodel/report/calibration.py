@@ -47,7 +47,7 @@ def _in_short(found: list[Calibrated], summary: list[str]) -> list[str]:
         summary = [f"{len(found)} devices: {len(blocks)} calibrations, {sum(len(one.microbenchmarks) for one in found)} measured rates."]
     errors = sorted(block.median_error for block in blocks if block.median_error is not None)
     middle = f"Median errors of the fits: {percent(errors[0])} to {percent(errors[-1])}." if errors else ""
-    return [*summary, *filter(None, [middle, f"{failed} measurements failed; --full says why." if failed else ""])][:3]
+    return [*summary, *filter(None, [middle, f"Not measured: {failed}; --full says which and why." if failed else ""])][:3]
 
 
 def _worst_fits(found: list[Calibrated]) -> list[Table]:

@@ -54,7 +54,7 @@ NAMED = 3
 class Change:
     """One quantity before and after. ``ratio``: after / before; None if only one of them is zero. ``word``: SAME, FASTER and so on.
 
-    The ``key`` of a metric names the thing, its ``label`` the quantity: "flash2, forward" and "DRAM bytes".
+    The ``key`` of a metric names the thing, its ``label`` the quantity: "flash2, forward" and "DRAM traffic".
     """
 
     before: Metric

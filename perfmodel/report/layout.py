@@ -17,6 +17,7 @@ LEAST_TEXT = 16
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[pnumkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%|x )")
 _JOINED = "\u00a0"
 """Stands for a blank at which no line ends."""
+_NUMBER = re.compile(rf"[+-]?\d(?:[\d.,]*\d)?(?:{_JOINED}?[A-Za-z%/]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +119,16 @@ def _parts(cell: str, room: int, number: bool, wrapped: bool) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """``text`` with an ellipsis where it is longer than ``room``; before a number with its unit that would be broken."""
+    """``text`` with an ellipsis where it is longer than ``room``; before a number with its unit that would be broken.
+
+    >>> _cut("void_gemm_sm90_kernel", 12), _cut("it takes 12 ms at most", 13), _cut("n=4096, d=64", 6)
+    ('void_gemm_s…', 'it takes…', 'n=…')
+    """
     if len(text) <= room:
         return text
-    whole = _BEFORE_UNIT.sub(_JOINED, text)
-    kept = whole[: max(0, room - 1)]
-    *before, last = kept.split(" ")
-    if whole[len(kept)] != " " and any(map(str.isdigit, last)):
-        kept = " ".join(before)
+    whole, end = _BEFORE_UNIT.sub(_JOINED, text), max(0, room - 1)
+    broken = next((one for one in _NUMBER.finditer(whole) if one.start() < end < one.end()), None)
+    kept = whole[: broken.start() if broken else end]
     return kept.rstrip(" ,;:(").replace(_JOINED, " ") + "…"
 
 
