@@ -121,7 +121,9 @@ def _named(device: Device) -> list[tuple[str, Quantity]]:
 
 def _brief(device: Device) -> Table:
     found = dict(_named(device))
-    return Table("", ["field", "value", "kind"], [[name, str(found[name].value), _kind(found[name])] for name in BRIEF if name in found], "lrl")
+    return Table(
+        "", ["field", "value", "kind"], [[name, str(found[name].value), _kind(found[name])] for name in BRIEF if name in found], "lrl"
+    )
 
 
 def _kind(quantity: Quantity) -> str:
