@@ -74,7 +74,7 @@ SEEN = {
     # an architecture
     "model config.json --phase decode": "experts",
     "model config.json --phase prefill --n 512 --explain all": "experts",
-    "model config.json --phase generate": "first token in",
+    "model config.json --phase generate": ": first token ",
     "model config.json --phase train --n 512": "A step takes",
     "batch config.json": "per step",
     "kv-cache config.json --n 8192": "12,288 B",

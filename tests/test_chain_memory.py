@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -79,4 +80,8 @@ def test_validate_prints_memory(run):
     outcome = run(f"validate --records {MEASURED / 'chains.jsonl'} --json")
     group = outcome.json["groups"]["mlp-chain/torch-checkpoint/both"]
     assert group["max_abs_memory_error"] <= 0.05
-    assert "peak memory" in run(f"validate --records {MEASURED / 'chains.jsonl'}").out
+    said = run(f"validate --records {MEASURED / 'chains.jsonl'}").out
+    assert "None of 48 measurements has a lower bound to check.\n48 peaks of memory are predicted, <0.1% off in the median" in said
+    assert re.search(r"^peak memory: .*\n.*\ntorch-checkpoint both  +<0\.1% .* 48$", said, re.MULTILINE)
+    assert "the groups that are farthest off" not in said, "no time of these is predicted"
+    assert "\npeak memory\n" in run(f"validate --records {MEASURED / 'chains.jsonl'} --full").out

@@ -91,7 +91,9 @@ def test_what_is_lent_says_from_where() -> None:
 
 
 def test_what_is_lent_is_marked_where_the_profile_is_shown(run) -> None:
-    assert "same chip: measured on nvidia-h200-sxm; at 1980 MHz" in run("hardware show h100-sxm").out
+    assert "same chip: measured on nvidia-h200-sxm; at 1980 MHz" in run("hardware show h100-sxm --full").out
+    [launch] = [line for line in run("hardware show h100-sxm").out.splitlines() if line.startswith("launch_overhead.stream ")]
+    assert launch.endswith("  measured on nvidia-h200-sxm")
 
 
 def questions() -> list[list[Kernel]]:

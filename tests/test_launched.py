@@ -149,7 +149,7 @@ def test_the_answer_says_whose_traffic_it_is(run, name, algorithm):
             assert after["traffic"]["sram"]["read_bytes"] == sum(k["traffic"]["sram"]["read_bytes"] for k in after["kernels"])
         else:
             assert after["traffic"] == before["traffic"]
-    assert f"those of {name}'s kernels" in run(line.removesuffix(" --json") + f" --implementation {name}").out
+    assert f"those of {name}'s kernels" in run(line.replace("--json", f"--full --implementation {name}")).out
 
 
 def test_what_is_not_known_is_said():

@@ -122,8 +122,13 @@ def _named(device: Device) -> list[tuple[str, Quantity]]:
 def _brief(device: Device) -> Table:
     found = dict(_named(device))
     return Table(
-        "", ["field", "value", "kind"], [[name, str(found[name].value), found[name].kind] for name in BRIEF if name in found], "lrl"
+        "", ["field", "value", "kind"], [[name, str(found[name].value), _kind(found[name])] for name in BRIEF if name in found], "lrl"
     )
+
+
+def _kind(quantity: Quantity) -> str:
+    """Its kind, and the device that lends it."""
+    return quantity.kind + (f" on {quantity.measured_on}" if quantity.measured_on else "")
 
 
 def _sizes(device: Device) -> list[str]:

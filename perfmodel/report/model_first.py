@@ -92,9 +92,11 @@ def _verdict(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
     """Whether it fits, how long it takes, and what limits it."""
     r, made = found.request, found.times_from
     took, rate = taken(found.seconds, found.prediction, least(made)), f"{most(made)}{tokens(found.tokens_per_s)}"
-    said = f"{STEPS[r.phase]} takes {took}: {rate}, MFU {found.mfu:.1%}."
+    takes = "takes" if found.memory.fits is not False else "would take"
+    said = f"{STEPS[r.phase]} {takes} {took}: {rate}, MFU {found.mfu:.1%}."
     if r.phase == GENERATE:
-        said = f"Takes {took}, {rate}: first token {format_time(found.ttft_s or 0, 3)}, then {format_time(found.tpot_s or 0, 3)}."
+        first, further = format_time(found.ttft_s or 0, 3), format_time(found.tpot_s or 0, 3)
+        said = f"{takes.capitalize()} {took}, {rate}: first token {first}, then {further}."
     return [_fitting(found), said, limited(rows, found.seconds)]
 
 

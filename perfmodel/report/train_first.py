@@ -64,7 +64,8 @@ def _most(found: TrainingEstimate) -> str:
 def _verdict(found: TrainingEstimate, rows: list[StepPart]) -> list[str]:
     """Whether it fits, how long a step takes, and what limits it."""
     rate = f"{_most(found)}{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
-    return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(rows, found.seconds, _beside(found))]
+    takes = "takes" if found.fits is not False else "would take"
+    return [_fitting(found), f"A step {takes} {_took(found)}: {rate}.", limited(rows, found.seconds, _beside(found))]
 
 
 def _fitting(found: TrainingEstimate) -> str:

@@ -48,6 +48,10 @@ def _errors(rows: Sequence[RecordRow], unseen: bool = False) -> list[float]:
     return sorted(abs(row.error) for row in rows if row.error is not None and (not unseen or held_out(row.record)))
 
 
+def _memory_errors(rows: Sequence[RecordRow]) -> list[float]:
+    return sorted(abs(error) for row in rows if (error := row.memory_error) is not None)
+
+
 def reasons(session: ValidationRun, tolerance: float) -> list[str]:
     """The same in full: every group that is out of tolerance."""
     rows, counts, lines = session.rows, session.counts, []
@@ -56,6 +60,8 @@ def reasons(session: ValidationRun, tolerance: float) -> list[str]:
         lines.append(
             f"VIOLATION: {violations} of {checked} measurements are faster than their lower bound. A record or the bound is wrong."
         )
+    elif rows and not checked:
+        lines.append(f"None of {len(rows)} measurements has a lower bound to check.")
     elif rows:
         lines.append(f"No measurement of {checked} beats its lower bound; {len(rows) - checked} could not be checked.")
     errors = sorted(abs(row.error) for row in rows if row.error is not None)
@@ -63,6 +69,9 @@ def reasons(session: ValidationRun, tolerance: float) -> list[str]:
         names = ", ".join(group.name for group in beyond(rows, tolerance))
         outside = f"; OUT OF TOLERANCE ({tolerance:.0%}): {names}" if names else ""
         lines.append(f"{len(errors)} are predicted, with a median error of {errors[len(errors) // 2]:.1%}{outside}.")
+    if peaks := _memory_errors(rows):
+        middle, most = (text(quantile(peaks, share), "share") for share in (0.5, 0.9))
+        lines.append(f"{len(peaks):,} peaks of memory are predicted, {middle} off in the median, 9 in 10 within {most}.")
     if counts:
         agree, exact = sum(count.agrees for count in counts), sum(count.predicted == count.counted for count in counts)
         lines.append(f"{agree} of {len(counts)} counts agree with the prediction, {exact} of them exactly.")
@@ -70,10 +79,29 @@ def reasons(session: ValidationRun, tolerance: float) -> list[str]:
 
 
 def brief(session: ValidationRun, tolerance: float) -> list[Table]:
-    """The groups that decide: with violations, then by falling median error; those out of tolerance are marked."""
-    found = groups(session.rows, by_device=True)
+    """The groups that decide: with violations, then by falling median error, those out of tolerance marked; then peaks of memory."""
+    every = groups(session.rows, by_device=True)
+    peaks = {(group.hardware, group.name): errors for group in every if (errors := _memory_errors(group.rows))}
+    found = [group for group in every if _errors(group.rows) or group.violations or (group.hardware, group.name) not in peaks]
+    memory = _peaks(peaks, SCREEN_ROWS - min(len(found), SCREEN_ROWS // 2))
+    return _times(session, found, tolerance, SCREEN_ROWS - sum(len(table.rows) for table in memory)) + memory
+
+
+def _peaks(found: dict[tuple[str, str], list[float]], most: int) -> list[Table]:
+    """Peak memory of at most ``most`` groups, the farthest off first."""
+    several = len({device for device, _ in found}) > 1
+    shown = sorted(found.items(), key=lambda group: -quantile(group[1], 0.5))[:most]
+    rows = [
+        [short_name(name, device * several), *(text(quantile(errors, share), "share") for share in (0.5, 0.9, 1.0)), f"{len(errors):,}"]
+        for (device, name), errors in shown
+    ]
+    return [Table("peak memory: |predicted / measured - 1|", ["group", "median", "p90", "worst", "records"], rows, "lrrrr")] if rows else []
+
+
+def _times(session: ValidationRun, found: list[RecordGroup], tolerance: float, most: int) -> list[Table]:
+    """Times of at most ``most`` groups."""
     wrong = {(group.hardware, group.name) for group in beyond(session.rows, tolerance)}
-    shown = sorted(found, key=lambda group: (-group.violations, -_median(group)))[:SCREEN_ROWS]
+    shown = sorted(found, key=lambda group: (-group.violations, -_median(group)))[:most]
     columns = ["group", "median", "p90", "worst", "records", *["violations"] * any(group.violations for group in found)]
     several = len({group.hardware for group in found}) > 1
     rows = [

@@ -195,4 +195,6 @@ def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int 
         batch -= max(int((taken(batch) - room) * batch / taken(batch)), 1)
     while taken(batch + 1) <= room:
         batch += 1
+    if not reserve:  # nothing else asks for room
+        return batch
     return bisect_left(range(1, batch + 1), True, key=lambda fewer: kv_bytes(model, replace(step, batch=fewer)) + reserve > room)
