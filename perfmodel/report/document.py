@@ -175,6 +175,10 @@ SCREEN_ROWS = 12
 """The most rows of a table that a screen shows after the verdict."""
 
 
+DOUBT = "the counts here are wrong."
+"""How a note ends that a screen shows too: what it says may change every number."""
+
+
 def on_screen(report: Report) -> list[Table]:
     """The tables of a first screen: those that the report names, else its first table."""
     tables = report.brief or report.tables[:1]

@@ -11,7 +11,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import DOUBT, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
@@ -192,4 +192,4 @@ def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str
     unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
     if not unread:
         return []
-    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]
+    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, {DOUBT}"]

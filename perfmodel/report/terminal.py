@@ -11,7 +11,7 @@ from rich.text import Text
 
 from perfmodel.report.document import Report, Table, on_screen
 from perfmodel.report.formats import readable, tables
-from perfmodel.report.formats.txt import BAR, left_out, meter_lines, printed_notes
+from perfmodel.report.formats.txt import BAR, meter_lines, printed_notes, screen_notes
 from perfmodel.report.layout import lines, wrap
 
 LEAST_BAR = 8
@@ -42,7 +42,7 @@ def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
     without: list[str] = []
     for table in tables(report, brief=True) if full else on_screen(report):
         yield from _table(table, width, full, without)
-    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
+    notes = printed_notes(report) if full else screen_notes(report)
     notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
     yield from [Text()] if notes else []
     for note in notes:

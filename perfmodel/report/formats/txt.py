@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.document import Meter, Report, Table, made_lines, on_screen
+from perfmodel.report.document import DOUBT, Meter, Report, Table, made_lines, on_screen
 from perfmodel.report.formats import tables
 
 BAR = 20
@@ -16,7 +16,7 @@ def render(report: Report, full: bool = True) -> str:
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *aligned(table)]
-    notes = [*printed_notes(report), *made_lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
+    notes = [*printed_notes(report), *made_lines(report.provenance)] if full else screen_notes(report)
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -48,11 +48,17 @@ def _bar(share: float, width: int) -> str:
     return "█" * filled + "·" * (width - filled)
 
 
-def left_out(report: Report) -> str:
-    """What ``full`` would add, in a line; empty where that is nothing."""
+def screen_notes(report: Report) -> list[str]:
+    """What a screen says below its tables: doubts of its numbers, and what ``full`` would add."""
+    doubts = [note for note in report.notes if note.endswith(DOUBT)]
+    return [*doubts, *filter(None, [left_out(report, len(doubts))])]
+
+
+def left_out(report: Report, said: int = 0) -> str:
+    """What ``full`` would add, in a line; empty where that is nothing. ``said``: notes that a screen shows already."""
     shown, every = on_screen(report), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
-    notes = len(printed_notes(report))
+    notes = len(printed_notes(report)) - said
     parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
