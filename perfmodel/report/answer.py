@@ -51,8 +51,13 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
 
 def meters_of(cost: Estimate, known: Interval | None, soft: str = "") -> list[Meter]:
     """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
-    amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
-    return meters(cost.terms, amounts, metered_s(cost, known), soft)
+    return meters(cost.terms, amounts_of(cost), metered_s(cost, known), soft)
+
+
+def amounts_of(cost: Estimate) -> dict[str, Number]:
+    """FLOP, operations and bytes of ``cost`` by the resource that takes them."""
+    work = cost.work
+    return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
 
 
 def metered_s(cost: Estimate, known: Interval | None) -> float:

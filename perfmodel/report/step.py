@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core.arith import Number
 from perfmodel.core.roofline import Estimate
 from perfmodel.report import answer
-from perfmodel.report.answer import RESOURCES, meters
+from perfmodel.report.answer import RESOURCES, amounts_of, meters
 from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import SCREEN_ROWS, Meter, Table
@@ -119,10 +119,9 @@ def longest(parts: Sequence[StepPart], seconds: float) -> str:
 
 def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> list[Meter]:
     """How busy each resource is in a step of ``seconds``, and the shares ``beside``; the one that takes most of the time limits."""
-    amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
     first = next(iter(limit_shares(parts, seconds, beside)), "")
     name = RESOURCES[first][0] if first in RESOURCES else first
-    found = [*meters(cost.terms, amounts, seconds), *(Meter(what, share, "of the time") for what, share in beside.items())]
+    found = [*meters(cost.terms, amounts_of(cost), seconds), *(Meter(what, share, "of the time") for what, share in beside.items())]
     used = [replace(meter, limits=meter.name == name) for meter in found if meter.share >= LEAST_METER]
     if not any(part.soft for part in parts):
         return used
