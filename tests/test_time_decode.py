@@ -29,7 +29,7 @@ def work(**changes: Any) -> Attention:
 
 
 def case(cold: bool = True, implementation: str = "vllm-flash-attn", **changes: Any) -> Case:
-    return Case(work(**changes), implementation, cold=cold)
+    return Case(work(**changes), implementation, cache="clean" if cold else "warm")
 
 
 def seconds(device: Any, cold: bool = True, parameters: dict[str, float] | None = None, **changes: Any) -> float:

@@ -125,6 +125,9 @@ class Common(Question):
         "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
         "[default: the fastest calibrated on the device, else the most certain one borrowed]"
     )
+    cache: str = option(
+        "What the L2 holds before: clean, dirty (written by the kernel before, as triton's do_bench) or warm.", default="clean"
+    )
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")

@@ -21,7 +21,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.predict import FallbackDevices, with_parts
+from perfmodel.timing.predict import FallbackDevices, modelled_s, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, group_key, held_out, profiled
 from perfmodel.validation.statistics import Residual, interval, quantile
@@ -46,7 +46,7 @@ class FitPoint:
 
     def predicted(self, model: Model, p: Mapping[str, float]) -> float:
         """Seconds, never below the bound."""
-        return max(model.seconds(self.case, self.device, p), self.lower_s)
+        return max(modelled_s(model, self.case, self.device, p), self.lower_s)
 
     def residual(self, model: Model, p: Mapping[str, float]) -> float:
         """log(measured / predicted)."""

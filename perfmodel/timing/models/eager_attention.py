@@ -145,7 +145,7 @@ def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part_seconds(name, part, device) for name, part in published_parts(case))
-    return kernels if case.cold else hypot(HOST_S, kernels)
+    return kernels if case.flushed else hypot(HOST_S, kernels)
 
 
 def covers_published(case: Case) -> bool:
@@ -166,6 +166,7 @@ _LISTED = (
         seconds,
         "the sum of its kernels",
         assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+        knows_warm=False,
         implementations=("torch-eager",),
         composite=True,
     ),

@@ -169,7 +169,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     tile = _tile_cycles(w, plan, case.direction, rates, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
-    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.cold and not plan.writes_cache else max(computing, moving)
+    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.flushed and not plan.writes_cache else max(computing, moving)
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
 
 

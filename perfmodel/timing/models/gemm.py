@@ -219,7 +219,7 @@ def dram_bytes(case: Case, device: Device) -> float:
     """
     w: Matmul = case.workload
     a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
-    if case.cold or device.cache_bytes is None:
+    if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
     lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)

@@ -105,6 +105,7 @@ _LISTED = (
         lambda case: model_name(case) == "copy",
         copy_seconds,
         "launch + bytes over bandwidth",
+        knows_warm=False,
         implementations=("numba-copy", "torch-copy"),
     ),
     Model(
@@ -113,6 +114,7 @@ _LISTED = (
         lambda case: model_name(case) == "stream",
         row_seconds,
         "launch + latency + bytes over bandwidth",
+        knows_warm=False,
         implementations=("torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-rms-norm", "torch-layer-norm"),
     ),
     Model(
@@ -121,6 +123,7 @@ _LISTED = (
         lambda case: model_name(case) == "broadcast",
         broadcast_seconds,
         "elements by cycles, bytes by bandwidth",
+        knows_warm=False,
         implementations=("torch-mask",),
     ),
     Model(
@@ -137,6 +140,7 @@ _LISTED = (
         lambda case: model_name(case) == "softmax-rows",
         softmax_seconds,
         "PyTorch's dispatch by row length",
+        knows_warm=False,
         implementations=("torch-softmax",),
     ),
 )
