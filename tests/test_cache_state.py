@@ -83,7 +83,7 @@ def test_the_option_changes_the_time_and_says_so(asked):
     command, options = asked
     found = {state: perfmodel.answer(command, **options, hardware="h200", cache=state) for state in (CLEAN, DIRTY)}
     entries = {state: one["results"][-1] for state, one in found.items()}
-    assert entries[DIRTY]["time_s"]["predicted"]["value"] > entries[CLEAN]["time_s"]["predicted"]["value"]
+    assert entries[DIRTY]["time_s"]["predicted"] > entries[CLEAN]["time_s"]["predicted"]
     assert [one["prediction"]["cache"] for one in entries.values()] == [CLEAN, DIRTY]
     assert "written back meanwhile" in json.dumps(entries[DIRTY]["prediction"])
 
