@@ -147,7 +147,7 @@ def kernel_name(implementation: str) -> str:
 
 
 ALGORITHM_OF = {
-    **dict.fromkeys(("torch-eager", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
+    **dict.fromkeys(("torch-eager", "torch-eager-masked-fill", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
     **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
 }
 FUSED = "flash2"

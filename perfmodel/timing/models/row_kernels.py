@@ -13,10 +13,10 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
-from perfmodel.timing.models.stream import BLOCK_THREADS, STREAM_SHARE, cycles_per_second, model_name
+from perfmodel.timing.models.stream import BLOCK_THREADS, STREAM_SHARE, model_name
 
-WARP_COLUMNS, SPILLING_COLUMNS = 2048, 1024  # known
-"""Longest row that a warp takes, and longest whose elements its registers hold."""
+WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS = 2048, 4096, 1024  # known
+"""Longest row that a warp takes, in elements and bytes, and longest whose elements its registers hold."""
 SPILLED = 1.38  # tuned
 """Time of a warp's rows that spill, over what they would take. Cross-validated on 400 shapes of an H200."""
 ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
@@ -59,7 +59,7 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     launch = p["launch_us"] * 1e-6
-    if columns <= WARP_COLUMNS:
+    if w.cols * w.dtype.size <= WARP_BYTES:
         slower = SPILLED if columns > SPILLING_COLUMNS else 1.0
         held = w.rows * columns / (sms * clock) * p["element_cycles"]
         return float(launch + w.cols * p["column_ns"] * 1e-9 + slower * (held + moved / p["warp_share"]))
