@@ -14,6 +14,7 @@ from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
 from perfmodel.transformer.op_time import MODEL as STEP_MODEL
 from perfmodel.transformer.op_time import launch_saving_s
@@ -148,7 +149,21 @@ def _rates(found: ModelAnswer) -> list[Metric]:
         Metric("ttft_s", found.ttft_s, "time to the first token", "s", before=least(made)),
         Metric("tpot_s", found.tpot_s, "time per output token", "s", before=least(made)),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s", "", before=most(made)),
+        *_host(found),
         Metric("mfu", found.mfu, "MFU", "share", before=most(made)),
+    ]
+
+
+def _host(found: ModelAnswer) -> list[Metric]:
+    """Launches of the host over all passes, where kernels are launched one by one."""
+    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
+    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
+    return [
+        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
+        Metric("host.seconds", known[0].value if known else None),
+        Metric("host.low", known[0].low if known else None),
+        Metric("host.high", known[0].high if known else None),
+        Metric("host.us_per_launch", found.request.host_us),
     ]
 
 
@@ -207,7 +222,7 @@ def _summary(found: ModelAnswer) -> list[str]:
     share = f"{largest.row.op.name} takes {100 * _share(largest, found):.3g} %"
     sentence = f"{took}; {bound}. {rate[:1].upper()}{rate[1:]}. {share}."
     if memory.fits is not False:
-        return [sentence]
+        return [*_host_bound(found), sentence]
     held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
     return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
 
@@ -257,11 +272,30 @@ def _prediction_notes(found: ModelAnswer) -> list[str]:
     if within.block is not None:
         where = "here" if within.own else "on another architecture"
         words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
-    if len(graphs) < len(_phases(r)):
-        words.append("Launched one by one: the host is taken to keep ahead of the device.")
+    words += [_host_note(found)] if len(graphs) < len(_phases(r)) else []
     if found.prediction is not None:
         words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
     return words
+
+
+def _host_note(found: ModelAnswer) -> str:
+    """Who launches the kernels, and how long that takes."""
+    [one, *_] = [one for one, _ in found.steps if one.host_s is not None]
+    value, low, high = one.host_s or (0.0, 0.0, 0.0)
+    if found.request.host_us is not None:
+        return f"Launched one by one: {one.launches:,} kernels at {found.request.host_us:g} us of the host take {format_time(value)}."
+    known = f"{one.launches:,} at {FASTEST_US:g} to {SLOWEST_US:g} us, as hosts differ, take {format_time(low)} to {format_time(high)}"
+    return f"Launched one by one: {known}; --host-us says what yours takes."
+
+
+def _host_bound(found: ModelAnswer) -> list[str]:
+    """That the host, not the device, sets the pace; nothing where it does not."""
+    late = [(one, one.host_s[0]) for one, _ in found.steps if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]]
+    if not late:
+        return []
+    one, host_s = late[0]
+    device_s = one.on_device[0] if one.on_device else 0.0
+    return [f"Host-bound: {one.launches:,} launches take {format_time(host_s)} where the kernels take {format_time(device_s)}."]
 
 
 def _split_notes(r: Request) -> list[str]:

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import Request
     from perfmodel.transformer.training.question import TrainingConfig
 
+MOST_HOST_US = 1e6
+"""Per launch; a second is none."""
 MOST_GPUS = 10**6
 """Of a search: more take long to be divided in every way, and no system has them."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
+
+
+def _all_in_graphs(asked: PhaseQuestion) -> bool:
+    return asked.graph is True or (asked.graph is None and asked.phase == "decode" and asked.kv_cache)
 
 
 def _has_temporaries(asked: MemoryQuestion) -> bool:
@@ -30,6 +36,9 @@ _ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or le
 _TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
 _TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
 _INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
+_ONE_BY_ONE = Condition(
+    "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
+)
 ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: asked.search is None)
 
 
@@ -110,6 +119,10 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
     )
+    host_us: float | None = option(
+        "Microseconds of the host per kernel launched one by one. [default: as hosts differ]",
+        reader=_ONE_BY_ONE,
+    )
     kv_cache: bool = option(
         "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -125,8 +138,15 @@ class PhaseQuestion(Question):
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
         form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
-        options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
-        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
+            raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
+        options: dict[str, Any] = {
+            "fused": self.fused,
+            "graph": self.graph,
+            "cached": self.kv_cache,
+            "split": split,
+        }
+        options |= {"host_us": self.host_us, **formats(model, form, self.weights_dtype, self.kv_dtype)}
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 

@@ -162,6 +162,7 @@ class Request(ModelPass):
     model: ModelSpec
     device: Device
     graph: bool | None = None
+    host_us: float | None = None
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""
