@@ -30,8 +30,12 @@ JOINED = 1.7  # tuned
 """How the latency of a first row and the bytes of all rows at once add up: 1 is one after the other."""
 VECTOR = 4  # known
 """Elements that a thread of a norm reads at once, if rows are a multiple of them."""
-SCALAR_ROW_NS = 650.0  # tuned
-"""More time of a row on one multiprocessor where rows are read element by element, by two kernels."""
+SCALAR_LAUNCH_US, SCALAR_COLUMN_NS, SCALAR_ROW_NS, SCALAR_ELEMENT_NS = 3.2, 2.2, 660.0, 0.47  # tuned
+"""Where rows are read element by element: the second kernel; latency of a row, per element; a row on one multiprocessor, and more per
+element. Of both norms alike, on 250 shapes of an H200 that nothing divides."""
+UNALIGNED_ROW_US = 0.9  # tuned
+"""More of a softmax row that is too long for registers and not aligned to 16 bytes: it is read three times."""
+ALIGNED_BYTES = 16  # known
 
 
 def padded(cols: int) -> int:
@@ -66,7 +70,8 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     if columns <= REGISTER_COLUMNS:
         row_s = columns * p["register_cycles" if columns <= ROOMY_COLUMNS else "single_cycles"] / clock
     else:
-        row_s = p["shared_row_us"] * 1e-6 + w.cols * p["shared_cycles"] / clock
+        unaligned_us = UNALIGNED_ROW_US if w.cols * w.dtype.size % ALIGNED_BYTES else 0.0
+        row_s = (p["shared_row_us"] + unaligned_us) * 1e-6 + w.cols * p["shared_cycles"] / clock
     return float(launch + max(ceil_div(w.rows, int(sms)) * row_s, moved / STREAM_SHARE))
 
 
@@ -80,10 +85,15 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     slots, row = int(sms) * NORM_BLOCKS, w.cols * w.dtype.size
     again = lost_share(min(w.rows, slots) * row / device.cache_bytes, AGAIN_SURVIVES, AGAIN_IS_LOST) if device.cache_bytes else 0.0
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
-    first, per_row = w.cols * p["column_ns"] * 1e-9, p["row_ns"] + (SCALAR_ROW_NS if w.cols % VECTOR else 0.0)
-    at_once = bytes_s * min(1.0, slots / w.rows)
-    joined = (first**JOINED + at_once**JOINED) ** (1 / JOINED) + bytes_s - at_once
-    return float(p["launch_us"] * 1e-6 + joined + w.rows / sms * per_row * 1e-9)
+    if w.cols % VECTOR:
+        first, rows_s = w.cols * SCALAR_COLUMN_NS * 1e-9, w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
+        return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
+    first, at_once = w.cols * p["column_ns"] * 1e-9, bytes_s * min(1.0, slots / w.rows)
+    return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + bytes_s - at_once + w.rows / sms * p["row_ns"] * 1e-9)
+
+
+def _joined(first_s: float, at_once_s: float) -> float:
+    return float((first_s**JOINED + at_once_s**JOINED) ** (1 / JOINED))
 
 
 _LISTED = (
