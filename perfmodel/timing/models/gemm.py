@@ -42,7 +42,7 @@ ROWS = (256, 128, 64)  # known
 WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
 WIDTH_STEP = 16  # known
-SIMT_EDGES, FEW_ROWS = (128, 64, 32), (1, 2, 4, 8, 16)  # tuned
+SIMT_EDGES, FEW_ROWS = (128, 64, 32), (1,)  # tuned
 """Edges of tiles on the vector unit; rows or columns that kernels for few of them hold."""
 LARGEST_TILE = 256 * 128  # known
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
