@@ -39,7 +39,7 @@ def test_without_a_host_the_interval_is_as_wide_as_hosts_differ():
 def test_a_host_that_is_late_sets_the_pace_and_comes_first():
     slow, fast = asked(graph=False, host_us=50.0), asked(graph=False, host_us=0.1)
     assert predicted(slow)[1] == pytest.approx(slow["host"]["launches"] * 50e-6)
-    assert predicted(fast) == predicted(asked())
+    assert predicted(fast)[2] < 2e-3 < predicted(slow)[0]
 
 
 @given(st.floats(0.1, 1e3), st.floats(1, 10), st.integers(1, 10**5))
@@ -56,7 +56,7 @@ def test_unknown_hosts_span_the_known_ones():
     assert low < value < high
 
 
-@pytest.mark.parametrize("options", [{"host_us": 5.0}, {"host_us": 0.0, "graph": False}, {"host_us": -1.0, "graph": False}])
+@pytest.mark.parametrize("options", [{"host_us": 5.0}, {"host_us": 1e9, "graph": False}, {"host_us": -1.0, "graph": False}])
 def test_a_host_that_nothing_waits_for_is_refused(options):
-    with pytest.raises(UsageError, match="host-us"):
+    with pytest.raises(UsageError, match="host.us"):
         asked(**options)
