@@ -141,10 +141,10 @@ COLUMNS_PER_SM = 256  # known
 CUDNN_PARTIAL_CYCLES = 60  # tuned
 """From the durations of its reduction at 8 to 64 splits."""
 FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)  # tuned
+"""Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
 CUDNN_NARROWER, CUDNN_WIDEST_STEPS, FLASH_NARROWER = 1.2, 3.0, 1.3  # tuned
 """Waits per tile where heads are narrower than the kernel, over those elsewhere (of FlashAttention-2 work, too); waits of cuDNN beyond
 head dim 128."""
-"""Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
 
 
 def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
