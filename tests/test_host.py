@@ -58,5 +58,5 @@ def test_unknown_hosts_span_the_known_ones():
 
 @pytest.mark.parametrize("options", [{"host_us": 5.0}, {"host_us": 1e9, "graph": False}, {"host_us": -1.0, "graph": False}])
 def test_a_host_that_nothing_waits_for_is_refused(options):
-    with pytest.raises(UsageError, match="host.us"):
+    with pytest.raises(UsageError, match=r"host.us"):
         asked(**options)
