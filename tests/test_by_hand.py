@@ -85,9 +85,9 @@ def test_a_wave_of_tiles_is_as_square_as_the_grid_allows(m: int, n: int) -> None
 
 def test_a_warm_roof_counts_bytes_beyond_the_last_cache() -> None:
     size = 1 << 28
-    copy = Case(Stream("copy", 1, size, dtype=BYTE), "torch-copy", cold=False)
+    copy = Case(Stream("copy", 1, size, dtype=BYTE), "torch-copy", cache="warm")
     assert roof_s(copy, H200) == pytest.approx((2 * size - 60 * MIB) / 4.8e12)
-    assert roof_s(replace(copy, cold=True), H200) == pytest.approx(2 * size / 4.8e12)
+    assert roof_s(replace(copy, cache="clean"), H200) == pytest.approx(2 * size / 4.8e12)
 
 
 def test_a_record_without_a_tile_is_taken_at_128_by_128() -> None:

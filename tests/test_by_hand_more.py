@@ -164,7 +164,7 @@ def test_two_blocks_to_a_multiprocessor_are_enough(heads: int, split: bool) -> N
 
 def test_a_warm_matmul_finds_its_weights_unless_there_are_copies() -> None:
     """A, B and C of 8 MiB each are 0.4 of the L2: 0.22 / 0.32 of them are lost. With two copies of B, 8/15, all of B is."""
-    warm = Case(Matmul(2048, 2048, 2048), "torch-matmul", cold=False)
+    warm = Case(Matmul(2048, 2048, 2048), "torch-matmul", cache="warm")
     assert gemm.dram_bytes(warm, H200) == pytest.approx(3 * 8 * MIB * 0.22 / 0.32)
     copied = replace(warm, launch={gemm.WEIGHT_COPIES: 2})
     assert gemm.dram_bytes(copied, H200) == pytest.approx(2 * 8 * MIB * 0.22 / 0.32 + 8 * MIB)

@@ -229,7 +229,7 @@ def test_measurements_are_held_against_a_bound_below_every_roof(
     """Warm, the roof of kernels counts what the caches hold once for all of them, as the bound does."""
     on, implementation = device_of(device), {"standard": "torch-eager", "flash2": "torch-sdpa-flash"}[name]
     for cold in (True, False):
-        asked = Case(case[0], implementation, direction, cold)
+        asked = Case(case[0], implementation, direction, "clean" if cold else "warm")
         assert lower_bound_s(asked, on) <= roof_s(asked, on) * ABOVE
         parts = [replace(asked, workload=part) for part in case[1]]
         assert not cold or lower_bound_s(asked, on) <= sum(roof_s(part, on) for part in parts) * ABOVE

@@ -60,7 +60,7 @@ def test_a_batch_of_32_beside_another_tools_speed_of_light(run, name, other_ms):
 
 @pytest.mark.parametrize("phase", ["prefill", "decode", "generate"])
 def test_the_rows_add_up_to_the_totals(run, phase):
-    data = run(f"model llama-3.2-1b --phase {phase} --n 64 --kv-len {64 + 16 * (phase == 'generate')} --hardware h200 --json").json
+    data = run(f"model llama-3.2-1b --phase {phase} --n 64 --kv-len {64 + 16 * (phase == 'generate')} --graph --hardware h200 --json").json
     assert data["schema"] == "perfmodel.model/1"
     totals = data["totals"]
     for key in ("roofline", "no_overlap", "predicted"):
@@ -288,7 +288,7 @@ def test_shipped_models_that_were_published_narrow(run, name, words, bits):
 
 PARTLY = (
     "deepseek-v3 --phase decode --kv-len 4096 --dtype fp8 --hardware h200 --tp 8 --batch 64",
-    "llama-3-8b --phase generate --n 64 --kv-len 96 --weights-dtype int4 --hardware h200",
+    "llama-3-8b --phase generate --n 64 --kv-len 96 --weights-dtype int4 --hardware h200 --graph",
     "llama-3-8b --n 512 --weights-dtype int8",
 )
 

@@ -35,7 +35,7 @@ SIZES = st.integers(1, 5000)
 
 def time_of(m: int, n: int, k: int, device: Any = H200, cold: bool = True, launch: dict[str, int] | None = None, **changes: Any) -> float:
     shape = {name: changes.pop(name) for name in ("batch", "split_k", "dtype") if name in changes}
-    case = Case(Matmul(m, n, k, **shape), "cublas", cold=cold, launch=launch or {})
+    case = Case(Matmul(m, n, k, **shape), "cublas", cache="clean" if cold else "warm", launch=launch or {})
     return MODEL.seconds(case, device, {**STARTS, **changes})
 
 
@@ -207,7 +207,7 @@ def test_narrow_formats_are_faster_and_the_vector_unit_slower() -> None:
 
 def test_a_warm_run_reads_only_what_its_last_turn_has_pushed_out() -> None:
     def moved(m: int, n: int, k: int, cold: bool = False, **launch: int) -> float:
-        return gemm.dram_bytes(Case(Matmul(m, n, k), "cublas", cold=cold, launch=launch), H200)
+        return gemm.dram_bytes(Case(Matmul(m, n, k), "cublas", cache="clean" if cold else "warm", launch=launch), H200)
 
     everything = 2 * (1024 * 1024 * 3)
     assert moved(1024, 1024, 1024, cold=True) == everything

@@ -29,7 +29,7 @@ W = LatentDecode(64, 128, 4096)
 
 
 def time_of(w=W, device=H200, cold=False, **parameters):
-    return latent_attention.seconds(Case(w, "trtllm-mla", cold=cold), device, P | parameters)
+    return latent_attention.seconds(Case(w, "trtllm-mla", cache="clean" if cold else "warm"), device, P | parameters)
 
 
 def test_work_and_bytes_by_hand():
@@ -108,7 +108,7 @@ NARROW = find_model("flash-decode-narrow")
 
 
 def narrow_time(w=N, device=H200, **parameters):
-    return NARROW.seconds(Case(w, "vllm-flash-attn-fp8-cache", cold=False), device, NARROW.starts() | parameters)
+    return NARROW.seconds(Case(w, "vllm-flash-attn-fp8-cache", cache="warm"), device, NARROW.starts() | parameters)
 
 
 def test_the_narrow_cache_is_half_of_a_wide_one():

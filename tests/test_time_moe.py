@@ -100,7 +100,7 @@ def test_what_it_covers():
 
 
 def test_the_bound_counts_what_must_move_and_warm_only_beyond_the_cache():
-    cold, warm = (lower_bound_s(Case(W, "triton-moe", cold=cold), H200) for cold in (True, False))
+    cold, warm = (lower_bound_s(Case(W, "triton-moe", cache="clean" if cold else "warm"), H200) for cold in (True, False))
     found = estimate(W.kernels(Tile(1, 1))[0], H200)
     assert warm < cold == float(found.needs.flushed_s) <= float(found.lower_s)
 

@@ -21,15 +21,15 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, find_model, models_of
 from perfmodel.timing.fit import fit, simplex
-from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, stream
+from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, row_kernels, stream
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import EDGES, Geometry, geometry, grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
-COPY, ROWWISE, BROADCAST, SOFTMAX_ROWS, GEMM, EAGER_ATTENTION = map(
-    find_model, ("copy", "stream", "broadcast", "softmax-rows", "gemm", "eager-attention")
+COPY, ROWWISE, BROADCAST, SOFTMAX_ROWS, NORM_ROWS, GEMM, EAGER_ATTENTION = map(
+    find_model, ("copy", "stream", "broadcast", "softmax-rows", "norm-rows", "gemm", "eager-attention")
 )
 
 
@@ -440,8 +440,9 @@ def test_streams_name_what_a_profile_lacks() -> None:
 
 def test_streams_and_softmax_share_out_operations() -> None:
     softmax, norm = Case(Stream("softmax", 8, 8), "torch-softmax"), Case(Stream("norm", 8, 8), "torch-rms-norm")
-    assert (ROWWISE.covers(norm), ROWWISE.covers(softmax)) == (True, False)
-    assert (SOFTMAX_ROWS.covers(norm), SOFTMAX_ROWS.covers(softmax)) == (False, True)
+    scale = Case(Stream("scale", 8, 8), "torch-scale")
+    for model, own in ((ROWWISE, scale), (NORM_ROWS, norm), (SOFTMAX_ROWS, softmax)):
+        assert [case for case in (scale, norm, softmax) if model.covers(case)] == [own]
     assert not SOFTMAX_ROWS.covers(replace(softmax, direction=BACKWARD))
 
 
@@ -452,17 +453,51 @@ def softmax_s(rows: int, cols: int, **changes: float) -> float:
 
 def test_every_row_length_has_its_kernel() -> None:
     """Whose cycles count tells which kernel runs."""
-    kernels = {2048: "element_cycles", 2049: "register_cycles", 4096: "register_cycles", 4097: "single_cycles", 8192: "single_cycles"}
-    for cols, used in {**kernels, 8193: "shared_cycles"}.items():
+    kernels = {2048: "element_cycles", 2049: "register_cycles", 6144: "register_cycles", 6145: "single_cycles", 9216: "single_cycles"}
+    for cols, used in {**kernels, 9217: "shared_cycles"}.items():
         base = softmax_s(4096, cols)
         for cycles in ("element_cycles", "register_cycles", "single_cycles", "shared_cycles"):
             assert (softmax_s(4096, cols, **{cycles: 100.0}) > 2 * base) == (cycles == used), (cols, cycles)
 
 
 def test_long_softmax_rows_take_the_cycles_of_their_padded_elements_or_their_bytes() -> None:
-    assert softmax_s(1000, 10_000, shared_cycles=2.0, launch_us=1e-9) == pytest.approx(2.0 * 1000 * 10240 / 132 / CLOCK)
+    rows = math.ceil(1000 / 132)  # one after another on the busiest multiprocessor
+    assert softmax_s(1000, 8000, single_cycles=2.0, launch_us=1e-9) == pytest.approx(2.0 * rows * 8192 / CLOCK)
+    slow = {"shared_cycles": 2.0, "shared_row_us": 1.0, "launch_us": 1e-9}
+    assert softmax_s(1000, 10_000, **slow) == pytest.approx(rows * (1e-6 + 2.0 * 10_000 / CLOCK))
+    assert softmax_s(1000, 10_001, **slow) > softmax_s(1000, 10_000, **slow) + 0.8e-6 * rows, "not aligned: read three times"
     moved = 2 * 1000 * 10_000 * 2 / (stream.STREAM_SHARE * stream.dram_bandwidth(H200))
-    assert softmax_s(1000, 10_000, shared_cycles=1e-6, launch_us=1e-9) == pytest.approx(moved)
+    assert softmax_s(1000, 10_000, shared_cycles=1e-6, shared_row_us=1e-9, launch_us=1e-9) == pytest.approx(moved)
+
+
+def norm_s(rows: int, cols: int, **changes: float) -> float:
+    return NORM_ROWS.seconds(Case(Stream("norm", rows, cols), "torch-rms-norm"), H200, {**NORM_ROWS.starts(), **changes})
+
+
+@given(st.integers(1, 10**5), st.integers(1, 10**4))
+def test_norms_grow(rows: int, quarter: int) -> None:
+    """Within the kernels of aligned rows, and within those of all others."""
+    for cols in (4 * quarter, 4 * quarter + 1):
+        assert norm_s(rows + 1, cols) > norm_s(rows, cols) < norm_s(rows, cols + 4)
+
+
+def test_norms_of_rows_that_vectors_do_not_divide_take_far_longer() -> None:
+    """Rows of 265 took 161 us where those of 264 took 23."""
+    assert norm_s(30_000, 265) > 5 * norm_s(30_000, 264)
+
+
+def test_norms_read_wide_rows_again_once_the_l2_has_lost_them() -> None:
+    times = [norm_s(1 << 16, cols, launch_us=1e-9, column_ns=1e-9, row_ns=1e-9) / cols for cols in (4096, 16384)]
+    assert times[1] == pytest.approx(1.5 * times[0], rel=1e-6), "a read and a write, then another read"
+
+
+def test_large_copies_start_later_and_kernels_of_one_call_hand_bytes_on() -> None:
+    sizes = (1 << 20) - 1, 1 << 20
+    small, large = (COPY.seconds(Case(Stream("copy", 1, size, dtype=DTYPES["fp8"]), "torch-copy"), H200, COPY.starts()) for size in sizes)
+    assert large - small > 0.9e-6
+    for rows, low, high in ((1 << 16, 1.5, 2.0), (64, 1.0, 1.0)):
+        one, two = (ROWWISE.seconds(Case(Stream("scale", rows, 4096, 2), name), H200, ROWS) for name in ("torch-add", "torch-silu-mul"))
+        assert low <= two / one <= high
 
 
 def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
@@ -475,14 +510,14 @@ def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
 
 @given(st.integers(1, 2048))
 def test_a_warp_holds_the_next_power_of_two(cols: int) -> None:
-    held = stream.padded(cols)
+    held = row_kernels.padded(cols)
     assert held & (held - 1) == 0
     assert cols <= held < 2 * cols
 
 
 @given(st.integers(2049, 10**6))
 def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
-    held = stream.padded(cols)
+    held = row_kernels.padded(cols)
     assert held % stream.BLOCK_THREADS == 0
     assert cols <= held < cols + stream.BLOCK_THREADS
 

@@ -231,7 +231,7 @@ def test_what_the_model_covers() -> None:
         for other in (
             replace(case, implementation="numba-flash"),
             replace(case, direction="backward"),
-            replace(case, cold=True),
+            replace(case, cache="clean"),
             replace(case, workload=replace(case.workload, window=4)),
             replace(case, implementation="cpu-matmul"),
             replace(case, implementation="cpu-copy"),

@@ -888,7 +888,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run takes 2 s: what a part says it has moved shows."""
     FakeCuda(monkeypatch)
     monkeypatch.setattr(cuda, "device_array", lambda elements, dtype: SimpleNamespace(size=elements))
-    monkeypatch.setattr(cuda, "stream", lambda: None)
+    monkeypatch.setattr(cuda, "stream", lambda: SimpleNamespace(synchronize=lambda: None))
     monkeypatch.setattr(microbench, "current_gpu", lambda: FAKE_GPU)
     monkeypatch.setattr(run, "EventTimer", lambda gpu, cold=True: FakeTimer(2.0))
     monkeypatch.setattr(run, "QueueTimer", lambda gpu, stream: FakeTimer(2.0))
@@ -907,6 +907,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name["exp"].value == blocks * 256 * 8 * 16 * microbench.EXP_ROUNDS / 2
     assert by_name["shared memory read"].value == blocks * 256 * 16 * 4 * microbench.SHARED_ROUNDS / 2
     assert by_name["launch, stream"].value == 2.0 / run.KERNELS
+    assert 0 < by_name["launch, host"].value < 1e-3, "of this host, which launches nothing here"
     assert by_name["launch, graph"].value is None
     assert "cuda.bindings" in by_name["launch, graph"].reason
     fields = {result.field for result in found if result.field}

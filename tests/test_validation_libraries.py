@@ -19,14 +19,15 @@ from perfmodel.validation.libraries.kernels import LIBRARIES, directions, find
 from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, as_line, cases, measure, shapes
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
+from tools.measure import wide
 from tools.measure.profiler import Launch, in_windows
 
 ALL = [case for family in FAMILIES for case in cases(family)]
 SHIPPED = [path for path in shipped_records() if path.name.startswith("torch-")]
 
 
-def identity(workload, implementation, direction, dtype, shape, cold, row_major):
-    return (workload, implementation, direction, dtype, json.dumps(dict(shape), sort_keys=True), cold, row_major)
+def identity(workload, implementation, direction, dtype, shape, cache, row_major):
+    return (workload, implementation, direction, dtype, json.dumps(dict(shape), sort_keys=True), cache, row_major)
 
 
 def values(section, role, *columns):
@@ -72,7 +73,8 @@ def test_every_family_starts_with_a_case_that_runs(case):
 
 def test_every_case_has_a_kernel_and_every_kernel_a_case():
     assert all(callable(find(case)) for case in ALL)
-    assert {(case.workload, case.implementation) for case in ALL} == set(LIBRARIES)
+    drawn = {(workload, name) for workload, name, *_ in wide.FAMILIES}  # those of formats and masks are drawn only
+    assert {(case.workload, case.implementation) for case in ALL} | drawn == set(LIBRARIES)
 
 
 def test_an_unknown_kernel_is_named():
@@ -98,12 +100,12 @@ def test_without_a_gpu_the_build_is_named(monkeypatch):
 
 def test_shipped_records_are_the_cases():
     """Every case was measured, nothing else is in the files, and each row says which set it belongs to."""
-    roles = {identity(c.workload, c.implementation, c.direction, c.dtype, c.shape, c.cold, c.row_major): c.role for c in ALL}
+    roles = {identity(c.workload, c.implementation, c.direction, c.dtype, c.shape, c.cache, c.row_major): c.role for c in ALL}
     found = {}
     for path in SHIPPED:
         for _, r in read_records(path):
             row_major = "B row-major" in r.source
-            key = identity(r.workload, r.implementation, r.direction, r.dtype, r.shape, r.cache == "cold", row_major)
+            key = identity(r.workload, r.implementation, r.direction, r.dtype, r.shape, r.cache_state, row_major)
             role = r.source.rsplit("; ", 1)[1]
             assert found.setdefault(key, role) == role  # different attention shapes share some of their steps
     assert found == roles
@@ -142,7 +144,7 @@ class FakeTorch:
         self.no_grad = self.enable_grad = nullcontext
 
     def zeros(self, *args, **kwargs):
-        return SimpleNamespace(sum=lambda: self.calls.append("flush"))
+        return SimpleNamespace(sum=lambda: self.calls.append("flush"), zero_=lambda: self.calls.append("write"))
 
     def run(self):
         self.now += self.steps[self.calls.count("run") % len(self.steps)]
@@ -160,19 +162,20 @@ class FakeEvent:
         return (other.at - self.at) * 1e3
 
 
-@pytest.mark.parametrize("cold", [True, False])
-def test_only_the_run_is_timed(cold):
+@pytest.mark.parametrize("cache", ["clean", "dirty", "warm"])
+def test_only_the_run_is_timed(cache):
     torch = FakeTorch()
-    times = TorchTimer(torch).times(torch.run, cold)
+    times = TorchTimer(torch).times(torch.run, cache)
     assert times == pytest.approx([1e-3] * 10)
-    assert torch.calls.count("flush") == (10 if cold else 0)
+    before = {"clean": ["flush"], "dirty": ["write"], "warm": []}[cache]
+    assert [torch.calls.count(call) for call in ("flush", "write")] == [10 * (cache == "clean"), 10 * (cache == "dirty")]
     first = torch.calls.index("wait")
-    assert torch.calls[first : first + 3] == (["wait", "flush", "run"] if cold else ["wait", "run", "wait"])
+    assert torch.calls[first : first + 3] == ["wait", *before, "run", "wait"][:3]
 
 
 def test_noisy_runs_are_repeated():
     torch = FakeTorch(steps=(1e-3, 3e-3))
-    assert len(TorchTimer(torch, replace(RULE, budget_s=10)).times(torch.run, True)) == 40
+    assert len(TorchTimer(torch, replace(RULE, budget_s=10)).times(torch.run, "clean")) == 40
 
 
 @pytest.fixture

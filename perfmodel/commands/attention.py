@@ -16,6 +16,7 @@ class AttentionRun(Question):
     config: str | None = option("Options of a shipped configuration or YAML file.", group=RARER)
     hardware: str | None = as_in(Common, "hardware")
     implementation: str | None = as_in(Common, "implementation")
+    cache: str = as_in(Common, "cache")
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False, group=RARER)
 
 
@@ -27,11 +28,12 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     """
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
+    from perfmodel.timing.cache_state import state_named
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
     comparison = asked.compare(device_for(asked.hardware))
-    comparison, known, missing = answered(comparison, run.implementation, calibrated_devices)
+    comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
     found = report(comparison, predictions=known, unpredicted=missing, explained=to.explain, crossover=run.crossover, pictures=to.pictures)
     to.emit(found)

@@ -14,6 +14,7 @@ class MatmulRun(MatmulQuestion):
     """A matmul and the kernel that runs it."""
 
     implementation: str | None = as_in(Common, "implementation")
+    cache: str = as_in(Common, "cache")
 
 
 @command
@@ -27,7 +28,8 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case
-    from perfmodel.timing.predict import TimeRequest
+    from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
     device = asked.on(device_for(asked.hardware))
@@ -35,9 +37,10 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
     if asked.implementation is not None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
-    lower, known, missing = float(result.total.lower_s), None, ""
+    state = state_named(asked.cache)
+    lower, known, missing = lower_in(result.total, state), None, ""
     try:
-        case = Case(w, asked.implementation or "")
+        case = Case(w, asked.implementation or "", cache=state)
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."

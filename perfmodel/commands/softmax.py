@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
-from perfmodel.core.question import Condition, option
+from perfmodel.core.question import Common, Condition, as_in, option
 from perfmodel.kernels.question import SoftmaxQuestion
 
 if TYPE_CHECKING:
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda asked: asked.store)
 
+_PREDICTED = Condition("is of a kernel that is predicted", "name one with --implementation", lambda asked: asked.implementation is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxRun(SoftmaxQuestion):
     """A softmax and the kernel that runs it."""
 
     implementation: str | None = option("Kernel to predict as well, such as torch-softmax or one of your own.", reader=STORED)
+    cache: str = as_in(Common, "cache", reader=_PREDICTED)
 
 
 @command
@@ -36,18 +39,19 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
     device = device_for(asked.hardware)
     w = asked.workload(device)
     results = evaluate(w, device)
-    known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device)
+    known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device, asked.cache)
     to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures))
 
 
-def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device) -> Prediction:
+def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:
     """Its time for ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError where there is none."""
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case
-    from perfmodel.timing.predict import TimeRequest, predict
+    from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.predict import TimeRequest, lower_in, predict
     from perfmodel.timing.select_kernel import check_implementation
 
     check_implementation(implementation, "softmax", device, calibrated_devices)
-    case = Case(Stream("softmax", w.rows, w.columns, dtype=w.dtype), implementation, FORWARD)
-    return predict(TimeRequest(case, "softmax", w.dtype.name, device, float(fused.cost.lower_s), calibrated_devices))
+    case = Case(Stream("softmax", w.rows, w.columns, dtype=w.dtype), implementation, FORWARD, state_named(cache))
+    return predict(TimeRequest(case, "softmax", w.dtype.name, device, lower_in(fused.cost, case.cache), calibrated_devices))

@@ -134,7 +134,35 @@ def _rates(found: ModelAnswer) -> list[Metric]:
         Metric("ttft_s", found.ttft_s, "time to the first token", "s", before=least(made)),
         Metric("tpot_s", found.tpot_s, "time per output token", "s", before=least(made)),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s", "", before=most(made)),
+        *_host(found),
+        *_host(found),
         Metric("mfu", found.mfu, "MFU", "share", before=most(made)),
+    ]
+
+
+def _host(found: ModelAnswer) -> list[Metric]:
+    """Launches of the host over all passes, where kernels are launched one by one."""
+    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
+    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
+    return [
+        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
+        Metric("host.seconds", known[0].value if known else None),
+        Metric("host.low", known[0].low if known else None),
+        Metric("host.high", known[0].high if known else None),
+        Metric("host.us_per_launch", found.request.host_us),
+    ]
+
+
+def _host(found: ModelAnswer) -> list[Metric]:
+    """Launches of the host over all passes, where kernels are launched one by one."""
+    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
+    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
+    return [
+        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
+        Metric("host.seconds", known[0].value if known else None),
+        Metric("host.low", known[0].low if known else None),
+        Metric("host.high", known[0].high if known else None),
+        Metric("host.us_per_launch", found.request.host_us),
     ]
 
 

@@ -97,7 +97,18 @@ def _verdict(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
     if r.phase == GENERATE:
         first, further = format_time(found.ttft_s or 0, 3), format_time(found.tpot_s or 0, 3)
         said = f"{takes.capitalize()} {took}, {rate}: first token {first}, then {further}."
+    if slow := _host_bound(found):
+        return [slow, said, _fitting(found)] if found.memory.fits is not False else [_fitting(found), slow, said]
     return [_fitting(found), said, limited(rows, found.seconds)]
+
+
+def _host_bound(found: ModelAnswer) -> str:
+    """That the host, not the device, sets the pace; empty where it does not."""
+    for one, _ in found.steps:
+        if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]:
+            host, device = format_time(one.host_s[0], 3), format_time(one.on_device[0], 3)
+            return f"Limited by the host: {one.launches:,} launches take {host}, the kernels {device}."
+    return ""
 
 
 def _fitting(found: ModelAnswer) -> str:

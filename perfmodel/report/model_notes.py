@@ -7,6 +7,7 @@ from perfmodel.report.op_common import unknown_rates, unread_notes
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION
+from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op_time import MODEL as STEP_MODEL
 from perfmodel.transformer.op_time import launch_saving_s
 from perfmodel.transformer.parallel import draft_bytes, joined_gpus
@@ -56,11 +57,20 @@ def _prediction_notes(found: ModelAnswer) -> list[str]:
     if within.block is not None:
         where = "here" if within.own else "on another architecture"
         words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
-    if len(graphs) < len(phases(r)):
-        words.append("Launched one by one: the host is taken to keep ahead of the device.")
+    words += [_host_note(found)] if len(graphs) < len(phases(r)) else []
     if found.prediction is not None:
         words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
     return words
+
+
+def _host_note(found: ModelAnswer) -> str:
+    """Who launches the kernels, and how long that takes."""
+    [one, *_] = [one for one, _ in found.steps if one.host_s is not None]
+    value, low, high = one.host_s or (0.0, 0.0, 0.0)
+    if found.request.host_us is not None:
+        return f"Launched one by one: {one.launches:,} kernels at {found.request.host_us:g} us of the host take {format_time(value)}."
+    known = f"{one.launches:,} at {FASTEST_US:g} to {SLOWEST_US:g} us, as hosts differ, take {format_time(low)} to {format_time(high)}"
+    return f"Launched one by one: {known}; --host-us says what yours takes."
 
 
 def _split_notes(r: Request) -> list[str]:

@@ -13,7 +13,7 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.document import DOUBT, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric
-from perfmodel.timing.base import find_model
+from perfmodel.timing.base import CLEAN, STATE_WORDS, find_model
 from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def note(what: str, prediction: Prediction) -> str:
 
 def assumes(prediction: Prediction) -> str:
     """What the model of ``prediction`` assumes of operands, caches and launches."""
-    return find_model(prediction.calibration.model).assumes
+    clean = STATE_WORDS[CLEAN]
+    return find_model(prediction.calibration.model).assumes.replace(clean, STATE_WORDS.get(prediction.cache, clean))
 
 
 def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
@@ -98,7 +99,13 @@ def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[s
     if prediction is None:
         return {"implementation": otherwise}
     block = prediction.calibration
-    grounds = {"kind": prediction.kind, "provenance": prediction.provenance, "model": block.model, "assumes": assumes(prediction)}
+    grounds = {
+        "kind": prediction.kind,
+        "provenance": prediction.provenance,
+        "model": block.model,
+        "assumes": assumes(prediction),
+        "cache": prediction.cache,
+    }
     return {"implementation": block.implementation, "prediction": grounds}
 
 

@@ -186,7 +186,7 @@ def _cost(case: Case, device: Device) -> Estimate:
         return replace(cost, terms=terms, dram=dram, roofline_s=max(terms.values()))
 
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
-    return total(cost if case.cold or not cost.dram.total else warm(cost) for cost in costs)
+    return total(cost if case.flushed or not cost.dram.total else warm(cost) for cost in costs)
 
 
 def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:

@@ -24,18 +24,27 @@ MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
 
+CLEAN, DIRTY, WARM = "clean", "dirty", "warm"
+"""What the L2 holds when a kernel starts: ``cache_state.py``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A workload as one implementation runs it. ``launch``: what is known of its launch (br, bc, threads, ...), may be empty.
 
-    ``cold``: L2 is flushed before each run.
+    ``cache``: ``CLEAN``, ``DIRTY`` or ``WARM``; empty where a record does not say: its bound is that of a warm run.
     """
 
     workload: Any
     implementation: str
     direction: str = FORWARD
-    cold: bool = True
+    cache: str = CLEAN
     launch: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether the L2 holds nothing of its inputs."""
+        return self.cache in (CLEAN, DIRTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,12 @@ class Parameter:
     start: float
 
 
-ALONE = "inputs cold in DRAM, no line of the L2 to be written back, the launch hidden behind earlier work"
+STATE_WORDS = {
+    CLEAN: "inputs cold in DRAM, no line of the L2 to be written back",
+    DIRTY: "inputs cold in DRAM, lines of the L2 that were written before written back meanwhile",
+    WARM: "the L2 holds what the run before left of the same buffers",
+}
+ALONE = f"{STATE_WORDS[CLEAN]}, the launch hidden behind earlier work"
 """What a predicted time of one kernel assumes."""
 
 
@@ -58,6 +72,7 @@ class Model:
     ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
     the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
 
+    ``knows_warm``: ``seconds`` differ where ``case.cache`` is warm, else the rule of ``cache_state.py`` holds.
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels, each with its seconds alone.
 
@@ -74,6 +89,7 @@ class Model:
     implementations: tuple[str, ...] = ()
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[tuple[str, float]]] | None = None
+    knows_warm: bool = True
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""
@@ -132,7 +148,7 @@ def kernel_name(implementation: str) -> str:
 
 
 ALGORITHM_OF = {
-    **dict.fromkeys(("torch-eager", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
+    **dict.fromkeys(("torch-eager", "torch-eager-masked-fill", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
     **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
 }
 FUSED = "flash2"

@@ -9,10 +9,10 @@ parameters of the nearest calibrated architecture and the interval that those ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
@@ -20,7 +20,8 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import VARIANTS, Case, algorithm_of, calibrations, find_model
+from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.cache_state import warm_s, write_back_s
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -35,8 +36,8 @@ FallbackDevices = Callable[[], Iterable[Device]]
 class Prediction:
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
-    ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels one after another of which it is
-    the sum.
+    ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
+    one after another of which it is the sum.
     """
 
     seconds: float
@@ -45,6 +46,7 @@ class Prediction:
     kind: str
     provenance: str
     calibration: Calibration
+    cache: str = CLEAN
     case: Case | None = field(default=None, compare=False, repr=False)
     device: Device | None = field(default=None, compare=False, repr=False)
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
@@ -96,14 +98,33 @@ def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float],
     """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
     case, lower_s = request.case, request.lower_s
     device = with_parts(request.device, block.model, request.fallbacks)
-    modelled = find_model(block.model).seconds(case, device, block.parameters)
+    modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds = max(modelled, lower_s)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
     low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case, device)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, device)
+
+
+def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Seconds by ``model``, in the state of the L2 that ``case`` names."""
+    seconds = float(model.seconds(case, device, parameters))
+    if case.cache not in (DIRTY, WARM) or (case.cache == WARM and model.knows_warm):
+        return seconds
+    read, written = _moved_bytes(case, device)
+    if case.cache == DIRTY:
+        return seconds + write_back_s(read + written, device)
+    return warm_s(seconds, read, written, device)
+
+
+@once_per_case
+def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
+    """Bytes of inputs and of outputs."""
+    tensors = _cost(case, device).needs.tensors.items()
+    read, written = (float(sum(size for (one, _), size in tensors if one == kind)) for kind in (READ, WRITE))
+    return read, written
 
 
 def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device:
@@ -193,8 +214,17 @@ def lower_bound_s(case: Case, device: Device) -> float:
 
     UnavailableError says why there is none.
     """
-    cost = _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
-    return float(cost.needs.flushed_s if case.cold else cost.needs.warm_s)
+    needs = _cost(case, device).needs
+    return float(needs.flushed_s if case.flushed else needs.warm_s)
+
+
+def lower_in(cost: Estimate, cache: str) -> float:
+    """Lower bound in seconds of what costs ``cost``, the L2 being in the state ``cache``."""
+    return float(cost.lower_warm_s if cache == WARM else cost.lower_s)
+
+
+def _cost(case: Case, device: Device) -> Estimate:
+    return _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
 
 
 def roof_s(case: Case, device: Device) -> float:
@@ -207,7 +237,7 @@ def roof_s(case: Case, device: Device) -> float:
         return float(whole.roofline_s)
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
     moved = sum(cost.dram.total for cost in costs)
-    missed = 1.0 if case.cold or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
+    missed = 1.0 if case.flushed or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
     rates = {"dram": missed}  # the share of its bytes that the caches do not hold already
     return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import SAME_KERNEL, Case, algorithm_of, models_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, predict
+from perfmodel.timing.base import CLEAN, SAME_KERNEL, Case, algorithm_of, models_of
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.evaluate import AttentionResult
@@ -82,7 +82,9 @@ def check_compared(implementation: str, algorithms: Iterable[str]) -> None:
         raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
 
 
-def predictions(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices) -> tuple[Predictions, list[str]]:
+def predictions(
+    comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices, cache: str = CLEAN
+) -> tuple[Predictions, list[str]]:
     """Predictions of the results that have one, and why the others have none, in words.
 
     ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``select_kernel`` takes.
@@ -101,7 +103,7 @@ def predictions(comparison: Comparison, implementation: str | None, fallbacks: F
             if result.passes:
                 found[name, result.direction] = added([found[name, part.direction] for part in result.passes])
             else:
-                found[name, result.direction] = _one(comparison, result, implementation, fallbacks)
+                found[name, result.direction] = _one(comparison, result, implementation, fallbacks, cache)
         except KeyError:
             continue
         except PerfmodelError as error:
@@ -109,24 +111,28 @@ def predictions(comparison: Comparison, implementation: str | None, fallbacks: F
     return found, list(missing)
 
 
-def answered(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices) -> tuple[Comparison, Predictions, list[str]]:
+def answered(
+    comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices, cache: str = CLEAN
+) -> tuple[Comparison, Predictions, list[str]]:
     """``comparison`` as ``implementation`` runs its algorithm, the predictions, and what the reader should know of both.
+
+    ``cache``: what the L2 holds, a state of ``cache_state.py``.
 
     UsageError if no calibration is of ``implementation``, or it runs none of the algorithms.
     """
     if implementation is None:
-        return comparison, *predictions(comparison, None, fallbacks)
+        return comparison, *predictions(comparison, None, fallbacks, cache)
     from perfmodel.timing.launched import as_launched
 
     check_compared(implementation, [result.algorithm.name for result in comparison.results])
-    known, missing = predictions(comparison, implementation, fallbacks)
+    known, missing = predictions(comparison, implementation, fallbacks, cache)
     launched, notes = as_launched(comparison, implementation, fallbacks)
     return launched, known, [*missing, *notes]
 
 
-def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices) -> Prediction:
+def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices, cache: str) -> Prediction:
     w, runs = comparison.workload, result.algorithm.name
     named = implementation if implementation is not None and algorithm_of(implementation) == runs else ""
-    case, lower_s = Case(w, named, result.direction), float(result.total.lower_s)
+    case, lower_s = Case(w, named, result.direction, cache), lower_in(result.total, cache)
     request = TimeRequest(case, "attention", w.dtype.name, comparison.device, lower_s, fallbacks)
     return select_kernel(request, lambda name: algorithm_of(name) == runs)

@@ -19,6 +19,7 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
+from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
@@ -176,7 +177,9 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
-    steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known), times) for step, times in wanted]
+    steps = [
+        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, Host(r.host_us)), times) for step, times in wanted
+    ]
     memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, steps, memory, _curved(r, wanted))
 

@@ -20,6 +20,7 @@ from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
 from perfmodel.transformer import op_time
+from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
@@ -68,7 +69,10 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class PassEstimate:
-    """One step of a model on a device, of one GPU per pipeline stage, stages one after the other."""
+    """One step of a model on a device, of one GPU per pipeline stage, stages one after the other.
+
+    ``host``: what launches its kernels one by one; None where that is taken to keep ahead.
+    """
 
     model: ModelSpec
     step: ModelPass
@@ -76,6 +80,17 @@ class PassEstimate:
     graph: bool
     rows: Sequence[PassRow]
     within: op_time.LaunchCorrection
+    host: Host | None = None
+
+    @property
+    def launches(self) -> Number:
+        """Kernels that the host launches one by one; 0 in a graph."""
+        return 0 if self.graph else launches(row.op for row in self.rows)
+
+    @property
+    def host_s(self) -> Interval | None:
+        """Seconds that the host takes to launch them, with their interval; None where no host is asked about."""
+        return None if self.host is None or self.graph else self.host.seconds(float(self.launches))
 
     @property
     def cost(self) -> Estimate:
@@ -85,7 +100,13 @@ class PassEstimate:
 
     @property
     def prediction(self) -> Interval | None:
-        """Seconds with the ends of the interval; None if a row has none.
+        """Seconds with the ends of the interval, the host's included; None if a row has none."""
+        found = self.on_device
+        return found if found is None or self.host_s is None or self.host is None else self.host.around(found, float(self.launches))
+
+    @property
+    def on_device(self) -> Interval | None:
+        """Seconds of the kernels with the ends of the interval; None if a row has none.
 
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
@@ -100,8 +121,9 @@ class PassEstimate:
 
     @property
     def seconds(self) -> float:
-        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
-        return sum(row.seconds for row in self.rows)
+        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes; or the host's."""
+        kernels = sum(row.seconds for row in self.rows)
+        return kernels if self.host_s is None else max(kernels, self.host_s[0])
 
     @property
     def flops_by_format(self) -> dict[str, Number]:
@@ -126,10 +148,11 @@ def run_pass(
     fallbacks: FallbackDevices = tuple,
     graph: bool = False,
     known: dict[tuple[Op, bool], PassRow] | None = None,
+    host: Host | None = None,
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
-    ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
+    ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
     """
     within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
@@ -137,7 +160,7 @@ def run_pass(
     for op in ops:
         if (op, graph) not in known:
             known[op, graph] = _row(op, device, fallbacks, graph, within)
-    return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within)
+    return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within, host)
 
 
 def on_device(step: ModelPass, device: Device) -> ModelPass:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import Request
     from perfmodel.transformer.training.question import TrainingConfig
 
+MOST_HOST_US = 1e6
+"""Per launch; a second is none."""
 MOST_GPUS = 10**6
 """Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
 TRAINING, RARER = "Training (--phase train)", "Rarer options"
@@ -29,6 +31,10 @@ def _size_of(name: str, text: str | None) -> int:
     return 0 if text is None else size_bytes(name, text, least=0)
 
 
+def _all_in_graphs(asked: PhaseQuestion) -> bool:
+    return asked.graph is True or (asked.graph is None and asked.phase == "decode" and asked.kv_cache)
+
+
 def _has_temporaries(asked: MemoryQuestion) -> bool:
     from perfmodel.transformer.training.question import optimizer_named
 
@@ -39,6 +45,9 @@ _ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or le
 _TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
 _TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
 _INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
+_ONE_BY_ONE = Condition(
+    "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
+)
 ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: asked.search is None)
 
 
@@ -118,6 +127,7 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
+    host_us: float | None = option("Microseconds per launch of the host. [default: as hosts differ]", reader=_ONE_BY_ONE)
     kv_cache: bool = option(
         "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -134,7 +144,10 @@ class PhaseQuestion(Question):
 
         form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
-        options |= {"reserve": _size_of("reserve", self.reserve), **formats(model, form, self.weights_dtype, self.kv_dtype)}
+        if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
+            raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
+        options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
+        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 

@@ -163,6 +163,7 @@ class Request(ModelPass):
     device: Device
     graph: bool | None = None
     reserve: int = 0
+    host_us: float | None = None
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

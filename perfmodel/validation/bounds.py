@@ -57,7 +57,7 @@ def case_of(record: Record) -> Case:
     workload = workload_of(_sizes(record, required.split(), optional.split()), DTYPES[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
-    return Case(workload, record.implementation, direction, record.cache == "cold", record.launch)
+    return Case(workload, record.implementation, direction, record.cache_state, record.launch)
 
 
 _SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op", "attention"}

@@ -19,9 +19,9 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
+from perfmodel.timing.base import CLEAN, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.predict import FallbackDevices, with_parts
+from perfmodel.timing.predict import FallbackDevices, modelled_s, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, group_key, held_out, profiled
 from perfmodel.validation.statistics import Residual, interval, quantile
@@ -31,6 +31,12 @@ FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""
 LEAST_SHARED = 1000
 """Points times parameters from which other processes are worth their start."""
+DRAWN, FEWEST_DRAWN = "drawn", 30
+"""In the source of records of shapes drawn as users have them; so many of a kernel set the width of its interval.
+
+An interval holds for shapes like those that its residuals are of (split conformal prediction, Vovk et al. 2005): shapes chosen by hand
+err less.
+"""
 FEWEST_OWN = 4
 """Points of an architecture below which the residuals of the others' own fits count, too."""
 
@@ -46,7 +52,7 @@ class FitPoint:
 
     def predicted(self, model: Model, p: Mapping[str, float]) -> float:
         """Seconds, never below the bound."""
-        return max(model.seconds(self.case, self.device, p), self.lower_s)
+        return max(modelled_s(model, self.case, self.device, p), self.lower_s)
 
     def residual(self, model: Model, p: Mapping[str, float]) -> float:
         """log(measured / predicted)."""
@@ -194,7 +200,7 @@ def calibrate(
         errors = [Residual(value, group) for value, group in zip(residuals, _errs_with(known), strict=True)]
         elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
         for name in sorted({point.device.id for point in own}):
-            mine = [residual for residual, point in zip(errors, known, strict=True) if point.device.id == name]
+            mine = _as_drawn([(one, point.record) for one, point in zip(errors, known, strict=True) if point.device.id == name])
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
             block = with_interval(_block(key, p, [q for q in own if q.device.id == name], date, versions), mine)
@@ -202,6 +208,12 @@ def calibrate(
             others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
+
+
+def _as_drawn(found: Sequence[tuple[Residual, Record]]) -> list[Residual]:
+    """Residuals of clean shapes that were drawn, where they are enough for a width; else all."""
+    drawn = [residual for residual, record in found if DRAWN in record.source and record.cache_state == CLEAN]
+    return drawn if len({residual.group for residual in drawn}) >= FEWEST_DRAWN else [residual for residual, _ in found]
 
 
 def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:

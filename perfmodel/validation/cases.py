@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from perfmodel.core.dtypes import dtype_named
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.timing.base import CLEAN
 from perfmodel.validation.records import Record, Seconds
 
 FIT, HELD_OUT = "fit", "held out"
@@ -25,7 +26,8 @@ UNTIMED = Seconds(1.0)
 class KernelCase:
     """One kernel to run. ``workload``, ``shape``, ``dtype``, ``direction`` and ``launch`` are those of its record.
 
-    ``role``: FIT or HELD_OUT; empty if the record does not say. ``cold``: the L2 cache is flushed before each run.
+    ``role``: FIT or HELD_OUT; empty if the record does not say. ``cache``: what the L2 holds before
+    each run, a state of ``timing.cache_state``.
     ``row_major``: a matmul's second operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
     ``launch``: the tile, ``br`` and ``bc``, where the kernel has one.
     """
@@ -36,7 +38,7 @@ class KernelCase:
     dtype: str = "bf16"
     direction: str = FORWARD
     role: str = ""
-    cold: bool = True
+    cache: str = CLEAN
     row_major: bool = False
     launch: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +63,7 @@ class KernelCase:
             dict(self.shape),
             time_s,
             cast(Any, self.direction),  # what runs the case has checked it
-            "cold" if self.cold else "warm",
+            cast(Any, "cold" if self.cache == CLEAN else self.cache),
             launch=self.launch,
             source="; ".join(filter(None, (source, "B row-major" if self.row_major else "", self.role))),
             **more,

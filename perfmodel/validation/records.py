@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import parse_json, read_json
+from perfmodel.timing.base import CLEAN
 from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ class Record:
     """One measurement.
 
     ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the
-    optional dv, window, density, mask, dropout; matmul: m, n, k). ``cache``: whether L2 was flushed between runs (cold) or the
-    same buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes.
+    optional dv, window, density, mask, dropout; matmul: m, n, k). ``cache``: whether L2 was flushed between runs, by reads
+    (clean, or cold as older files say) or by writes (dirty), or the same
+    buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -73,12 +75,17 @@ class Record:
     shape: dict[str, int | float | bool | str]
     time_s: Seconds
     direction: Literal["forward", "backward", "both"] = "forward"
-    cache: Literal["cold", "warm"] | None = None
+    cache: Literal["cold", "clean", "dirty", "warm"] | None = None
     counters: dict[str, float] = field(default_factory=dict)
     launch: dict[str, int] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+
+    @property
+    def cache_state(self) -> str:
+        """What the L2 held: a state of ``timing.cache_state``, or empty where the record does not say."""
+        return {"cold": CLEAN, None: ""}.get(self.cache, self.cache or "")
 
     @property
     def group(self) -> str:

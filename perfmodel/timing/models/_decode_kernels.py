@@ -19,6 +19,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
+from perfmodel.timing.models._flash_blocks import padded
 
 PACKED_ROWS = 64  # known
 """Query rows of a FlashAttention tile in decode."""
@@ -134,13 +135,16 @@ FLASH_PARTIAL_CYCLES = 350  # tuned
 
 # cuDNN
 ROWS, KEYS = 16, 128  # known
-UNSPLIT_KEYS, LEAST_SPLITS = 512, 4  # known
+UNSPLIT_KEYS, LEAST_SPLITS, LEAST_WIDTH = 512, 4, 64  # known
 COLUMNS_PER_SM = 256  # known
 """Head dims of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (183)."""
 CUDNN_PARTIAL_CYCLES = 60  # tuned
 """From the durations of its reduction at 8 to 64 splits."""
 FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)  # tuned
 """Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
+CUDNN_NARROWER, CUDNN_WIDEST_STEPS, FLASH_NARROWER = 1.2, 3.0, 1.3  # tuned
+"""Waits per tile where heads are narrower than the kernel, over those elsewhere (of FlashAttention-2 work, too); waits of cuDNN beyond
+head dim 128."""
 
 
 def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
@@ -158,18 +162,20 @@ def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
     tile = tile if splits > 1 else unsplit
     row_tiles = int(ceil_div(rows, tile.br))
     sram = (tile.br + 2 * tile.bc) * tile.head_dim * w.dtype.size
+    slower = 1.0 if padded(w.d) == w.d else FLASH_NARROWER
     return Decode(
         int(heads) * row_tiles * splits,
         splits,
         int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
         resident(sram, device, REGISTERS // (REGISTERS_PER_THREAD * tile.threads)),
-        *FLASH_STEPS[:2],
+        FLASH_STEPS[0],
+        FLASH_STEPS[1] * slower,
         FLASH_STEPS[2] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles * (1 if packed else int(w.group)),
         partial_cycles=FLASH_PARTIAL_CYCLES,
         pipelined=True,
-        tile_cycles=_tile_cycles(w, tile, device),
+        tile_cycles=_tile_cycles(w, tile, device) * slower,
     )
 
 
@@ -185,7 +191,9 @@ def _tile_cycles(w: Attention, tile: Tile, device: Device) -> float:
 
 def cudnn(w: Attention, device: Device, multiprocessors: int) -> Decode:
     """cuDNN: a power of two of splits, at most what fills two blocks per multiprocessor and gives each a whole tile; 4 or none."""
-    width = 1 << (max(w.d, w.dv) - 1).bit_length()
+    width = max(LEAST_WIDTH, 1 << (max(w.d, w.dv) - 1).bit_length())
+    steps = CUDNN_STEPS[1] * (1 + width / 128)  # a wait, and loads of so many columns by 128 threads
+    steps = CUDNN_WIDEST_STEPS if width > 128 else steps * (1.0 if w.d == width else CUDNN_NARROWER)
     row_tiles = int(ceil_div(w.n * w.group, ROWS))
     blocks, splits = int(w.stored_kv_heads) * row_tiles, 1
     if w.kv_len > UNSPLIT_KEYS:
@@ -197,7 +205,7 @@ def cudnn(w: Attention, device: Device, multiprocessors: int) -> Decode:
         int(ceil_div(ceil_div(w.kv_len, KEYS), splits)),
         max(1, COLUMNS_PER_SM // width),
         block_steps=CUDNN_STEPS[0],
-        tile_steps=CUDNN_STEPS[1] * (1 + width / 128),  # a wait, and loads of so many columns by 128 threads
+        tile_steps=steps,
         combine_steps=CUDNN_STEPS[2] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles,

@@ -43,6 +43,8 @@ class FlashPlan:
     ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
     are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
     each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
+    ``uneven``: part by which matmuls of a tile take longer where heads are narrower than the kernel.
+    ``turn_cycles``: for which a block keeps the others of its head from the gradient that all add to.
     ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
     """
 
@@ -67,6 +69,8 @@ class FlashPlan:
     crowded_block: float = 0.0
     threads: int = 128
     softmax_share: float = 0.0
+    uneven: float = 0.0
+    turn_cycles: float = 0.0
 
 
 def slowdown(plan: FlashPlan, peak: float, element_size: int) -> float:

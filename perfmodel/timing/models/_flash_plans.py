@@ -35,6 +35,8 @@ SOFTMAX_SHARE = 0.62  # tuned
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0  # tuned
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
+UNEVEN, UNEVEN_FORWARD = 0.2, 0.12  # tuned
+"""FlashAttention-2: of a tile's matmuls, where each load asks whether its head ends before."""
 IN_TURN = 1.0  # tuned
 """Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
 WGMMA_BACKWARD = 2.6  # tuned
@@ -45,8 +47,11 @@ CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
-EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5  # tuned
-"""Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
+EFFICIENT_OVERLAP, EFFICIENT_WIDE, EFFICIENT_UNHELD = 2.0, 0.5, 0.2  # tuned
+"""Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile, and of its
+matmuls."""
+TURN_CYCLES = 2500.0  # tuned
+"""Of a block of its backward pass, per 64 of the head dim it is compiled for, while it adds to dQ under a lock."""
 BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
 
@@ -98,7 +103,7 @@ def fa2(case: Case, device: Device) -> FlashPlan:
 def torch_flash(case: Case, device: Device) -> FlashPlan:
     """PyTorch's build of FlashAttention-2 keeps its kernels on Hopper; too few blocks are split over keys in prefill, too."""
     w: Attention = case.workload
-    plan = fa2(case, device)
+    plan = replace(fa2(case, device), uneven=(UNEVEN if case.direction == BACKWARD else UNEVEN_FORWARD) * (padded(w.d) != w.d))
     if case.direction == BACKWARD:
         fragment = _FA2_WARP_ROWS.get((plan.br, plan.bc), 16.0)
         return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=_side_kernels(w))
@@ -106,7 +111,7 @@ def torch_flash(case: Case, device: Device) -> FlashPlan:
     if split.splits == 1:
         crowded = CROWDED * (w.causal and _ragged(w, plan) and padded(w.d) in (64, 128))
         split = replace(plan, mask_block=CAUSAL * w.causal, crowded_block=crowded)
-    return replace(split, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
+    return replace(split, uneven=plan.uneven, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
 
 
 def _fa2_split(w: Attention, device: Device) -> FlashPlan:
@@ -230,13 +235,15 @@ def _efficient(case: Case, device: Device) -> FlashPlan:
     Blocks per multiprocessor by the registers profiled, which other architectures share. Over 128 O passes through memory.
     """
     widest = max(case.workload.d, case.workload.dv)
+    width = 64 if widest <= 64 else 128 if widest <= 128 else int(ceil_div(widest, 64)) * 64
     if case.direction == BACKWARD:
         plan = FlashPlan(64, 64, resident=3, side_kernels=1) if widest <= 64 else FlashPlan(128, 128, threads=512, side_kernels=1)
     elif widest > 128:
-        plan = FlashPlan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE)
+        plan = FlashPlan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE, uneven=EFFICIENT_UNHELD)
     else:
         plan = FlashPlan(64, 64, resident=4) if widest <= 64 else FlashPlan(64, 128, resident=2, threads=256)
-    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP)
+    turn = TURN_CYCLES * width / 64 if case.direction == BACKWARD else 0.0
+    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width, turn_cycles=turn)
 
 
 def _triton(case: Case, device: Device) -> FlashPlan:

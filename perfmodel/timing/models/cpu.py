@@ -163,7 +163,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 def covers(case: Case) -> bool:
     """fp32, forward, on warm caches: copies, unbatched matmuls, attention without mask, dropout, window, blocks or separate scale."""
     w = case.workload
-    if case.implementation not in FITTED or case.direction != FORWARD or case.cold:
+    if case.implementation not in FITTED or case.direction != FORWARD or case.flushed:
         return False
     if case.implementation == "cpu-copy":
         return isinstance(w, Stream) and w.op == "copy"

@@ -1,8 +1,8 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
-scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the boolean
-matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
+scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the kernel of
+``masked_fill`` with its boolean matrix is fitted within its sequence. Each kernel is predicted by the calibration of its own
 implementation; parameters give the time saved by a kernel that follows another, and the rates of kernels that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 
@@ -25,7 +25,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case, plain_attention
-from perfmodel.timing.models.stream import STREAM_SHARE
+from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
 
 SHORT_ROW = 1024  # known
 """Longest row whose gradient a warp keeps in registers."""
@@ -34,7 +34,7 @@ HOST_S = 0.25e-3  # tuned
 """The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
 WARP_COLUMNS = 1024  # known
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
-MEGATRON = "megatron"
+MEGATRON, FILLED = "megatron", "torch-eager-masked-fill"
 
 
 Part = tuple[str, Case]
@@ -74,8 +74,10 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
 
     UnavailableError if its implementation is not calibrated.
     """
-    for one in [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]:
-        known = calibrated_seconds(device, workload, case.workload.dtype.name, one)
+    name = case.workload.dtype.name
+    asked = [(case, name), (replace(case, implementation="cublas"), name)] if workload == "matmul" else [(case, name), (case, "bf16")]
+    for one, dtype in asked:  # what passes over memory takes the time of its bytes in any format
+        known = calibrated_seconds(device, workload, dtype, one)
         if known is not None:
             return known
     raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
@@ -84,13 +86,16 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
 @once_per_case
 def _alone(case: Case, device: Device) -> tuple[int, float]:
     """Number of the kernels that are also timed alone, and their seconds: no parameter of the sequence is in them."""
-    listed = parts(case.workload, case.direction)
-    return len(listed), sum(part_seconds(name, part, device) for name, part in listed)
+    listed = _each(case, device)
+    return len(listed), sum(seconds for _, seconds in listed)
 
 
 def _each(case: Case, device: Device) -> list[tuple[str, float]]:
     """Each kernel that is also timed alone, by its implementation, with its seconds."""
-    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in parts(case.workload, case.direction)]
+    listed = parts(case.workload, case.direction)
+    if case.implementation == FILLED:
+        listed = [part for part in listed if part[1].implementation not in ("torch-mask", "torch-add")]
+    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in listed]
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -106,6 +111,30 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         gradient = 3 * scores / (bandwidth * share) + p["overlap_us"] * 1e-6
     saved = p["overlap_us"] * 1e-6 * (kernels - 1)
     return max(alone - saved - kept, alone / (2 * kernels)) + gradient
+
+
+def filled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds with a mask that is filled in; UnavailableError if a kernel is not calibrated."""
+    w: Attention = case.workload
+    scores = w.query_heads * w.n * w.kv_len
+    moved = 2 * scores * w.dtype.size / (dram_bandwidth(device) * STREAM_SHARE)
+    filling = p["mask_us"] * 1e-6 + max(moved, scores * p["element_cycles"] / cycles_per_second(device))
+    return seconds(case, device, p) + float(filling)
+
+
+def covers_filled(case: Case) -> bool:
+    """Causal forward passes with as many KV heads as query heads, no window, blocks or dropout."""
+    return covers(case) and case.direction == FORWARD and case.workload.causal
+
+
+def covers_half(case: Case) -> bool:
+    """Whole-sequence attention in 16 bits with as many KV heads as query heads, no window, blocks, masked_fill or dropout."""
+    return covers(case) and case.workload.dtype.size == 2
+
+
+def covers_fp32(case: Case) -> bool:
+    """The same in fp32, forward."""
+    return covers(case) and case.workload.dtype.name == "fp32" and case.direction == FORWARD
 
 
 def covers_plain(case: Case) -> bool:
@@ -155,7 +184,7 @@ def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part_seconds(name, part, device) for name, part in published_parts(case))
-    return kernels if case.cold else hypot(HOST_S, kernels)
+    return kernels if case.flushed else hypot(HOST_S, kernels)
 
 
 def covers_published(case: Case) -> bool:
@@ -163,22 +192,43 @@ def covers_published(case: Case) -> bool:
     return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
 
 
+_OVERLAP, _HANDOFF = (
+    Parameter("overlap_us", "what a kernel costs less behind another one than alone", 2.0),
+    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.6),
+)
+_EAGER = Model(
+    "eager-attention",
+    (
+        _OVERLAP,
+        _HANDOFF,
+        Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
+        Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
+    ),
+    covers_half,
+    seconds,
+    "the sum of its kernels",
+    assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+    knows_warm=False,
+    implementations=("torch-eager",),
+    composite=True,
+    parts=_each,
+)
 _LISTED = (
-    Model(
-        "eager-attention",
-        (
-            Parameter("overlap_us", "what a kernel costs less behind another one than alone", 2.0),
-            Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.6),
-            Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
-            Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
+    _EAGER,
+    replace(_EAGER, name="eager-fp32", parameters=(_OVERLAP, _HANDOFF), covers=covers_fp32),
+    replace(
+        _EAGER,
+        name="eager-masked-fill",
+        parameters=(
+            _OVERLAP,
+            _HANDOFF,
+            Parameter("mask_us", "of the kernel that fills the mask in, alone", 3.0),
+            Parameter("element_cycles", "of a multiprocessor, per element that it passes", 0.5),
         ),
-        covers,
-        seconds,
-        "the sum of its kernels",
-        assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
-        implementations=("torch-eager",),
-        composite=True,
-        parts=_each,
+        covers=covers_filled,
+        seconds=filled_seconds,
+        assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d]",
+        implementations=(FILLED,),
     ),
     Model(
         "eager-published",

@@ -69,7 +69,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = bandwidth * parameters["dram_share"]
     l2 = parameters["l2_bytes_per_clock"] * sms * clock
-    from_dram = (1.0 if case.cold else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
+    from_dram = (1.0 if case.flushed else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
     graph = device.launch_overhead.graph if device.launch_overhead else None

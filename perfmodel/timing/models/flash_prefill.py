@@ -93,7 +93,7 @@ def _tile_cycles(w: Attention, plan: FlashPlan, direction: str, rates: _Rates, p
         flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
     slower = slowdown(plan, rates.matmul, w.dtype.size)
-    matmul = slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
+    matmul = (1 + plan.uneven) * slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
     per_exp = parameters["matmul"] * plan.softmax_share or parameters["softmax"]
     softmax = per_exp * other * (1 + plan.mask_tile) / rates.exp
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
@@ -143,13 +143,24 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
 
 @dataclass(frozen=True, slots=True)
 class _FlashWork:
-    """A case on a device before any parameter. ``moved``: bytes of the main kernel; ``side_bytes``: of those beside it."""
+    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``turns_s``: seconds
+    of blocks that wait for their turn."""
 
     rates: _Rates
     plan: FlashPlan
     blocks: TileBlocks
     moved: int
     side_bytes: int
+    turns_s: float
+
+
+def _turns_s(w: Attention, plan: FlashPlan, blocks: TileBlocks, rates: _Rates) -> float:
+    """Seconds in which the blocks of a head, one per key tile, wait for the row tiles of dQ: as far as they are more than those."""
+    keys, rows = -(-w.kv_len // plan.bc), -(-w.n // plan.br)
+    at_once = min(keys, blocks.slots)
+    heads_at_once = max(1.0, blocks.slots / keys)
+    waiting = max(0.0, 1 - rows / at_once) * w.query_heads * keys / min(heads_at_once, w.query_heads)
+    return float(waiting * plan.turn_cycles / rates.clock_hz)
 
 
 @once_per_case
@@ -158,7 +169,7 @@ def _work(case: Case, device: Device) -> _FlashWork:
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
     moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
     blocks = blocks_of(w, plan, case.direction, rates.sms)
-    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
+    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction), _turns_s(w, plan, blocks, rates))
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -169,8 +180,8 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     tile = _tile_cycles(w, plan, case.direction, rates, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
-    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.cold and not plan.writes_cache else max(computing, moving)
-    return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
+    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.flushed and not plan.writes_cache else max(computing, moving)
+    return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main + work.turns_s
 
 
 WIDEST = {"numba-flash-mma": 128}  # known

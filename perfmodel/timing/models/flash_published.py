@@ -17,7 +17,7 @@ from math import hypot
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
+from perfmodel.timing.base import CLEAN, WARM, Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_plans import PUBLISHED
 
@@ -32,7 +32,8 @@ WIDEST = 256  # known
 def _as_run(case: Case, device: Device) -> Case:
     w: Attention = case.workload
     moved = (w.query_heads * w.n + w.stored_kv_heads * w.kv_len) * (w.d + w.dv) * w.dtype.size
-    return replace(case, cold=case.cold or bool(moved > (device.cache_bytes or 0)))
+    flushed = case.flushed or bool(moved > (device.cache_bytes or 0))
+    return replace(case, cache=CLEAN if flushed else WARM)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -59,7 +60,7 @@ def few_seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> 
     """Seconds of one call; UnavailableError as in ``flash_prefill``."""
     known = {**flash_prefill.MODEL.starts(), "matmul": parameters["matmul"]}
     kernel = flash_prefill.seconds(case, device, known)
-    return kernel if case.cold else hypot(parameters["host_us"] * 1e-6, kernel)
+    return kernel if case.flushed else hypot(parameters["host_us"] * 1e-6, kernel)
 
 
 def covers_few(case: Case) -> bool:

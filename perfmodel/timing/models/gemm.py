@@ -42,6 +42,8 @@ ROWS = (256, 128, 64)  # known
 WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
 WIDTH_STEP = 16  # known
+SIMT_EDGES, FEW_ROWS = (128, 64, 32), (1,)  # tuned
+"""Edges of tiles on the vector unit; rows or columns that kernels for few of them hold."""
 LARGEST_TILE = 256 * 128  # known
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
 WIDE_COPY, NARROW_COPY = 16, 4  # known
@@ -164,6 +166,13 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
     return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
+def simt_candidates(m: int, n: int, batch: int, slices: int, slots: int) -> tuple[Choice, ...]:
+    """Tiles and splits of products on the vector unit; beside a few rows, kernels for a matrix and a vector hold just those."""
+    rows = [*SIMT_EDGES, *(few for few in FEW_ROWS if m <= few)]
+    columns = [*SIMT_EDGES, *(few for few in FEW_ROWS if n <= few)]
+    return tuple((br, bc, s) for br in rows for bc in columns for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
+
+
 def splits(blocks: int, slices: int, slots: int) -> list[int]:
     """Parts of k worth a try for a grid of ``blocks``: those that fill the device, and small powers of two.
 
@@ -204,7 +213,9 @@ def _work(case: Case, device: Device) -> _MatmulWork:
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
     slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    choices: tuple[Choice, ...] | bool = device.capability >= 9 and width == WIDE_COPY
+    choices: tuple[Choice, ...] | bool = device.capability >= 9 and width == WIDE_COPY and w.dtype.size < 4
+    if w.dtype.matmul_unit == "vector":
+        choices = simt_candidates(w.m, w.n, w.batch, ceil_div(w.k * w.dtype.size, SLICE_BYTES), slots)
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k)
@@ -219,7 +230,7 @@ def dram_bytes(case: Case, device: Device) -> float:
     """
     w: Matmul = case.workload
     a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
-    if case.cold or device.cache_bytes is None:
+    if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
     lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)
@@ -272,6 +283,21 @@ def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
+def of_dtype(name: str, implementation: str) -> Callable[[Case], bool]:
+    """Forward products in one format by one library: each has kernels, and parameters, of its own."""
+
+    def covers_dtype(case: Case) -> bool:
+        """A forward product in that format."""
+        return covers(case) and case.workload.dtype.name == name and case.implementation == implementation
+
+    return covers_dtype
+
+
+def covers_half(case: Case) -> bool:
+    """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward, other than in fp32 or tf32."""
+    return covers(case) and case.workload.dtype.size < 4
+
+
 def covers_fp8(case: Case) -> bool:
     """A single forward product with both operands in fp8; no batch, no split of k."""
     return covers(case) and case.workload.dtype.name == "fp8"
@@ -280,7 +306,7 @@ def covers_fp8(case: Case) -> bool:
 _GEMM = Model(
     "gemm",
     PARAMETERS,
-    covers,
+    covers_half,
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
@@ -297,4 +323,8 @@ _FP8 = replace(
     seconds=fp8_seconds,
     implementations=("trtllm-fp8-linear",),
 )
-MODELS = {model.name: model for model in (_GEMM, _FP8)}
+_OTHERS = tuple(
+    replace(_GEMM, name=f"gemm-{dtype}", covers=of_dtype(dtype, name), implementations=(name,))
+    for dtype, name in (("fp32", "torch-matmul"), ("tf32", "torch-matmul"), ("fp8", "torch-scaled-mm"))
+)
+MODELS = {model.name: model for model in (_GEMM, _FP8, *_OTHERS)}

@@ -59,7 +59,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         worked = (ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]) * tile_s
     else:
         worked = ceil(blocks / slots) * (tiles + p["sequence_tiles"]) * tile_s
-    lost = 1.0 if case.cold else lost_share(w.cache_bytes / l2_bytes, SURVIVES, IS_LOST)
+    lost = 1.0 if case.flushed else lost_share(w.cache_bytes / l2_bytes, SURVIVES, IS_LOST)
     streamed = lost * w.cache_bytes / (bandwidth * p["dram_share"])
     joined = parts * p["join_cycles"] / clock if parts > 1 else 0.0
     launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (bandwidth * p["query_share"])

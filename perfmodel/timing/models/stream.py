@@ -1,18 +1,18 @@
-"""Kernels that pass once over rows of memory: copies, element-wise operations, norms, a mask that is broadcast, softmax.
+"""Kernels that pass once over memory: copies, element-wise operations, a mask that is broadcast.
 
 Writes count like reads at every size, although a small kernel's stay in L2: measured copies from 1 MiB on show one rate.
 Sources: latency and bandwidth add up where a row is too short to hide the one behind the other. PyTorch, aten/src/ATen/native/cuda:
-Loops.cuh, kernels with an offset calculator, which are not vectorized; SoftMax.cu, dispatch by row length.
+Loops.cuh, kernels with an offset calculator, which are not vectorized. Copies from 1 MiB on start later, by the driver's own kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),
@@ -24,7 +24,12 @@ PARAMETERS = (
 STREAM_SHARE = 0.92  # tuned
 """Share of DRAM bandwidth that element-wise kernels reach on an H200: upper limit for kernels timed in cycles."""
 BLOCK_THREADS = 1024  # known
-WARP_COLUMNS, ROOMY_COLUMNS, REGISTER_COLUMNS = 2048, 4096, 8192  # known
+LARGE_COPY = 1 << 20  # known
+"""Bytes from which a copy is another kernel."""
+
+
+HANDED_ON = {"torch-silu-mul": 2}  # known
+"""Outputs' worth of bytes that kernels of one call write and read between them; what the L2 keeps of them costs little."""
 
 
 def cycles_per_second(device: Device) -> float:
@@ -36,7 +41,8 @@ def cycles_per_second(device: Device) -> float:
 def copy_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of launch plus bytes at a share of the bandwidth; UnavailableError without a DRAM bandwidth in the profile."""
     w: Stream = case.workload
-    return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
+    launch_us = p["launch_us"] + (p["large_us"] if w.write_bytes >= LARGE_COPY else 0.0)
+    return launch_us * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
 
 
 def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -46,7 +52,10 @@ def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """
     w: Stream = case.workload
     latency = w.cols * p["column_ns"] + w.rows / numbers_of(device, "multiprocessors")[0] * p["row_ns"]
-    return float(p["launch_us"] * 1e-6 + latency * 1e-9 + (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"]))
+    handed = HANDED_ON.get(case.implementation, 0) * w.write_bytes
+    lost = lost_share(handed / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST) if device.cache_bytes else 1.0
+    moved = w.read_bytes + w.write_bytes + handed * lost
+    return float(p["launch_us"] * 1e-6 + latency * 1e-9 + moved / (dram_bandwidth(device) * p["bandwidth_share"]))
 
 
 def broadcast_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -60,51 +69,22 @@ def broadcast_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     return float(p["launch_us"] * 1e-6 + max(moved, w.rows * w.cols * p["element_cycles"] / cycles_per_second(device)))
 
 
-def padded(cols: int) -> int:
-    """Elements that a row's threads hold: a power of two for a warp, whole thousands for a block.
-
-    >>> padded(640), padded(2560), padded(10240)
-    (1024, 3072, 10240)
-    """
-    if cols <= WARP_COLUMNS:
-        return 1 << (cols - 1).bit_length()
-    return int(ceil_div(cols, BLOCK_THREADS)) * BLOCK_THREADS
-
-
-def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of softmax over rows; each range of row lengths has another kernel.
-
-    Up to 2,048 elements a warp keeps a row in its registers: latency grows with the row, bytes flow at a share of the bandwidth.
-    Beyond that a block of 1,024 threads takes a row, and its steps, not the bytes, set the pace; up to 8,192 elements it stays in
-    registers (beyond 4,096 they leave room for one block only), longer ones in shared memory.
-    UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile.
-    """
-    w: Stream = case.workload
-    columns = padded(w.cols)
-    moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
-    held, launch = w.rows * columns / cycles_per_second(device), p["launch_us"] * 1e-6
-    if columns <= WARP_COLUMNS:
-        return float(launch + columns * p["column_ns"] * 1e-9 + held * p["element_cycles"] + moved / p["warp_share"])
-    kernels = ((ROOMY_COLUMNS, "register_cycles"), (REGISTER_COLUMNS, "single_cycles"))
-    cycles = next((p[name] for most, name in kernels if columns <= most), p["shared_cycles"])
-    return float(launch + max(held * cycles, moved / STREAM_SHARE))
-
-
 def model_name(case: Case) -> str | None:
     """The model of a forward pass over rows: a copy has no rows, softmax's kernel changes with their length, masks are broadcast."""
     if not isinstance(case.workload, Stream) or case.direction != FORWARD:
         return None
-    by_op = {"copy": "copy", "softmax": "softmax-rows"}
+    by_op = {"copy": "copy", "softmax": "softmax-rows", "norm": "norm-rows"}
     return by_op.get(case.workload.op, "broadcast" if case.implementation == "torch-mask" else "stream")
 
 
 _LISTED = (
     Model(
         "copy",
-        PARAMETERS[:2],
+        (*PARAMETERS[:2], Parameter("large_us", "more before a copy of 1 MiB or more", 1.0)),
         lambda case: model_name(case) == "copy",
         copy_seconds,
         "launch + bytes over bandwidth",
+        knows_warm=False,
         implementations=("numba-copy", "torch-copy"),
     ),
     Model(
@@ -113,7 +93,8 @@ _LISTED = (
         lambda case: model_name(case) == "stream",
         row_seconds,
         "launch + latency + bytes over bandwidth",
-        implementations=("torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-rms-norm", "torch-layer-norm"),
+        knows_warm=False,
+        implementations=("torch-scale", "torch-add", "torch-silu-mul", "torch-rope"),
     ),
     Model(
         "broadcast",
@@ -121,23 +102,8 @@ _LISTED = (
         lambda case: model_name(case) == "broadcast",
         broadcast_seconds,
         "elements by cycles, bytes by bandwidth",
+        knows_warm=False,
         implementations=("torch-mask",),
-    ),
-    Model(
-        "softmax-rows",
-        (
-            Parameter("launch_us", "an empty kernel", 5.0),
-            Parameter("warp_share", "of the DRAM bandwidth, a warp per row", 0.9),
-            Parameter("column_ns", "latency of a row, per element that its warp holds", 3.0),
-            Parameter("element_cycles", "of a multiprocessor, per element that warps hold", 0.2),
-            Parameter("register_cycles", "the same, a block per row in registers, two blocks at once", 0.8),
-            Parameter("single_cycles", "the same, one block at once", 1.0),
-            Parameter("shared_cycles", "the same, a block per row in shared memory", 0.5),
-        ),
-        lambda case: model_name(case) == "softmax-rows",
-        softmax_seconds,
-        "PyTorch's dispatch by row length",
-        implementations=("torch-softmax",),
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

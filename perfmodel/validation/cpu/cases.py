@@ -19,7 +19,7 @@ import numpy as np
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import WARM, Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.cpu import FITTED, MODEL
 from perfmodel.validation.bounds import case_of
@@ -54,7 +54,7 @@ MOST_HEADS = 64
 def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -> KernelCase:
     """One kernel to time; FIT: it fixes parameters, HELD_OUT: it judges predictions."""
     workload = {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(implementation, "attention")
-    return KernelCase(workload, implementation, sizes, DTYPE, role=role, cold=False)
+    return KernelCase(workload, implementation, sizes, DTYPE, role=role, cache=WARM)
 
 
 def timed(shape: KernelCase) -> Case:

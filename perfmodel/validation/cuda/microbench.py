@@ -173,10 +173,11 @@ def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
 
 
 def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
-    """Time per empty kernel, from a stream and from a graph."""
+    """Time per empty kernel, from a stream and from a graph; and that of the host, which launches it from Python."""
     stream = load_numba_cuda().stream()
     timer = run.QueueTimer(current_gpu(), stream)
     launch = run.empty_launches(stream)
+    yield _per_launch("launch, host", run.host_times(launch, stream), None)
     yield _per_launch("launch, stream", measure_times(launch, timer, rule), "launch_overhead.stream")
     try:
         replay = run.captured(launch, stream)
@@ -185,7 +186,7 @@ def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
         yield ProbeResult("launch, graph", "s", None, reason=error.message)
 
 
-def _per_launch(name: str, times: Sequence[float], field: str) -> ProbeResult:
+def _per_launch(name: str, times: Sequence[float], field: str | None) -> ProbeResult:
     seconds = Seconds.of(times)
     return ProbeResult(name, "s", seconds.median / run.KERNELS, seconds.noise, len(times), field=field)
 

@@ -6,6 +6,7 @@ than queueing takes, and the start event is checked not to have happened by then
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -189,6 +190,21 @@ def empty_launches(stream: Any, kernels: int = KERNELS) -> Callable[[], None]:
             launch()
 
     return launch_all
+
+
+HOST_RUNS = 10
+
+
+def host_times(launch: Callable[[], None], stream: Any) -> list[float]:
+    """Seconds of the host per call of ``launch``, which enqueues and does not wait; the queue is empty before each."""
+    found = []
+    for _ in range(HOST_RUNS + 1):
+        stream.synchronize()
+        begin = time.perf_counter()
+        launch()
+        found.append(time.perf_counter() - begin)
+    stream.synchronize()
+    return found[1:]  # the first one also compiles
 
 
 def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:

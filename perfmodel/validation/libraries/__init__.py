@@ -42,10 +42,14 @@ def load_torch() -> Torch:
 
 
 def dtype_of(case: KernelCase, torch: Torch) -> Any:
-    """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in."""
-    known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in.
+
+    tf32 is fp32 in memory: from then on products round their operands, which an fp32 case takes back.
+    """
+    known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
     if case.dtype not in known:
         raise UnavailableError(f"{case.implementation} in {case.dtype}", f"give one of {', '.join(known)}")
+    torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
     return known[case.dtype]
 
 

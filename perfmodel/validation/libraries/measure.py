@@ -19,6 +19,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.timing.base import CLEAN, DIRTY, WARM
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Torch, load_torch
 from perfmodel.validation.libraries.kernels import find
@@ -32,8 +33,8 @@ DIGITS = 4
 KEPT_BYTES = 48 << 30
 """Memory that torch may hold back between cases before it is handed back to the driver."""
 FLUSH_BYTES = 256 << 20
-"""Read before each cold run: several times the L2 of any GPU here, so that little of the operands stays. Reads leave no
-dirty lines, whose write-back would be timed with the run."""
+"""Read before each clean run, written before each dirty one: several times the L2 of any GPU here, so that little of the operands
+stays. Reads leave no dirty lines, whose write-back would be timed with the run."""
 WARM_UP_RUNS = 3
 LONGEST_ENQUEUE_S = 2e-3
 """What a run may take to be enqueued; a warm-up that took longer met something else."""
@@ -53,12 +54,12 @@ class TorchTimer:
         self.torch, self.rule = torch, rule
         self.flushed = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
-    def times(self, run: Callable[[], Any], cold: bool, during: Callable[[], None] = lambda: None) -> list[float]:
-        """Seconds of each run after a warm-up. ``during`` is called while the device is busy with a batch."""
+    def times(self, run: Callable[[], Any], cache: str, during: Callable[[], None] = lambda: None) -> list[float]:
+        """Seconds of each run after a warm-up, the L2 being ``cache`` before. ``during`` is called while the device works on a batch."""
         wait = self._host_cycles(run)
         found: list[float] = []
         while not self.rule.enough(found, sum(found)):
-            events = [self._enqueue(run, cold, wait) for _ in range(self.rule.least_runs)]
+            events = [self._enqueue(run, cache, wait) for _ in range(self.rule.least_runs)]
             during()
             self.torch.cuda.synchronize()
             found += [start.elapsed_time(end) / 1e3 for start, end in events]
@@ -76,11 +77,13 @@ class TorchTimer:
         self.torch.cuda.synchronize()
         return int((2 * min(enqueued_s, LONGEST_ENQUEUE_S) + 60e-6) * CYCLES_PER_S)
 
-    def _enqueue(self, run: Callable[[], Any], cold: bool, wait: int) -> tuple[Any, Any]:
+    def _enqueue(self, run: Callable[[], Any], cache: str, wait: int) -> tuple[Any, Any]:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.torch.cuda._sleep(wait)
-        if cold:
+        if cache == CLEAN:
             self.flushed.sum()
+        elif cache == DIRTY:
+            self.flushed.zero_()
         start.record()
         run()
         end.record()
@@ -126,7 +129,7 @@ def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) 
         if not error <= TOLERANCE[case.direction]:
             raise UnavailableError(f"its relative error against float64 is {error:.2g}")
         clocks: list[int] = []
-        times = timer.times(prepared.run, case.cold, lambda: _sample_clock(torch, clocks))
+        times = timer.times(prepared.run, case.cache, lambda: _sample_clock(torch, clocks))
     version = str(torch.__version__).split("+", 1)[0]
     environment: dict[str, Any] = {"torch": torch.__version__, "runs": len(times), "relative_error": float(f"{error:.2g}")}
     if clocks:
@@ -245,7 +248,7 @@ FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
     "rows": _row_kernels,
     "rope": lambda: _each("scale", "rope", "rope"),
     "copy": lambda: _each("copy", "copy", "copy"),
-    "warm": lambda: (replace(case, cold=False) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
+    "warm": lambda: (replace(case, cache=WARM) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""
 

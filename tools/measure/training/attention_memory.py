@@ -68,5 +68,5 @@ def measure(case: KernelCase, torch: Torch) -> Measured:
     marked("backward")
     held = {"inputs_bytes": nbytes([q, k, v, gradient, *more]), "gradients_bytes": nbytes(gradients), "output_bytes": nbytes([out])}
     del out, gradients
-    times = TorchTimer(torch, STOPPING).times(both_passes, case.cold)
+    times = TorchTimer(torch, STOPPING).times(both_passes, case.cache)
     return Measured(times, {**marked.above(marked.before), "before_bytes": marked.before, **held}, sm_mhz(torch))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from perfmodel.timing.base import WARM
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from tools.measure.training.result import BOTH
 
@@ -94,7 +95,7 @@ def _step(model: str, size: Sizes, role: str, variant: tuple[str, bool], dropout
     shape |= {"fused_elementwise": False, "cuda_graph": False, "checkpointing": checkpointing, "attention": attention}
     if dropout:
         shape["dropout"] = dropout
-    yield KernelCase("transformer", "huggingface", shape, direction=BOTH, role=role, cold=False)
+    yield KernelCase("transformer", "huggingface", shape, direction=BOTH, role=role, cache=WARM)
 
 
 def _small(begin: int, end: int) -> Iterator[KernelCase]:
@@ -118,7 +119,7 @@ def _chain(row: tuple[str, int, int, int, bool], role: str) -> Iterator[KernelCa
     dtype, d, batch, layers, relu = row
     for segments in segment_counts(layers):
         shape: dict[str, Any] = {"layers": layers, "d": d, "batch": batch, "relu": relu, "segments": segments}
-        yield KernelCase("mlp-chain", "torch-checkpoint", shape, dtype, BOTH, role, cold=False)
+        yield KernelCase("mlp-chain", "torch-checkpoint", shape, dtype, BOTH, role, cache=WARM)
 
 
 def _attention(row: tuple[int, int, int, int, bool], role: str) -> Iterator[KernelCase]:

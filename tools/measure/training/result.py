@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from perfmodel.timing.base import CLEAN
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import Torch
 from perfmodel.validation.records import Record, Seconds
@@ -38,7 +39,7 @@ def record_of(case: KernelCase, found: Measured, hardware: str, torch: Torch) ->
         shape=dict(case.shape),
         time_s=Seconds.of(found.times),
         direction=cast(Any, case.direction),
-        cache="cold" if case.cold else "warm",
+        cache=cast(Any, "cold" if case.cache == CLEAN else case.cache),
         memory=found.memory,
         environment={"torch": torch.__version__, "runs": len(found.times), **found.environment},
         source="; ".join(filter(None, (f"torch {version}", found.software, case.role))),

@@ -1,0 +1,62 @@
+"""Steps whose kernels a host launches one by one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import perfmodel
+from perfmodel.core.errors import UsageError
+from perfmodel.transformer.host import FASTEST_US, SLOWEST_US, Host
+
+DECODE = {"phase": "decode", "kv_len": 1000, "hardware": "h200", "dtype": "bf16"}
+
+
+def asked(**options):
+    return perfmodel.answer("model", "llama-3.2-1b", **DECODE, **options)
+
+
+def predicted(found):
+    time = found["totals"]["time_s"]
+    return time["low"], time["predicted"], time["high"]
+
+
+def test_a_graph_needs_no_host():
+    found = asked()
+    assert found["host"]["launches"] is None
+    assert found["totals"]["time_s"]["predicted"] < 2e-3
+
+
+def test_without_a_host_the_interval_is_as_wide_as_hosts_differ():
+    found = asked(graph=False)
+    low, value, high = predicted(found)
+    launches = found["host"]["launches"]
+    assert low <= value <= high
+    assert high >= launches * SLOWEST_US * 1e-6
+    assert high / low > 2
+    assert 4.15e-3 / high < 1.01, "measured in plain PyTorch"
+
+
+def test_a_host_that_is_late_sets_the_pace_and_comes_first():
+    slow, fast = asked(graph=False, host_us=50.0), asked(graph=False, host_us=0.1)
+    assert predicted(slow)[1] == pytest.approx(slow["host"]["launches"] * 50e-6)
+    assert predicted(fast)[2] < 2e-3 < predicted(slow)[0]
+
+
+@given(st.floats(0.1, 1e3), st.floats(1, 10), st.integers(1, 10**5))
+def test_a_slower_host_or_more_launches_never_save_time(launch_us, more, launches):
+    device = (1e-3, 0.9e-3, 1.1e-3)
+    before = Host(launch_us).around(device, launches)
+    for after in (Host(launch_us * more).around(device, launches), Host(launch_us).around(device, launches * more)):
+        assert all(a >= b >= own for a, b, own in zip(after, before, device, strict=True))
+
+
+def test_unknown_hosts_span_the_known_ones():
+    value, low, high = Host().seconds(100)
+    assert (low, high) == (pytest.approx(100e-6 * FASTEST_US), pytest.approx(100e-6 * SLOWEST_US))
+    assert low < value < high
+
+
+@pytest.mark.parametrize("options", [{"host_us": 5.0}, {"host_us": 1e9, "graph": False}, {"host_us": -1.0, "graph": False}])
+def test_a_host_that_nothing_waits_for_is_refused(options):
+    with pytest.raises(UsageError, match=r"host.us"):
+        asked(**options)
