@@ -70,7 +70,12 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
     found: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
-        if device is None or profiled(record) or (record.direction == "both" and record.workload != "transformer"):
+        if (
+            device is None
+            or profiled(record)
+            or record.clock == "sustained"
+            or (record.direction == "both" and record.workload != "transformer")
+        ):
             continue
         case, lower, _ = evaluated(record, device)
         if case is None or lower is None or record.time_s.median < lower:

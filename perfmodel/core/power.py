@@ -1,0 +1,153 @@
+"""Energy, power and clock of kernels: the roofline of energy beside that of time.
+
+    energy(f) = static power x time(f) + operations x joules x f^a + DRAM bytes x joules + power of busy multiprocessors x f^(a+1) x time(f)
+
+with f the clock over the highest one. An operation switches the same charge at any clock, at a voltage that falls with it: its joules fall
+as f^a, a between 1 and 2. DRAM has a supply and a clock of its own. Under a limit the clock is the highest at which power stays within it.
+What waits for the multiprocessors takes 1/f as long, what waits for DRAM as long as before.
+
+Source: Choi, Bedard, Fowler and Vuduc, "A roofline model of energy", IPDPS 2013, doi:10.1109/IPDPS.2013.77; the clock under a limit
+is theirs of a power cap (section V), with a voltage that follows the clock in place of throttled issue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device, PowerFit
+
+OVERLAP = 2.0  # tuned
+"""Norm that joins the time of DRAM and of the multiprocessors: 1 would add them up, infinity hide the shorter one."""
+LOWEST = 0.1  # known
+"""Of the highest clock: no GPU at work runs below it, whatever the limit."""
+HALVINGS = 40  # known
+"""Of a bisection: 2^-40 of the span is below any digit shown."""
+BURST, SUSTAINED = "burst", "sustained"
+CLOCKS = (BURST, SUSTAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
+
+    ``seconds``: alone after a pause, of which DRAM by itself takes ``memory_s``. ``switched_j``: of operations and of bytes from the L2;
+    ``memory_j``: of DRAM bytes. ``busy_w``: of multiprocessors at work, whatever they do.
+    """
+
+    seconds: float
+    memory_s: float
+    switched_j: float
+    memory_j: float
+    busy_w: float
+
+    def core_s(self) -> float:
+        """Of ``seconds``, what the multiprocessors take: the rest of the norm."""
+        memory = min(self.memory_s, self.seconds)
+        return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Kernels at a clock: seconds, joules, and the clock over the highest one. ``limited``: by power."""
+
+    seconds: float
+    joules: float
+    clock: float
+    limited: bool
+
+    @property
+    def watts(self) -> float:
+        """On average."""
+        return self.joules / self.seconds
+
+
+def time_at(core_s: Number, memory_s: Number, slowdown: Number) -> Number:
+    """Seconds where the multiprocessors take ``slowdown`` times as long and DRAM as long as before.
+
+    >>> time_at(3.0, 4.0, 1.0), time_at(3.0, 0.0, 2.0), time_at(0.0, 4.0, 2.0)
+    (5.0, 6.0, 4.0)
+    """
+    return ((core_s * slowdown) ** OVERLAP + memory_s**OVERLAP) ** (1 / OVERLAP)
+
+
+def energy(seconds: Number, switched_j: Number, memory_j: Number, busy_w: Number, f: Number, static_w: Number, a: Number) -> Number:
+    """Joules of a run that takes ``seconds`` at the clock ``f``.
+
+    >>> energy(2.0, 10.0, 5.0, 50.0, 1.0, 100.0, 1.5)
+    315.0
+    """
+    return static_w * seconds + switched_j * f**a + memory_j + busy_w * f ** (a + 1) * seconds
+
+
+def limit_of(device: Device) -> float | None:
+    """Watts of its datasheet."""
+    return None if device.tdp is None else float(device.tdp.number)
+
+
+class Power:
+    """The fitted power of a device, under ``limit_w`` or its own limit. UnavailableError where the profile has no power model."""
+
+    def __init__(self, device: Device, limit_w: float | None = None) -> None:
+        own = limit_of(device)
+        if device.power is None or own is None:
+            raise UnavailableError(f"{device.id} has no power model", "take a device whose profile has one, such as nvidia-h200-sxm")
+        self.device, self.fit, self.own_w = device, device.power, own
+        self.limit_w = own if limit_w is None else limit_w
+
+    @property
+    def highest_hz(self) -> float | None:
+        """The clock that shares are of."""
+        return None if self.device.clocks.max is None else float(self.device.clocks.max.number)
+
+    def burst_clock(self, demand: Demand, limit_w: float | None = None) -> float:
+        """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the limit, no more."""
+        most = self.fit.burst_over_limit * (self.own_w if limit_w is None else limit_w)
+        seconds, found = demand.seconds, self._joules
+        return self._highest(lambda f: found(demand, seconds, f) / seconds, most)
+
+    def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
+        """``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
+        bursts = [self.burst_clock(one) for one in demands]
+        if clock == BURST:
+            lower = [min(f, self.burst_clock(one, self.limit_w)) for one, f in zip(demands, bursts, strict=True)]
+            return self._sum(demands, bursts, lower)
+        most = self._highest(lambda f: self._sum(demands, bursts, [min(f, one) for one in bursts]).watts, self.limit_w)
+        return self._sum(demands, bursts, [min(most, one) for one in bursts])
+
+    def _sum(self, demands: Sequence[Demand], bursts: Sequence[float], clocks: Sequence[float]) -> Running:
+        """Each demand at its clock; its own seconds are those at its clock of ``bursts``."""
+        runs = list(zip(demands, bursts, clocks, strict=True))
+        seconds = [float(time_at(one.core_s(), min(one.memory_s, one.seconds), burst / f)) for one, burst, f in runs]
+        joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True))
+        whole = sum(seconds)
+        clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / whole
+        return Running(whole, joules, clock, clock < 1 - 1e-9)
+
+    def _joules(self, one: Demand, seconds: float, f: float) -> float:
+        return float(energy(seconds, one.switched_j, one.memory_j, one.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
+
+    def _highest(self, watts: Callable[[float], float], most: float) -> float:
+        """The highest clock at which ``watts``, which grow with it, stay within ``most``."""
+        if watts(1.0) <= most:
+            return 1.0
+        if watts(LOWEST) > most:
+            least = f"{watts(LOWEST):.0f} W even at the lowest clock"
+            raise UnavailableError(f"{self.device.id} cannot stay within {most:g} W: it draws {least}", "give a higher limit")
+        low, high = LOWEST, 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if watts(middle) <= most else (low, middle)
+        return low
+
+
+def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
+    """Joules at the highest clock of ``counts``, by the names of ``picojoules``; UnavailableError for one that was not fitted."""
+    total = 0.0
+    for name, count in counts:
+        if count and name not in fit.picojoules:
+            raise UnavailableError(f"no power model of {name}", f"there is one of {', '.join(fit.picojoules)}")
+        total += float(count) * fit.picojoules.get(name, 0.0) * 1e-12
+    return total
