@@ -16,6 +16,8 @@ class AttentionRun(Question):
     config: str | None = option("Take options from a shipped configuration or a YAML file.")
     hardware: str | None = as_in(Common, "hardware")
     implementation: str | None = as_in(Common, "implementation")
+    power_limit: str | None = as_in(Common, "power_limit")
+    clock: str | None = as_in(Common, "clock")
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False)
 
 
@@ -26,12 +28,16 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
     from perfmodel.catalog import calibrated_devices, load_config
+    from perfmodel.core.power import PowerAsked
     from perfmodel.report.attention import report
+    from perfmodel.timing.power import of_comparison
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
     comparison = asked.compare(device_for(asked.hardware))
+    power = PowerAsked(run.power_limit, run.clock).check(comparison.device)
     comparison, known, missing = answered(comparison, run.implementation, calibrated_devices)
+    known = of_comparison(comparison, known, power)
     found = report(comparison, predictions=known, unpredicted=missing, explained=to.explain, crossover=run.crossover, pictures=to.pictures)
     to.emit(found)

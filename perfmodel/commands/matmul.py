@@ -14,6 +14,8 @@ class MatmulRun(MatmulQuestion):
     """A matmul and the kernel that runs it."""
 
     implementation: str | None = as_in(Common, "implementation")
+    power_limit: str | None = as_in(Common, "power_limit")
+    clock: str | None = as_in(Common, "clock")
 
 
 @command
@@ -24,9 +26,11 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
+    from perfmodel.core.power import BURST, PowerAsked
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case
+    from perfmodel.timing.power import as_shown, of_prediction, state_of
     from perfmodel.timing.predict import TimeRequest
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
@@ -35,10 +39,15 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
     if asked.implementation is not None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
+    asked_power = PowerAsked(asked.power_limit, asked.clock).check(device)
     lower, known, missing = float(result.total.lower_s), None, ""
     try:
         case = Case(w, asked.implementation or "")
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
+    if known is not None:
+        kernels = [kernel for kernel, _ in result.kernels]
+        state = state_of([of_prediction(known, result.total, w, w.dtype.name, device, kernels)], device, asked_power, BURST)
+        known = as_shown(known, state)
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain))

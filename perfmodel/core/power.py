@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.core.errors import UnavailableError
+from perfmodel.core.checks import power_limit
+from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device, PowerFit
 
 OVERLAP = 2.0  # tuned
@@ -51,12 +52,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Kernels at a clock: seconds, joules, and the clock over the highest one. ``limited``: by power."""
+    """Kernels at a clock: seconds, of ``each`` and together, joules, and the mean clock over the highest one."""
 
-    seconds: float
+    each: tuple[float, ...]
     joules: float
     clock: float
-    limited: bool
+
+    @property
+    def seconds(self) -> float:
+        """Of all in turn."""
+        return sum(self.each)
 
     @property
     def watts(self) -> float:
@@ -82,6 +87,51 @@ def energy(seconds: Number, switched_j: Number, memory_j: Number, busy_w: Number
     return static_w * seconds + switched_j * f**a + memory_j + busy_w * f ** (a + 1) * seconds
 
 
+@dataclass(frozen=True, slots=True)
+class PowerState:
+    """A call as it runs, for seconds (``sustained``) and ``alone`` after a pause; ``clock``: which of them its headline time is of.
+
+    ``alone_s``: what the call takes alone under the device's own limit. ``highest_hz``: the clock that shares are of.
+    """
+
+    clock: str
+    limit_w: float
+    alone_s: float
+    alone: Running
+    sustained: Running
+    highest_hz: float
+
+    @property
+    def shown(self) -> Running:
+        """The run that headlines."""
+        return self.alone if self.clock == BURST else self.sustained
+
+    @property
+    def burst_s(self) -> float:
+        """Alone after a pause."""
+        return self.alone.seconds
+
+    @property
+    def sustained_s(self) -> float:
+        """Run for seconds."""
+        return self.sustained.seconds
+
+    @property
+    def sm_hz(self) -> float:
+        """Clock when run for seconds."""
+        return self.sustained.clock * self.highest_hz
+
+    @property
+    def watts(self) -> float:
+        """Run for seconds."""
+        return self.sustained.watts
+
+    @property
+    def joules(self) -> float:
+        """Of a call, run for seconds."""
+        return self.sustained.joules
+
+
 def limit_of(device: Device) -> float | None:
     """Watts of its datasheet."""
     return None if device.tdp is None else float(device.tdp.number)
@@ -97,10 +147,13 @@ class Power:
         self.device, self.fit, self.own_w = device, device.power, own
         self.limit_w = own if limit_w is None else limit_w
 
-    @property
-    def highest_hz(self) -> float | None:
-        """The clock that shares are of."""
-        return None if self.device.clocks.max is None else float(self.device.clocks.max.number)
+    def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
+        """``demands`` in turn, alone and for seconds; UnavailableError without a clock in the profile, or where none keeps the limit."""
+        highest = self.device.clocks.max
+        if highest is None:
+            raise UnavailableError(f"{self.device.id} has no power model without its highest clock")
+        alone, sustained = (self.run(demands, one) for one in CLOCKS)
+        return PowerState(clock, self.limit_w, sum(one.seconds for one in demands), alone, sustained, float(highest.number))
 
     def burst_clock(self, demand: Demand, limit_w: float | None = None) -> float:
         """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the limit, no more."""
@@ -122,9 +175,8 @@ class Power:
         runs = list(zip(demands, bursts, clocks, strict=True))
         seconds = [float(time_at(one.core_s(), min(one.memory_s, one.seconds), burst / f)) for one, burst, f in runs]
         joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True))
-        whole = sum(seconds)
-        clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / whole
-        return Running(whole, joules, clock, clock < 1 - 1e-9)
+        clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
+        return Running(tuple(seconds), joules, clock)
 
     def _joules(self, one: Demand, seconds: float, f: float) -> float:
         return float(energy(seconds, one.switched_j, one.memory_j, one.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
@@ -151,3 +203,28 @@ def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
             raise UnavailableError(f"no power model of {name}", f"there is one of {', '.join(fit.picojoules)}")
         total += float(count) * fit.picojoules.get(name, 0.0) * 1e-12
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class PowerAsked:
+    """What is asked of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
+
+    limit: str | None = None
+    clock: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether either was asked for, so that a device without a power model is an error."""
+        return self.limit is not None or self.clock is not None
+
+    def check(self, device: Device) -> PowerAsked:
+        """Itself; UnavailableError where something is asked for of a device without a power model."""
+        if self.given:
+            self.on(device)
+        return self
+
+    def on(self, device: Device) -> Power:
+        """The power of ``device`` under the limit. UsageError names a wrong option, UnavailableError a device without a model."""
+        if self.clock not in (None, *CLOCKS):
+            raise UsageError(f"--clock: unknown clock {self.clock!r}", suggest(str(self.clock), list(CLOCKS)))
+        return Power(device, None if self.limit is None else power_limit(self.limit, device))

@@ -125,6 +125,8 @@ class Common(Question):
         "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
         "[default: the fastest calibrated on the device, else the most certain one borrowed]"
     )
+    power_limit: str | None = option("Power limit of the device, such as 500W: moves clock and time in the model. [default: the device's]")
+    clock: str | None = option("Of the headline time: burst, alone after a pause, or sustained, for seconds.")
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")

@@ -20,6 +20,7 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Labels, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.power import drawn, of_power, power_note, with_power
 from perfmodel.timing.select_kernel import Predictions
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
@@ -43,6 +44,7 @@ def report(
     known = predictions or {}
     summary = _summary(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
+    notes += power_note(next((one.power for one in known.values() if one.power is not None), None))
     found = Report(_title(comparison), _verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
     found = replace(_metered(found, comparison, known), reasons=summary, brief=_tables(comparison, known, BRIEF)[-1:])
     found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
@@ -138,8 +140,9 @@ def _predicted_ratio(result: AttentionResult, predictions: Predictions) -> Inter
 
 
 def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
-    known = seconds(predictions.get((result.algorithm.name, result.direction)))
-    return [*of_cost(result.total, known, LABELS), *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
+    known = predictions.get((result.algorithm.name, result.direction))
+    times = [*of_cost(result.total, seconds(known), LABELS), *of_power(drawn(known))]
+    return [*times, *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
 
 
 def _io_lower_bound(comparison: Comparison) -> list[Metric]:
@@ -164,7 +167,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
 
 BRIEF = (
     *("time_s.predicted", "predicted, standard / this", "rate", "of_peak"),
-    *("time_s.roofline", "time_s.lower", "bound", "traffic.sram.bytes"),
+    *("time_s.sustained", "power_w", "energy_j", "time_s.roofline", "time_s.lower", "bound", "traffic.sram.bytes"),
     *("traffic.dram.bytes", "arithmetic_intensity.dram", "accesses.bytes", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""
@@ -185,8 +188,10 @@ def _verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
 def _metered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``found`` with the meters of its last algorithm."""
     last = comparison.shown()[-1]
-    known = seconds(predictions.get((last.algorithm.name, last.direction)))
-    return replace(found, meters=meters_of(last.total, known), metered=f"{metered(known)} of {last.algorithm.name}")
+    prediction = predictions.get((last.algorithm.name, last.direction))
+    known = seconds(prediction)
+    meters = with_power(meters_of(last.total, known), drawn(prediction))
+    return replace(found, meters=meters, metered=f"{metered(known)} of {last.algorithm.name}")
 
 
 def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = None) -> list[Table]:

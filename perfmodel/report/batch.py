@@ -8,11 +8,23 @@ from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
 from perfmodel.report.op_common import head
+from perfmodel.report.power import of_power, power_note
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
-COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS, "memory_bytes", "bound")
+COLUMNS = (
+    "batch",
+    "tokens_per_s",
+    "tpot_s",
+    "time_s.lower",
+    "time_s.predicted",
+    *PARTS,
+    "power_w",
+    "energy_per_token_j",
+    "memory_bytes",
+    "bound",
+)
 
 
 def report(found: Curve) -> Report:
@@ -51,6 +63,8 @@ def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
         Metric("flop_convention", CONVENTION),
         Metric("memory_bytes", point.memory, "memory", "B", after=" (too much)" if point.fits is False else ""),
         Metric("fits", point.fits),
+        *of_power(step.power),
+        *([] if step.power is None else [Metric("energy_per_token_j", step.power.joules / step.tokens, "per token", "J")]),
     ]
 
 
@@ -88,6 +102,7 @@ def _notes(found: Curve) -> list[str]:
     missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]
     if any(point.step.prediction is None for point in found.points):
         words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing[0]}.")
+    words += power_note(found.points[0].step.power)
     if found.max_batch is None:
         words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
     return words

@@ -28,6 +28,7 @@ from perfmodel.report.charts.roofline_metrics import WHY
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.power import drawn, of_power, power_note
 from perfmodel.report.roofline_chart import multicasts
 from perfmodel.timing.predict import Prediction
 
@@ -41,7 +42,7 @@ def report(result: MatmulResult, *, prediction: Prediction | None = None, unpred
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
-    notes += [] if prediction is None else [note("The matmul", prediction)]
+    notes += [] if prediction is None else [note("The matmul", prediction), *power_note(prediction.power)]
     plain = Report(title, [_summary(result, prediction)], _tables(result, prediction), notes, data(result, prediction))
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
 
@@ -70,6 +71,7 @@ def _metrics(result: MatmulResult, prediction: Prediction | None) -> list[Metric
     w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
     return [
         *of_cost(result.total, seconds(prediction)),
+        *of_power(drawn(prediction)),
         Metric("arithmetic_intensity.minimum", minimum_intensity(w)),
         *of_memory(size, result.device),
         Metric("extra_memory_bytes", extra_memory_bytes(w)),

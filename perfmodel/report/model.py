@@ -10,6 +10,7 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.power import of_power, power_note
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
@@ -101,7 +102,8 @@ def data(found: ModelAnswer) -> dict[str, Any]:
 
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
-TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "tokens_per_s", "mfu")
+DRAWN = ("power_w", "sm_hz", "energy_j", "energy_per_token_j")
+TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
@@ -139,7 +141,14 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
 def _totals(found: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
     at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
-    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least]
+    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least, *_power(found)]
+
+
+def _power(found: ModelAnswer) -> list[Metric]:
+    """What the answer draws, and per token."""
+    power = found.power
+    each = [] if power is None else [Metric("energy_per_token_j", power.joules / found.tokens, "energy per token", "J")]
+    return [*of_power(power), *each]
 
 
 def _rates(found: ModelAnswer) -> list[Metric]:
@@ -240,7 +249,7 @@ def _notes(found: ModelAnswer) -> list[str]:
     listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
     apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
     words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
-    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+    return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
 
 
 def _prediction_notes(found: ModelAnswer) -> list[str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import Demand, joules_of
+from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_of
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, algorithm_of
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import kernels_of
+from perfmodel.timing.predict import Prediction, kernels_of
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.attention.request import Comparison
+    from perfmodel.timing.select_kernel import Predictions
 
 GAP_S = 1e-6  # tuned
 """Of each kernel, in which none of its blocks is at work: launch, first loads, the last block's end."""
@@ -153,3 +157,48 @@ def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -
 def behind_another(seconds: float, kernels: int = 1) -> float:
     """Of a call that takes ``seconds`` timed alone, what it takes behind the same call."""
     return max(seconds - kernels * HIDDEN_S, seconds * (1 - MOST_HIDDEN))
+
+
+def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str) -> PowerState | None:
+    """``found`` in turn as they run; None where the device, or its fit, knows nothing of them."""
+    try:
+        power = asked.on(device)
+        return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
+    except UnavailableError:
+        return None
+
+
+def scaled(found: Prediction, factor: float) -> Prediction:
+    """``found`` with its interval, times ``factor``."""
+    return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
+
+
+def of_prediction(found: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
+    """Of one call, from cold caches, with ``kernels`` of that ``cost``."""
+    block = found.calibration
+    kind = kind_of(block.workload, workload, block.implementation, block.direction)
+    blocks, runs = blocks_of(kernels, kind, workload), launches(block.implementation, block.direction)
+    return activity(cost, found.seconds, kind, dtype, device, blocks=blocks, runs=runs)
+
+
+def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
+    """``found`` at the clock of the headline, under its limit."""
+    return found if state is None else replace(scaled(found, state.shown.seconds / state.alone_s), power=state)
+
+
+def of_comparison(comparison: Comparison, known: Predictions, asked: PowerAsked) -> Predictions:
+    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known."""
+    shown, device = dict(known), comparison.device
+    for result in comparison.results:
+        name, w = result.algorithm.name, comparison.workload
+        whole = known.get((name, result.direction))
+        parts = [known.get((name, part.direction)) for part in result.parts]
+        if whole is None or None in parts:
+            continue
+        found = [
+            of_prediction(one, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
+            for one, part in zip(parts, result.parts, strict=True)
+            if one is not None
+        ]
+        shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+    return shown

@@ -16,6 +16,7 @@ from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
@@ -33,7 +34,10 @@ FallbackDevices = Callable[[], Iterable[Device]]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words."""
+    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
+
+    ``power``: what the call draws, where that was asked for and the device has a model of it.
+    """
 
     seconds: float
     low: float
@@ -41,6 +45,7 @@ class Prediction:
     kind: str
     provenance: str
     calibration: Calibration
+    power: PowerState | None = None
 
 
 @dataclass(frozen=True, slots=True)

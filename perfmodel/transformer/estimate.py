@@ -16,6 +16,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
@@ -68,7 +69,7 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class PassEstimate:
-    """One step of a model on a device, of one GPU per pipeline stage, stages one after the other."""
+    """One step of a model on a device, of one GPU per pipeline stage, stages one after the other. ``power``: as it runs, if rows say so."""
 
     model: ModelSpec
     step: ModelPass
@@ -76,6 +77,7 @@ class PassEstimate:
     graph: bool
     rows: Sequence[PassRow]
     within: op_time.LaunchCorrection
+    power: PowerState | None = None
 
     @property
     def cost(self) -> Estimate:

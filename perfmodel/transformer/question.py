@@ -110,6 +110,8 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
     )
+    power_limit: str | None = as_in(Common, "power_limit", reader=_INFERENCE)
+    clock: str | None = as_in(Common, "clock", reader=_INFERENCE)
     kv_cache: bool = option(
         "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -122,11 +124,13 @@ class PhaseQuestion(Question):
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on
+        from perfmodel.core.power import PowerAsked
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
         form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
         options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
@@ -206,6 +210,8 @@ class BatchQuestion(Question):
     ep: int = as_in(PhaseQuestion, "ep")
     fused: bool = as_in(PhaseQuestion, "fused")
     graph: bool | None = as_in(PhaseQuestion, "graph")
+    power_limit: str | None = as_in(PhaseQuestion, "power_limit")
+    clock: str | None = as_in(PhaseQuestion, "clock")
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A decode step of one sequence, checked."""
