@@ -16,8 +16,8 @@ KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: pow
 """Of rows that nothing predicts."""
 
 
-def of_row(row: PassRow, device: Device) -> Activity:
-    """What all runs of a row do."""
+def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
+    """What all runs of a row do, in ``factor`` times its seconds."""
     op, found = row.op, row.prediction
     workload = op.timed.workload if op.timed is not None else None
     kind = KIND_OF_GROUP[op.group]
@@ -26,7 +26,7 @@ def of_row(row: PassRow, device: Device) -> Activity:
         kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
     blocks = None if workload is None or found is None else power.blocks_of([op.kernel], kind, workload)
     dtype = as_multiplied(op, device).dtype.name
-    return power.activity(row.cost, row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
+    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
 
 
 def under_power(found: PassEstimate, asked: PowerAsked) -> PassEstimate:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import FallbackDevices, with_parts
@@ -73,7 +74,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
         if (
             device is None
             or profiled(record)
-            or record.clock == "sustained"
+            or record.clock == SUSTAINED
             or (record.direction == "both" and record.workload != "transformer")
         ):
             continue

@@ -13,11 +13,12 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import SUSTAINED, Power, Running
+from perfmodel.core.power import SUSTAINED, Power, PowerState
 from perfmodel.timing.power import IDLE, Activity, behind_another, launches, of_case
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
 from perfmodel.validation.statistics import quantile
+from perfmodel.validation.sustained import power_errors
 
 EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
@@ -105,32 +106,9 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def running(point: PowerPoint, device: Device, fit: PowerFit) -> Running:
+def running(point: PowerPoint, device: Device, fit: PowerFit) -> PowerState:
     """What ``fit`` says of a point, from the time of the call alone."""
-    power = Power(replace(device, power=fit))
-    return power.run([point.alone.demand(fit)], SUSTAINED)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerErrors:
-    """Predicted over measured, less one, of each point: clock, watts, joules, seconds."""
-
-    clock: list[float]
-    watts: list[float]
-    joules: list[float]
-    seconds: list[float]
-
-
-def errors(pairs: Iterable[tuple[PowerPoint, Running]]) -> PowerErrors:
-    """Of points and what is predicted of each."""
-    found = PowerErrors([], [], [], [])
-    for point, one in pairs:
-        seconds = point.record.time_s.median
-        found.clock.append(one.clock / point.clock - 1)
-        found.watts.append(one.watts / point.watts - 1)
-        found.joules.append(one.joules / (point.watts * seconds) - 1)
-        found.seconds.append(one.seconds / seconds - 1)
-    return found
+    return Power(replace(device, power=fit)).state([point.alone.demand(fit)], SUSTAINED)
 
 
 def fold_fits(found: Sequence[PowerPoint], exponent: float) -> list[PowerFit]:
@@ -138,13 +116,13 @@ def fold_fits(found: Sequence[PowerPoint], exponent: float) -> list[PowerFit]:
     return [power_fit([point for at, point in enumerate(found) if at % FOLDS != fold], exponent, 1.0) for fold in range(FOLDS)]
 
 
-def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFit], burst: float) -> list[tuple[PowerPoint, Running]]:
+def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFit], burst: float) -> list[tuple[Record, PowerState]]:
     """Each point with what the fit without its fold says of it, as far as that knows its kind and its operations."""
     pairs = []
     for at, point in enumerate(found):
         fit = replace(fits[at % FOLDS], burst_over_limit=burst)
         if point.measured.kind in fit.busy_w and {name for name, count in point.measured.counts if count} <= set(fit.picojoules):
-            pairs.append((point, running(point, device, fit)))
+            pairs.append((point.record, running(point, device, fit)))
     return pairs
 
 
@@ -154,7 +132,13 @@ def absolute(values: Iterable[float], share: float = 0.5) -> float:
 
 
 LIMITED = 0.96
-"""Clock below which a record counts as limited by power."""
+"""Of the highest clock, below which a record counts as limited by power."""
+
+
+def limited(record: Record, device: Device) -> bool:
+    """Whether power held the clock of ``record`` down."""
+    highest = device.clocks.max
+    return highest is not None and record.sm_hz is not None and record.sm_hz < LIMITED * highest.number
 
 
 def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFit:
@@ -162,16 +146,16 @@ def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFi
 
     DataError without any point that power limits.
     """
-    if not any(point.clock < LIMITED for point in found):
+    if not any(limited(point.record, device) for point in found):
         raise DataError("no record ran under a power limit", "measure kernels that draw the limit for seconds")
 
     fits = {exponent: fold_fits(found, exponent) for exponent in EXPONENTS}
 
     def miss(pair: tuple[float, float]) -> float:
-        limited = errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if one[0].clock < LIMITED)
-        return absolute(limited.clock) + absolute(limited.seconds)
+        those = power_errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if limited(one[0], device))
+        return absolute(those.clock) + absolute(those.seconds)
 
     exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
-    judged = errors(left_out(found, device, fits[exponent], burst))
+    judged = power_errors(left_out(found, device, fits[exponent], burst))
     both = {"median_error": _rounded(absolute(judged.watts)), "p90_error": _rounded(absolute(judged.watts, 0.9))}
     return power_fit(found, exponent, burst, **both, **words)
