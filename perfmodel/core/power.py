@@ -155,20 +155,25 @@ class Power:
         alone, sustained = (self.run(demands, one) for one in CLOCKS)
         return PowerState(clock, self.limit_w, sum(one.seconds for one in demands), alone, sustained, float(highest.number))
 
-    def burst_clock(self, demand: Demand, limit_w: float | None = None) -> float:
-        """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the limit, no more."""
-        most = self.fit.burst_over_limit * (self.own_w if limit_w is None else limit_w)
+    def burst_clock(self, demand: Demand) -> float:
+        """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the device's own limit, no more."""
         seconds, found = demand.seconds, self._joules
-        return self._highest(lambda f: found(demand, seconds, f) / seconds, most)
+        return self._highest(lambda f: found(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
         """``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
         bursts = [self.burst_clock(one) for one in demands]
-        if clock == BURST:
-            lower = [min(f, self.burst_clock(one, self.limit_w)) for one, f in zip(demands, bursts, strict=True)]
-            return self._sum(demands, bursts, lower)
-        most = self._highest(lambda f: self._sum(demands, bursts, [min(f, one) for one in bursts]).watts, self.limit_w)
-        return self._sum(demands, bursts, [min(most, one) for one in bursts])
+        most = self.fit.burst_over_limit * self.limit_w
+        alone = bursts  # under the limit, where that is lower than the one that these times were taken under
+        if self.limit_w < self.own_w:
+            alone = [self._common([one], [f], [f], most) for one, f in zip(demands, bursts, strict=True)]
+        highest = 1.0 if clock == BURST else self._common(demands, bursts, alone, self.limit_w)
+        return self._sum(demands, bursts, [min(highest, one) for one in alone])
+
+    def _common(self, demands: Sequence[Demand], bursts: Sequence[float], tops: Sequence[float], most: float) -> float:
+        """The highest clock at which ``demands`` in turn, none above its own of ``tops``, draw at most so many watts on average."""
+        highest = self._highest(lambda f: self._sum(demands, bursts, [min(f, top) for top in tops]).watts, most)
+        return min(highest, max(tops))
 
     def _sum(self, demands: Sequence[Demand], bursts: Sequence[float], clocks: Sequence[float]) -> Running:
         """Each demand at its clock; its own seconds are those at its clock of ``bursts``."""
@@ -187,7 +192,7 @@ class Power:
             return 1.0
         if watts(LOWEST) > most:
             least = f"{watts(LOWEST):.0f} W even at the lowest clock"
-            raise UnavailableError(f"{self.device.id} cannot stay within {most:g} W: it draws {least}", "give a higher limit")
+            raise UnavailableError(f"{self.device.id} cannot stay within {self.limit_w:g} W: it draws {least}", "give a higher limit")
         low, high = LOWEST, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2

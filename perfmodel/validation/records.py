@@ -87,8 +87,9 @@ class Record:
 
     @property
     def group(self) -> str:
-        """workload/implementation/pass: what errors are gathered by."""
-        return f"{self.workload}/{self.implementation}/{self.direction}"
+        """workload/implementation/pass: what errors are gathered by; runs for seconds apart."""
+        apart = "/sustained" if self.clock == "sustained" else ""
+        return f"{self.workload}/{self.implementation}/{self.direction}{apart}"
 
 
 def profiled(record: Record) -> bool:
