@@ -261,6 +261,7 @@ def test_a_single_kernel_shows_a_burst_and_its_sustained_time():
         ("model llama-3-8b --n 2048", lambda found: found["totals"]),
         ("model llama-3-8b --phase generate --n 2000 --kv-len 2010", lambda found: found["totals"]),
         ("batch llama-3-8b --kv-len 2048", lambda found: found["results"][-1]),
+        ("model gpt2-xl --phase train --batch 8 --n 1024", lambda found: found["totals"]),
     ],
 )
 def test_a_lower_limit_slows_every_command(line, of, capsys):

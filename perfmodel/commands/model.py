@@ -56,11 +56,14 @@ def _training(asked: ModelQuestion, explained: bool) -> Report:
 
         joined = _joined(gpus, device, system)
         return search_report(search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap))
+    from perfmodel.core.power import PowerAsked
     from perfmodel.report.train import report
+    from perfmodel.transformer.step_power import training_power
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    return report(answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap), explained=explained)
+    found = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
+    return report(found, explained=explained, power=training_power(found, PowerAsked(asked.power_limit)))
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

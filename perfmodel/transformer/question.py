@@ -30,7 +30,7 @@ _ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or le
 _TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
 _TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
 _INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
-ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: asked.search is None)
+ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: getattr(asked, "search", None) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
     )
-    power_limit: str | None = as_in(Common, "power_limit", reader=_INFERENCE)
+    power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
     clock: str | None = as_in(Common, "clock", reader=_INFERENCE)
     kv_cache: bool = option(
         "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
