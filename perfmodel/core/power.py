@@ -49,6 +49,10 @@ class Demand:
         memory = min(self.memory_s, self.seconds)
         return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
 
+    def seconds_at(self, slowdown: float) -> float:
+        """Seconds where the multiprocessors run ``slowdown`` times slower."""
+        return float(time_at(self.core_s(), min(self.memory_s, self.seconds), slowdown))
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -178,7 +182,7 @@ class Power:
     def _sum(self, demands: Sequence[Demand], bursts: Sequence[float], clocks: Sequence[float]) -> Running:
         """Each demand at its clock; its own seconds are those at its clock of ``bursts``."""
         runs = list(zip(demands, bursts, clocks, strict=True))
-        seconds = [float(time_at(one.core_s(), min(one.memory_s, one.seconds), burst / f)) for one, burst, f in runs]
+        seconds = [one.seconds if f == burst else one.seconds_at(burst / f) for one, burst, f in runs]
         joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True))
         clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
         return Running(tuple(seconds), joules, clock)
