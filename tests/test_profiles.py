@@ -102,7 +102,7 @@ def test_profile_is_sane(name: str) -> None:
 def test_every_source_is_cited(name: str) -> None:
     own = device(name)
     assert set(own.sources) == {quantity.source for _, quantity in quantities(own)} | {
-        block.source for block in [*own.microbenchmarks, *own.calibration]
+        block.source for block in [*own.microbenchmarks, *own.calibration, *([own.power] if own.power else [])]
     }
 
 

@@ -305,7 +305,7 @@ def test_predicted_against_measured(reports: dict[str, Report]) -> None:
     choice = RecordChoice(hardware=H200, workload="matmul", implementation=["torch-matmul", "cublas"], held_out=True)
     rows = rows_of(choice, Scope())
     [row] = [row for row in table(report, "matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
-    own = [row for row in rows if row.record.implementation == "torch-matmul"]
+    own = [row for row in rows if row.record.group == "matmul/torch-matmul/forward"]
     assert row["records"] == len(own)
     assert row["median"] == pytest.approx(quantile([abs(one.error) for one in own if one.error is not None], 0.5))
     [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "matmuls"]

@@ -17,6 +17,8 @@ class AttentionRun(Question):
     hardware: str | None = as_in(Common, "hardware")
     implementation: str | None = as_in(Common, "implementation")
     cache: str = as_in(Common, "cache")
+    power_limit: str | None = as_in(Common, "power_limit", group=RARER)
+    clock: str | None = as_in(Common, "clock", group=RARER)
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False, group=RARER)
 
 
@@ -27,13 +29,17 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
     from perfmodel.catalog import calibrated_devices, load_config
+    from perfmodel.core.power import PowerAsked
     from perfmodel.report.attention import report
     from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.power import of_comparison
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
     comparison = asked.compare(device_for(asked.hardware))
+    power = PowerAsked(run.power_limit, run.clock).check(comparison.device)
     comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
+    known = of_comparison(comparison, known, power)
     found = report(comparison, predictions=known, unpredicted=missing, explained=to.explain, crossover=run.crossover, pictures=to.pictures)
     to.emit(found)

@@ -15,6 +15,8 @@ class MatmulRun(MatmulQuestion):
 
     implementation: str | None = as_in(Common, "implementation")
     cache: str = as_in(Common, "cache")
+    power_limit: str | None = as_in(Common, "power_limit")
+    clock: str | None = as_in(Common, "clock")
 
 
 @command
@@ -25,10 +27,12 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
+    from perfmodel.core.power import BURST, PowerAsked
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case
     from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.power import as_shown, of_prediction, state_of
     from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
@@ -37,11 +41,15 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
     if asked.implementation is not None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
-    state = state_named(asked.cache)
+    asked_power, state = PowerAsked(asked.power_limit, asked.clock).check(device), state_named(asked.cache)
     lower, known, missing = lower_in(result.total, state), None, ""
     try:
         case = Case(w, asked.implementation or "", cache=state)
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
+    if known is not None:
+        kernels = [kernel for kernel, _ in result.kernels]
+        activity = of_prediction(known, result.total, w, w.dtype.name, device, kernels)
+        known = as_shown(known, state_of([activity], device, asked_power, BURST))
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures))

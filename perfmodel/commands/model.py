@@ -58,12 +58,14 @@ def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
         joined = _joined(gpus, device, system)
         found = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
         return search_report(found, pictures)
+    from perfmodel.core.power import PowerAsked
     from perfmodel.report.train import report
+    from perfmodel.transformer.step_power import training_power
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
     one = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
-    return report(one, explained=explained, pictures=pictures)
+    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerAsked(asked.power_limit)))
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

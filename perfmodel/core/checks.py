@@ -38,6 +38,19 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
     return size
 
 
+def power_limit(text: str, device: Device) -> float:
+    """Watts in ``text``, no more than the device's own limit."""
+    try:
+        watts = float(parse(text, "W"))
+    except DataError as error:
+        raise UsageError(f"--power-limit: {error.message}", "write it like 500W") from None
+    if watts <= 0:
+        raise UsageError(f"--power-limit is {text}", "give watts above zero, such as 500W")
+    if device.tdp is not None and watts > device.tdp.number:
+        raise UsageError(f"--power-limit is {text}, and {device.id} takes {device.tdp.number:g} W at most", "give less, or leave it out")
+    return watts
+
+
 MOST_SRAM = 1 << 30
 """B of SRAM per block that a sweep takes: what more would buy, and no DRAM."""
 

@@ -136,6 +136,30 @@ class Calibration(ProfilePart):
 
 
 @dataclass(frozen=True)
+class PowerFit(ProfilePart):
+    """What a device draws, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
+
+    ``static_w``: whatever runs. ``picojoules``: of an operation, by unit and format (``tensor.bf16``, ``vector``, ``sfu``), and of a byte
+    from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: of all multiprocessors at work, by kind of kernel.
+    ``clock_exponent``: joules of an operation fall as the clock to this power. ``burst_over_limit``: what a moment draws at most, over
+    the limit. Errors: quantiles of |predicted / measured - 1| of watts, each point predicted by a fit without it.
+    """
+
+    kind: Literal["fitted"]
+    static_w: float
+    picojoules: dict[str, float]
+    busy_w: dict[str, float]
+    clock_exponent: float
+    burst_over_limit: float
+    points: int
+    median_error: float
+    p90_error: float
+    records: str
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
 class Device(ProfilePart):
     """A device profile. ``memory`` is ordered from the SRAM outwards.
 
@@ -159,6 +183,7 @@ class Device(ProfilePart):
     interconnect: Interconnect | None = None
     launch_overhead: LaunchOverhead | None = None
     tdp: Power | None = None
+    power: PowerFit | None = None
     notes: list[str] = field(default_factory=list)
     microbenchmarks: list[Microbenchmark] = field(default_factory=list)
     calibration: list[Calibration] = field(default_factory=list)
@@ -259,6 +284,7 @@ _PARTS = {
     "launch_overhead": LaunchOverhead,
     "microbenchmarks": Microbenchmark,
     "calibration": Calibration,
+    "power": PowerFit,
 }
 
 

@@ -55,6 +55,7 @@ def validated(raw: Any) -> Device:
         if quantity.source not in device.sources:
             raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
     _check_calibrations(device)
+    _check_power(device)
     for part in ("microbenchmarks", "calibration"):
         for index, block in enumerate(getattr(device, part)):
             if block.source not in device.sources:
@@ -65,6 +66,21 @@ def validated(raw: Any) -> Device:
     if not names or names[-1] != "dram" or names != sorted(set(names), key=LEVELS.index):
         raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
     return device
+
+
+def _check_power(device: Device) -> None:
+    """DataError for a power model whose numbers or source mean nothing."""
+    fit = device.power
+    if fit is None:
+        return
+    if fit.source not in device.sources:
+        raise DataError(f"power: source {fit.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    known = {"static_w": fit.static_w, "clock_exponent": fit.clock_exponent, **fit.picojoules, **fit.busy_w}
+    wrong = next((f"{name} {value}" for name, value in known.items() if not 0 <= value < math.inf), None)
+    if wrong is None and not 1 <= fit.burst_over_limit < math.inf:
+        wrong = f"burst_over_limit {fit.burst_over_limit}"
+    if wrong:
+        raise DataError(f"power: {wrong}", "joules and watts are zero or more, a moment's draw at least the limit")
 
 
 def _check_calibrations(device: Device) -> None:

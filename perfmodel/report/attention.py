@@ -20,6 +20,7 @@ from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.power import drawn, of_power, power_note, with_power
 from perfmodel.timing.select_kernel import Predictions
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "accesses without a cache"}
@@ -42,6 +43,7 @@ def report(
     known = predictions or {}
     summary = reasons(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
+    notes += power_note(next((one.power for one in known.values() if one.power is not None), None))
     found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
     found = replace(_answered(found, comparison, known), reasons=summary)
     if comparison.sram_sizes or crossover:
@@ -134,9 +136,10 @@ def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
 
 
 def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
-    known = seconds(predictions.get((result.algorithm.name, result.direction)))
+    known = predictions.get((result.algorithm.name, result.direction))
     return [
-        *of_cost(result.total, known, LABELS | words_for(comparison.device)),
+        *of_cost(result.total, seconds(known), LABELS | words_for(comparison.device)),
+        *of_power(drawn(known)),
         *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes),
     ]
 
@@ -166,6 +169,9 @@ BRIEF = {
     "predicted, standard / this": "standard / this",
     "rate": "rate, predicted",
     "of_peak": "  of the peak",
+    "time_s.sustained": "run for seconds",
+    "power_w": "power",
+    "energy_j": "energy",
     "time_s.roofline": "roofline",
     "bound": "bound by",
     "traffic.dram.bytes": "DRAM traffic",
@@ -178,11 +184,13 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     """``found`` with the meters, figures and first tables of its main result."""
     main, reference = main_result(comparison, predictions), comparison.standard(comparison.direction)
     key = (main.algorithm.name, main.direction)
-    known, gain = seconds(predictions.get(key)), predicted_ratio(main, predictions)
+    prediction, gain = predictions.get(key), predicted_ratio(main, predictions)
+    known = seconds(prediction)
     deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
     if reference is not None and gain is not None:
         deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
     meters = unmarked(meters_of(main.total, known), causes(main, comparison, predictions) if known is None else [])
+    meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
     return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, BRIEF)[-1:])
 

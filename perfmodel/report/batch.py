@@ -12,6 +12,7 @@ from perfmodel.report.model import inputs_of
 from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
 from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
+from perfmodel.report.power import of_power, power_note
 from perfmodel.report.step import step_meters, step_part, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
@@ -20,7 +21,10 @@ from perfmodel.transformer.step import DECODE
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
 BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "memory_bytes", "bound")
-COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS, "memory_bytes", "bound")
+COLUMNS = (
+    *("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS),
+    *("power_w", "energy_per_token_j", "memory_bytes", "bound"),
+)
 
 
 def report(found: Curve, pictures: bool = False) -> Report:
@@ -73,6 +77,8 @@ def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
         Metric("flop_convention", CONVENTION),
         Metric("memory_bytes", point.memory, "memory", "B", after=" (too much)" if point.fits is False else ""),
         Metric("fits", point.fits),
+        *of_power(step.power),
+        *([] if step.power is None else [Metric("energy_per_token_j", step.power.joules / step.tokens, "per token", "J")]),
     ]
 
 
@@ -179,6 +185,7 @@ def _notes(found: Curve) -> list[str]:
     missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]
     if any(point.step.prediction is None for point in found.points):
         words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing[0]}.")
+    words += power_note(found.points[0].step.power)
     if found.max_batch is None:
         words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
     return words

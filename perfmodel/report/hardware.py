@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.hardware import Device, Microbenchmark, quantities
+from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, quantities
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary, format_si
 from perfmodel.report.charts.schema import Chart
@@ -79,6 +79,7 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
         Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in _named(device)], "lrlll"),
         Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]),
         *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
+        *([_power(device.power)] if device.power is not None else []),
         *([_calibrations(device)] if device.calibration else []),
     ]
     data = {
@@ -162,6 +163,17 @@ def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
 def _quantity(place: str, quantity: Quantity) -> list[str]:
     lent = f"same chip: measured on {quantity.measured_on}" if quantity.measured_on else ""
     return [place, str(quantity.value), quantity.kind, quantity.source, "; ".join(filter(None, (lent, quantity.note)))]
+
+
+def _power(fit: PowerFit) -> Table:
+    """What the power model of a device prices."""
+    rows = [["static", f"{fit.static_w:g} W"]]
+    rows += [[f"{name}, {'byte' if name in ('l2', 'dram') else 'operation'}", f"{value:g} pJ"] for name, value in fit.picojoules.items()]
+    rows += [[f"multiprocessors at work, {name}", f"{value:g} W"] for name, value in fit.busy_w.items()]
+    rows += [["joules of an operation, by the clock to the power", f"{fit.clock_exponent:g}"]]
+    rows += [["draw of a moment, over the limit", f"{fit.burst_over_limit:g}x"]]
+    title = f"power, fitted to {fit.records}, {fit.date}: watts off by {fit.median_error:.1%} in the median, {fit.p90_error:.1%} at 90 %"
+    return Table(title, ["what", "at the highest clock"], rows, "lr")
 
 
 PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]

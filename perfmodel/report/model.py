@@ -12,6 +12,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model_first import answered, least, most, phase_before, title_of
 from perfmodel.report.model_notes import notes, phases, stored_format
 from perfmodel.report.op_common import head, with_steps
+from perfmodel.report.power import of_power
 from perfmodel.report.step import by_share
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
@@ -87,7 +88,8 @@ def data(found: ModelAnswer) -> dict[str, Any]:
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
-TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "tokens_per_s", "mfu")
+DRAWN = ("power_w", "sm_hz", "energy_j", "energy_per_token_j")
+TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
@@ -125,7 +127,14 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
 def _totals(found: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
     at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
-    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least]
+    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least, *_power(found)]
+
+
+def _power(found: ModelAnswer) -> list[Metric]:
+    """What the answer draws, and per token."""
+    power = found.power
+    each = [] if power is None else [Metric("energy_per_token_j", power.joules / found.tokens, "energy per token", "J")]
+    return [*of_power(power), *each]
 
 
 def _rates(found: ModelAnswer) -> list[Metric]:
@@ -135,21 +144,7 @@ def _rates(found: ModelAnswer) -> list[Metric]:
         Metric("tpot_s", found.tpot_s, "time per output token", "s", before=least(made)),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s", "", before=most(made)),
         *_host(found),
-        *_host(found),
         Metric("mfu", found.mfu, "MFU", "share", before=most(made)),
-    ]
-
-
-def _host(found: ModelAnswer) -> list[Metric]:
-    """Launches of the host over all passes, where kernels are launched one by one."""
-    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
-    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
-    return [
-        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
-        Metric("host.seconds", known[0].value if known else None),
-        Metric("host.low", known[0].low if known else None),
-        Metric("host.high", known[0].high if known else None),
-        Metric("host.us_per_launch", found.request.host_us),
     ]
 
 

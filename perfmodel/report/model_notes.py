@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.op_common import unknown_rates, unread_notes
+from perfmodel.report.power import power_note
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION
@@ -40,7 +41,7 @@ def notes(found: ModelAnswer) -> list[str]:
     listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
     apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
     words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
-    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+    return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
 
 
 def _prediction_notes(found: ModelAnswer) -> list[str]:

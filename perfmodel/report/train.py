@@ -10,12 +10,14 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question, shared_notes
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source
+from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.power import of_power, power_note
 from perfmodel.report.step import by_share
 from perfmodel.report.train_first import KERNELS, answered
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
+from perfmodel.transformer.step_power import TrainingPower
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
@@ -27,21 +29,22 @@ from perfmodel.transformer.training.step.system import inside_source
 WAITING = "waiting"
 
 
-def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False) -> Report:
+def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1.
 
-    ``pictures``: with the parts of the step, the time of its kernels and their roofline.
+    ``pictures``: with the parts of the step, the time of its kernels and their roofline. ``power``: as steps run one after another.
     """
     t, job, gpus = found.training, found.job, found.training.parallel.gpus
     form = f"{job.micro_batch.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
     first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
-    plain = answered(Report(title, [], _tables(found), _notes(found), data(found), brief=[first]), found, pictures)
+    notes = [*_notes(found), *power_note(power)]
+    plain = answered(Report(title, [], _tables(found, power), notes, data(found, power), brief=[first]), found, pictures)
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
-def data(found: TrainingEstimate) -> dict[str, Any]:
+def data(found: TrainingEstimate, power: TrainingPower | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
     job, model, ran = found.job, found.training.model, found.run
     inputs = {
@@ -57,7 +60,7 @@ def data(found: TrainingEstimate) -> dict[str, Any]:
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
         "ops": [as_json(op) for op in (*(_op(line, found) for line in found.lines), *_others(found))],
-        "totals": as_json(_totals(found)),
+        "totals": as_json(_totals(found, power)),
         "parts_s": {name: seconds for name, seconds in found.time.parts.items() if seconds},
         "stage": found.time.stage,
         "bubble": found.time.bubble,
@@ -78,7 +81,7 @@ def data(found: TrainingEstimate) -> dict[str, Any]:
 SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
 BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
-TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
+TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "time_s.sustained", *DRAWN, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
 LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
 SHARES = {
     "convention": "",
@@ -138,10 +141,12 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
     return entries
 
 
-def _totals(found: TrainingEstimate) -> list[Metric]:
-    """Sums over all kernels of one GPU."""
+def _totals(found: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
+    """Sums over all kernels of one GPU, and what a step draws."""
     known = None if found.prediction is None else Interval(*found.prediction) if found.validated else Interval(found.prediction[0])
-    return of_cost(found.cost, known, LABELS)
+    tokens = found.training.batch * found.training.n
+    each = [] if power is None else [Metric("energy_per_token_j", power.joules / tokens, "energy per token", "J")]
+    return [*of_cost(found.cost, known, LABELS), *of_power(power), *each]
 
 
 def _rates(found: TrainingEstimate) -> list[Metric]:
@@ -180,7 +185,7 @@ def _memory(found: TrainingEstimate) -> list[Metric]:
     ]
 
 
-def _tables(found: TrainingEstimate) -> list[Table]:
+def _tables(found: TrainingEstimate, power: TrainingPower | None) -> list[Table]:
     times = {name: seconds for name, seconds in found.time.parts.items() if seconds} | {"step": found.seconds}
     parts_of_step = [
         [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / found.seconds, "share", "share")]
@@ -192,7 +197,7 @@ def _tables(found: TrainingEstimate) -> list[Table]:
     return [
         as_rows("", parts_of_step),
         as_rows("kernels of one GPU", [_op(line, found) for line in found.lines], labels=OPS),
-        as_table("totals", {"train": [*_totals(found), *_rates(found)]}, labels=TOTALS),
+        as_table("totals", {"train": [*_totals(found, power), *_rates(found)]}, labels=TOTALS),
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]

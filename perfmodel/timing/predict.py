@@ -16,6 +16,7 @@ from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
@@ -37,7 +38,7 @@ class Prediction:
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
-    one after another of which it is the sum.
+    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class Prediction:
     case: Case | None = field(default=None, compare=False, repr=False)
     device: Device | None = field(default=None, compare=False, repr=False)
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
+    power: PowerState | None = None
 
 
 @dataclass(frozen=True, slots=True)

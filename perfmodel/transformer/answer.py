@@ -16,6 +16,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
@@ -25,6 +26,7 @@ from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout, smallest_split
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
+from perfmodel.transformer.step_power import under_power
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -43,6 +45,49 @@ class Line:
     cost: Estimate
     times: Interval | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepPower:
+    """Passes as they run, with how often each: seconds, alone and for seconds, and what ``gpus`` at work draw."""
+
+    steps: Sequence[tuple[PowerState, int]]
+    gpus: int
+
+    @property
+    def burst_s(self) -> float:
+        """Each kernel as fast as after a pause."""
+        return sum(one.alone.seconds * times for one, times in self.steps)
+
+    @property
+    def sustained_s(self) -> float:
+        """For seconds."""
+        return sum(one.sustained.seconds * times for one, times in self.steps)
+
+    @property
+    def joules(self) -> float:
+        """Of all GPUs."""
+        return self.gpus * sum(one.sustained.joules * times for one, times in self.steps)
+
+    @property
+    def watts(self) -> float:
+        """Of one GPU."""
+        return self.joules / self.gpus / self.sustained_s
+
+    @property
+    def sm_hz(self) -> float:
+        """The mean over the time."""
+        return sum(one.sm_hz * one.sustained.seconds * times for one, times in self.steps) / self.sustained_s
+
+    @property
+    def limit_w(self) -> float:
+        """Of one GPU."""
+        return self.steps[0][0].limit_w
+
+    @property
+    def clock(self) -> str:
+        """Of the headline time."""
+        return self.steps[0][0].clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +178,14 @@ class ModelAnswer:
         return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps) if steps else None
 
     @property
+    def power(self) -> StepPower | None:
+        """Of all passes; None where one has none."""
+        known = [(one.power, times) for one, times in self.steps if one.power is not None]
+        if len(known) < len(self.steps):
+            return None
+        return StepPower(known, self.request.split.tp * self.request.split.ep)
+
+    @property
     def tokens(self) -> int:
         """Tokens read in prefill, or generated."""
         r = self.request
@@ -177,9 +230,10 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
-    steps = [
+    plain = [
         (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, Host(r.host_us)), times) for step, times in wanted
     ]
+    steps = [(under_power(one, r.power), times) for one, times in plain]
     memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, steps, memory, _curved(r, wanted))
 

@@ -16,6 +16,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
@@ -71,7 +72,7 @@ class PassRow:
 class PassEstimate:
     """One step of a model on a device, of one GPU per pipeline stage, stages one after the other.
 
-    ``host``: what launches its kernels one by one; None where that is taken to keep ahead.
+    ``host``: what launches its kernels one by one; None where that is taken to keep ahead. ``power``: as it runs, if rows say so.
     """
 
     model: ModelSpec
@@ -81,6 +82,7 @@ class PassEstimate:
     rows: Sequence[PassRow]
     within: op_time.LaunchCorrection
     host: Host | None = None
+    power: PowerState | None = None
 
     @property
     def launches(self) -> Number:

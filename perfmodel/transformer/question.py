@@ -48,7 +48,7 @@ _INFERENCE = Condition("is an option of inference", "leave it out of --phase tra
 _ONE_BY_ONE = Condition(
     "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
 )
-ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: asked.search is None)
+ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: getattr(asked, "search", None) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ class PhaseQuestion(Question):
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
     host_us: float | None = option("Microseconds per launch of the host. [default: as hosts differ]", reader=_ONE_BY_ONE)
+    power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
+    clock: str | None = as_in(Common, "clock", reader=_INFERENCE)
     kv_cache: bool = option(
         "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -140,6 +142,7 @@ class PhaseQuestion(Question):
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on
+        from perfmodel.core.power import PowerAsked
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
         form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
@@ -148,6 +151,7 @@ class PhaseQuestion(Question):
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
         options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
@@ -230,6 +234,8 @@ class BatchQuestion(Question):
     reserve: str | None = as_in(PhaseQuestion, "reserve")
     fused: bool = as_in(PhaseQuestion, "fused")
     graph: bool | None = as_in(PhaseQuestion, "graph")
+    power_limit: str | None = as_in(PhaseQuestion, "power_limit")
+    clock: str | None = as_in(PhaseQuestion, "clock")
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A decode step of one sequence, checked."""

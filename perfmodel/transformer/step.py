@@ -10,6 +10,7 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, LayerFormats, ModelSpec, MoeMlp
@@ -157,6 +158,7 @@ class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
     ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back, as of a Layout.
+    ``power``: limit and clock; by default sustained.
     """
 
     model: ModelSpec
@@ -164,6 +166,7 @@ class Request(ModelPass):
     graph: bool | None = None
     reserve: int = 0
     host_us: float | None = None
+    power: PowerAsked = field(default_factory=PowerAsked)
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

@@ -19,6 +19,7 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import CLEAN, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import FallbackDevices, modelled_s, with_parts
@@ -76,7 +77,12 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
     found: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
-        if device is None or profiled(record) or (record.direction == "both" and record.workload != "transformer"):
+        if (
+            device is None
+            or profiled(record)
+            or record.clock == SUSTAINED
+            or (record.direction == "both" and record.workload != "transformer")
+        ):
             continue
         case, lower, _ = evaluated(record, device)
         if case is None or lower is None or record.time_s.median < lower:

@@ -10,12 +10,14 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
 from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
+from perfmodel.validation.sustained import for_seconds
 
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""
@@ -174,6 +176,8 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     """
     if profiled(record):
         raise UnavailableError("one run under a profiler: counters, no time to predict")
+    if record.clock == SUSTAINED:
+        return for_seconds(predicted(case, replace(record, clock=None), device, lower_s, fallbacks), case, record, device, fallbacks)
     if record.workload != "attention" or record.direction != "both":
         return predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]

@@ -62,7 +62,8 @@ class Record:
     ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the
     optional dv, window, density, mask, dropout; matmul: m, n, k). ``cache``: whether L2 was flushed between runs, by reads
     (clean, or cold as older files say) or by writes (dirty), or the same
-    buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes.
+    buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
+    seconds, where a power limit acts (sustained); ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -81,6 +82,10 @@ class Record:
     memory: dict[str, float] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+    clock: Literal["burst", "sustained"] | None = None
+    power_w: float | None = None
+    sm_hz: float | None = None
+    energy_j: float | None = None
 
     @property
     def cache_state(self) -> str:
@@ -89,8 +94,9 @@ class Record:
 
     @property
     def group(self) -> str:
-        """workload/implementation/pass: what errors are gathered by."""
-        return f"{self.workload}/{self.implementation}/{self.direction}"
+        """workload/implementation/pass: what errors are gathered by; runs for seconds apart."""
+        apart = "/sustained" if self.clock == "sustained" else ""
+        return f"{self.workload}/{self.implementation}/{self.direction}{apart}"
 
 
 def profiled(record: Record) -> bool:

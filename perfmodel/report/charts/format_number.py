@@ -38,6 +38,8 @@ UNITS: dict[str, Callable[[float], str]] = {
     "FLOP/B": lambda value: f"{digits(value, 4)} FLOP/B",
     "tokens/s": lambda value: format_si(value, "tokens/s"),
     "s": format_time,
+    "Hz": lambda value: f"{value / 1e6:,.0f} MHz",
+    "J": lambda value: format_si(value, "J"),
     "share": lambda value: "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}",
     "error": lambda value: f"{value:+.1%}",
     "ratio": lambda value: f"{digits(value, 3)}x",

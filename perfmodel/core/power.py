@@ -1,0 +1,239 @@
+"""Energy, power and clock of kernels: the roofline of energy beside that of time.
+
+    energy(f) = static power x time(f) + operations x joules x f^a + DRAM bytes x joules + power of busy multiprocessors x f^(a+1) x time(f)
+
+with f the clock over the highest one. An operation switches the same charge at any clock, at a voltage that falls with it: its joules fall
+as f^a, a between 1 and 2. DRAM has a supply and a clock of its own. Under a limit the clock is the highest at which power stays within it.
+What waits for the multiprocessors takes 1/f as long, what waits for DRAM as long as before.
+
+Source: Choi, Bedard, Fowler and Vuduc, "A roofline model of energy", IPDPS 2013, doi:10.1109/IPDPS.2013.77; the clock under a limit
+is theirs of a power cap (section V), with a voltage that follows the clock in place of throttled issue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import power_limit
+from perfmodel.core.errors import UnavailableError, UsageError, suggest
+from perfmodel.core.hardware import Device, PowerFit
+
+OVERLAP = 2.0  # tuned
+"""Norm that joins the time of DRAM and of the multiprocessors: 1 would add them up, infinity hide the shorter one."""
+LOWEST = 0.1  # known
+"""Of the highest clock: no GPU at work runs below it, whatever the limit."""
+HALVINGS = 40  # known
+"""Of a bisection: 2^-40 of the span is below any digit shown."""
+BURST, SUSTAINED = "burst", "sustained"
+CLOCKS = (BURST, SUSTAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
+
+    ``seconds``: alone after a pause, of which DRAM by itself takes ``memory_s``. ``switched_j``: of operations and of bytes from the L2;
+    ``memory_j``: of DRAM bytes. ``busy_w``: of multiprocessors at work, whatever they do.
+    """
+
+    seconds: float
+    memory_s: float
+    switched_j: float
+    memory_j: float
+    busy_w: float
+
+    def core_s(self) -> float:
+        """Of ``seconds``, what the multiprocessors take: the rest of the norm."""
+        memory = min(self.memory_s, self.seconds)
+        return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
+
+    def seconds_at(self, slowdown: float) -> float:
+        """Seconds where the multiprocessors run ``slowdown`` times slower."""
+        return float(time_at(self.core_s(), min(self.memory_s, self.seconds), slowdown))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Kernels at a clock: seconds, of ``each`` and together, joules, and the mean clock over the highest one."""
+
+    each: tuple[float, ...]
+    joules: float
+    clock: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all in turn."""
+        return sum(self.each)
+
+    @property
+    def watts(self) -> float:
+        """On average."""
+        return self.joules / self.seconds
+
+
+def time_at(core_s: Number, memory_s: Number, slowdown: Number) -> Number:
+    """Seconds where the multiprocessors take ``slowdown`` times as long and DRAM as long as before.
+
+    >>> time_at(3.0, 4.0, 1.0), time_at(3.0, 0.0, 2.0), time_at(0.0, 4.0, 2.0)
+    (5.0, 6.0, 4.0)
+    """
+    return ((core_s * slowdown) ** OVERLAP + memory_s**OVERLAP) ** (1 / OVERLAP)
+
+
+def energy(seconds: Number, switched_j: Number, memory_j: Number, busy_w: Number, f: Number, static_w: Number, a: Number) -> Number:
+    """Joules of a run that takes ``seconds`` at the clock ``f``.
+
+    >>> energy(2.0, 10.0, 5.0, 50.0, 1.0, 100.0, 1.5)
+    315.0
+    """
+    return static_w * seconds + switched_j * f**a + memory_j + busy_w * f ** (a + 1) * seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PowerState:
+    """A call as it runs, for seconds (``sustained``) and ``alone`` after a pause; ``clock``: which of them its headline time is of.
+
+    ``alone_s``: what the call takes alone under the device's own limit. ``highest_hz``: the clock that shares are of.
+    """
+
+    clock: str
+    limit_w: float
+    alone_s: float
+    alone: Running
+    sustained: Running
+    highest_hz: float
+
+    @property
+    def shown(self) -> Running:
+        """The run that headlines."""
+        return self.alone if self.clock == BURST else self.sustained
+
+    @property
+    def burst_s(self) -> float:
+        """Alone after a pause."""
+        return self.alone.seconds
+
+    @property
+    def sustained_s(self) -> float:
+        """Run for seconds."""
+        return self.sustained.seconds
+
+    @property
+    def sm_hz(self) -> float:
+        """Clock when run for seconds."""
+        return self.sustained.clock * self.highest_hz
+
+    @property
+    def watts(self) -> float:
+        """Run for seconds."""
+        return self.sustained.watts
+
+    @property
+    def joules(self) -> float:
+        """Of a call, run for seconds."""
+        return self.sustained.joules
+
+
+def limit_of(device: Device) -> float | None:
+    """Watts of its datasheet."""
+    return None if device.tdp is None else float(device.tdp.number)
+
+
+class Power:
+    """The fitted power of a device, under ``limit_w`` or its own limit. UnavailableError where the profile has no power model."""
+
+    def __init__(self, device: Device, limit_w: float | None = None) -> None:
+        own = limit_of(device)
+        if device.power is None or own is None:
+            raise UnavailableError(f"{device.id} has no power model", "take a device whose profile has one, such as nvidia-h200-sxm")
+        self.device, self.fit, self.own_w = device, device.power, own
+        self.limit_w = own if limit_w is None else limit_w
+
+    def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
+        """``demands`` in turn, alone and for seconds; UnavailableError without a clock in the profile, or where none keeps the limit."""
+        highest = self.device.clocks.max
+        if highest is None:
+            raise UnavailableError(f"{self.device.id} has no power model without its highest clock")
+        alone, sustained = (self.run(demands, one) for one in CLOCKS)
+        return PowerState(clock, self.limit_w, sum(one.seconds for one in demands), alone, sustained, float(highest.number))
+
+    def burst_clock(self, demand: Demand) -> float:
+        """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the device's own limit, no more."""
+        seconds, found = demand.seconds, self._joules
+        return self._highest(lambda f: found(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
+
+    def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
+        """``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
+        bursts = [self.burst_clock(one) for one in demands]
+        most = self.fit.burst_over_limit * self.limit_w
+        alone = bursts  # under the limit, where that is lower than the one that these times were taken under
+        if self.limit_w < self.own_w:
+            alone = [self._common([one], [f], [f], most) for one, f in zip(demands, bursts, strict=True)]
+        highest = 1.0 if clock == BURST else self._common(demands, bursts, alone, self.limit_w)
+        return self._sum(demands, bursts, [min(highest, one) for one in alone])
+
+    def _common(self, demands: Sequence[Demand], bursts: Sequence[float], tops: Sequence[float], most: float) -> float:
+        """The highest clock at which ``demands`` in turn, none above its own of ``tops``, draw at most so many watts on average."""
+        highest = self._highest(lambda f: self._sum(demands, bursts, [min(f, top) for top in tops]).watts, most)
+        return min(highest, max(tops))
+
+    def _sum(self, demands: Sequence[Demand], bursts: Sequence[float], clocks: Sequence[float]) -> Running:
+        """Each demand at its clock; its own seconds are those at its clock of ``bursts``."""
+        runs = list(zip(demands, bursts, clocks, strict=True))
+        seconds = [one.seconds if f == burst else one.seconds_at(burst / f) for one, burst, f in runs]
+        joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True))
+        clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
+        return Running(tuple(seconds), joules, clock)
+
+    def _joules(self, one: Demand, seconds: float, f: float) -> float:
+        return float(energy(seconds, one.switched_j, one.memory_j, one.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
+
+    def _highest(self, watts: Callable[[float], float], most: float) -> float:
+        """The highest clock at which ``watts``, which grow with it, stay within ``most``."""
+        if watts(1.0) <= most:
+            return 1.0
+        if watts(LOWEST) > most:
+            least = f"{watts(LOWEST):.0f} W even at the lowest clock"
+            raise UnavailableError(f"{self.device.id} cannot stay within {self.limit_w:g} W: it draws {least}", "give a higher limit")
+        low, high = LOWEST, 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if watts(middle) <= most else (low, middle)
+        return low
+
+
+def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
+    """Joules at the highest clock of ``counts``, by the names of ``picojoules``; UnavailableError for one that was not fitted."""
+    total = 0.0
+    for name, count in counts:
+        if count and name not in fit.picojoules:
+            raise UnavailableError(f"no power model of {name}", f"there is one of {', '.join(fit.picojoules)}")
+        total += float(count) * fit.picojoules.get(name, 0.0) * 1e-12
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class PowerAsked:
+    """What is asked of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
+
+    limit: str | None = None
+    clock: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether either was asked for, so that a device without a power model is an error."""
+        return self.limit is not None or self.clock is not None
+
+    def check(self, device: Device) -> PowerAsked:
+        """Itself; UnavailableError where something is asked for of a device without a power model."""
+        if self.given:
+            self.on(device)
+        return self
+
+    def on(self, device: Device) -> Power:
+        """The power of ``device`` under the limit. UsageError names a wrong option, UnavailableError a device without a model."""
+        if self.clock not in (None, *CLOCKS):
+            raise UsageError(f"--clock: unknown clock {self.clock!r}", suggest(str(self.clock), list(CLOCKS)))
+        return Power(device, None if self.limit is None else power_limit(self.limit, device))

@@ -1,0 +1,79 @@
+"""What kernels draw, in reports: watts, clock and joules of a call that runs for seconds, its time then, and a meter of the limit."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from perfmodel.report.document import Meter
+from perfmodel.report.metrics import Metric
+from perfmodel.timing.predict import Prediction
+
+EXPLAINED = (
+    "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "
+    "The predicted time is {clock}."
+)
+CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
+
+
+class Drawn(Protocol):
+    """What runs under a limit, one kernel or a model."""
+
+    @property
+    def burst_s(self) -> float:
+        """Alone after a pause."""
+
+    @property
+    def sustained_s(self) -> float:
+        """For seconds."""
+
+    @property
+    def watts(self) -> float:
+        """Of one GPU, for seconds."""
+
+    @property
+    def sm_hz(self) -> float:
+        """Clock, for seconds."""
+
+    @property
+    def joules(self) -> float:
+        """Of a call."""
+
+    @property
+    def limit_w(self) -> float:
+        """Of one GPU."""
+
+    @property
+    def clock(self) -> str:
+        """Of the headline time."""
+
+
+def drawn(prediction: Prediction | None) -> Drawn | None:
+    """The power of a predicted call, where it is known."""
+    return None if prediction is None else prediction.power
+
+
+def of_power(state: Drawn | None) -> list[Metric]:
+    """Rows of a call as it runs; none where the device has no power model."""
+    if state is None:
+        return []
+    return [
+        Metric("time_s.burst", state.burst_s, "  alone after a pause", "s"),
+        Metric("time_s.sustained", state.sustained_s, "  run for seconds", "s"),
+        Metric("power_w", state.watts, "power, run for seconds", "W", after=f" of {state.limit_w:g} W"),
+        Metric("sm_hz", state.sm_hz, "  clock", "Hz"),
+        Metric("energy_j", state.joules, "energy per call", "J"),
+        Metric("power_limit_w", state.limit_w),
+        Metric("clock", state.clock),
+    ]
+
+
+def with_power(meters: list[Meter], state: Drawn | None) -> list[Meter]:
+    """``meters`` and that of the power limit."""
+    if state is None:
+        return meters
+    return [*meters, Meter("power", state.watts / state.limit_w, f"{state.watts:.0f} of {state.limit_w:g} W, run for seconds")]
+
+
+def power_note(state: Drawn | None) -> list[str]:
+    """What power, clock and the headline time are of."""
+    return [] if state is None else [EXPLAINED.format(limit=state.limit_w, clock=CLOCK_WORDS[state.clock])]

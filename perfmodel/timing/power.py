@@ -1,0 +1,204 @@
+"""What a kernel asks of the power supply: its counts as joules, its multiprocessors at work as watts. ``core/power.py`` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Kernel
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device, PowerFit
+from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_of
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.workload import BACKWARD
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.timing.base import Case, algorithm_of
+from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
+from perfmodel.timing.predict import Prediction, kernels_of
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.attention.request import Comparison
+    from perfmodel.timing.select_kernel import Predictions
+
+GAP_S = 1e-6  # tuned
+"""Of each kernel, in which none of its blocks is at work: launch, first loads, the last block's end."""
+HIDDEN_S = 2.4e-6  # tuned
+"""Of each kernel, by which it takes less behind another one than timed alone; never more than ``MOST_HIDDEN`` of its time."""
+MOST_HIDDEN = 0.7  # tuned
+LEAST_BUSY = 0.15  # tuned
+"""Share of the time that blocks are at work even in the smallest kernel."""
+SAME_ENERGY = {"fp16": "bf16"}  # known
+"""Formats of one unit and one rate, whose watts no measurement tells apart; fitted together."""
+IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "decode", "eager attention", "elementwise"
+KINDS = (
+    *(MATMUL, "matmul narrow", "matmul vector", "attention", "attention backward", DECODE, EAGER),
+    *("softmax", "norm", ELEMENTWISE, "activation"),
+)
+"""Of kernels: a multiprocessor at work draws about the same in all of one kind."""
+
+
+def kind_of(workload_kind: str, workload: Any, implementation: str, direction: str = "") -> str:
+    """The one of ``KINDS`` that a kernel is of; collectives leave the multiprocessors all but idle."""
+    if workload_kind == "attention":
+        if algorithm_of(implementation) == "standard":
+            return EAGER
+        if getattr(workload, "n", 0) == 1:
+            return DECODE
+        return "attention backward" if direction == BACKWARD else "attention"
+    if workload_kind == "matmul" and isinstance(workload, Matmul):
+        w = workload
+        if w.dtype.matmul_unit == "vector":
+            return "matmul vector"
+        return MATMUL if copy_bytes(int(w.n), int(w.k), w.dtype.size) == WIDE_COPY else "matmul narrow"
+    other = {"latent-attention": DECODE, "collective": IDLE, "softmax": "softmax", "norm": "norm", "moe": MATMUL, "mlp": MATMUL}
+    return "activation" if implementation == "torch-silu-mul" else other.get(workload_kind, ELEMENTWISE)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one kernel, or several alike, do in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
+
+    ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: what DRAM alone would take.
+    """
+
+    counts: tuple[tuple[str, Number], ...]
+    kind: str
+    busy: float
+    seconds: float
+    memory_s: float
+
+    def demand(self, fit: PowerFit) -> Demand:
+        """Priced. UnavailableError for what was not fitted."""
+        if self.kind != IDLE and self.kind not in fit.busy_w:
+            raise UnavailableError(f"no power model of {self.kind}", f"there is one of {', '.join(fit.busy_w)}")
+        memory = [pair for pair in self.counts if pair[0] == "dram"]
+        switched = [pair for pair in self.counts if pair[0] != "dram"]
+        busy_w = self.busy * fit.busy_w.get(self.kind, 0.0)
+        return Demand(self.seconds, self.memory_s, joules_of(fit, switched), joules_of(fit, memory), busy_w)
+
+
+def activity(
+    cost: Estimate,
+    seconds: float,
+    kind: str,
+    dtype: str,
+    device: Device,
+    *,
+    blocks: float | None = None,
+    runs: int = 1,
+    missed: float = 1.0,
+) -> Activity:
+    """Of ``runs`` kernels of that ``cost`` together, each of so many ``blocks``.
+
+    ``missed``: share of DRAM bytes that no cache holds already. A byte from DRAM costs the way through the L2 besides. In decode K and V
+    pass it once per KV head.
+    """
+    dram = cost.dram.total * missed
+    l2 = cost.dram.total if kind == DECODE else cost.sram.total
+    work = cost.work
+    counts = (
+        (f"tensor.{SAME_ENERGY.get(dtype, dtype)}", work.tensor),
+        ("vector", work.vector),
+        ("sfu", work.sfu),
+        ("l2", l2),
+        ("dram", dram),
+    )
+    multiprocessors = device.multiprocessors
+    share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
+    awake = max(LEAST_BUSY, 1 - runs * GAP_S / seconds)
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    return Activity(counts, kind, share * awake, seconds, float(dram) / bandwidth if bandwidth else 0.0)
+
+
+def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
+    """Blocks of the largest of ``kernels``, where they are what fills the multiprocessors; None: all of these are at work.
+
+    Matrix libraries split k until they are; keys of decode are split likewise.
+    """
+    if kind == EAGER:
+        tiles = -(-int(workload.n) // 128) * -(-int(workload.kv_len) // 128)
+        return float(workload.batch * workload.heads * tiles)
+    if kind in ("softmax", "norm"):
+        narrow = kind == "softmax" and workload.cols <= NARROW_ROWS
+        return float(workload.rows) / (ROWS_PER_BLOCK if narrow else 1)
+    if kind in (ELEMENTWISE, "activation"):
+        rows, cols = getattr(workload, "rows", None), getattr(workload, "cols", None)
+        return None if rows is None or cols is None else float(rows * cols) / ELEMENTS_PER_BLOCK
+    if kind.startswith("attention"):
+        return max((float(kernel.launch.blocks) for kernel in kernels if kernel.launch), default=None)
+    return None
+
+
+NARROW_ROWS, ROWS_PER_BLOCK, ELEMENTS_PER_BLOCK = 1024, 4, 2048  # known
+"""PyTorch's softmax gives a warp each row up to 1,024 elements, four to a block, and a block each longer one; element-wise kernels take
+128 threads of 16 elements. Source: PyTorch, aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
+KERNELS = {"torch-eager": 4, "torch-eager-masked-fill": 5, "torch-silu-mul": 2}  # known
+"""That one call launches; backward passes three."""
+
+
+def launches(implementation: str, direction: str) -> int:
+    """Kernels of one call."""
+    return 3 if direction == BACKWARD else KERNELS.get(implementation, 1)
+
+
+def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
+    """Of one call that takes ``seconds``; caches as ``case`` says. UnavailableError for what is estimated as a whole."""
+    kernels = kernels_of(case, device)
+    cost = total(estimate(kernel, device) for kernel in kernels)
+    moved = float(cost.dram.total)
+    missed = 1.0 if case.flushed or not moved else max(0.0, moved - (device.cache_bytes or 0)) / moved
+    own = kind_of(kind, case.workload, case.implementation, case.direction)
+    blocks, runs = blocks_of(kernels, own, case.workload), launches(case.implementation, case.direction)
+    return activity(cost, seconds, own, dtype, device, blocks=blocks, runs=runs, missed=missed)
+
+
+def behind_another(seconds: float, kernels: int = 1) -> float:
+    """Of a call that takes ``seconds`` timed alone, what it takes behind the same call."""
+    return max(seconds - kernels * HIDDEN_S, seconds * (1 - MOST_HIDDEN))
+
+
+def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str) -> PowerState | None:
+    """``found`` in turn as they run; None where the device, or its fit, knows nothing of them."""
+    try:
+        power = asked.on(device)
+        return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
+    except UnavailableError:
+        return None
+
+
+def scaled(found: Prediction, factor: float) -> Prediction:
+    """``found`` with its interval, times ``factor``."""
+    return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
+
+
+def of_prediction(found: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
+    """Of one call, from cold caches, with ``kernels`` of that ``cost``."""
+    block = found.calibration
+    kind = kind_of(block.workload, workload, block.implementation, block.direction)
+    blocks, runs = blocks_of(kernels, kind, workload), launches(block.implementation, block.direction)
+    return activity(cost, found.seconds, kind, dtype, device, blocks=blocks, runs=runs)
+
+
+def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
+    """``found`` at the clock of the headline, under its limit."""
+    return found if state is None else replace(scaled(found, state.shown.seconds / state.alone_s), power=state)
+
+
+def of_comparison(comparison: Comparison, known: Predictions, asked: PowerAsked) -> Predictions:
+    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known."""
+    shown, device = dict(known), comparison.device
+    for result in comparison.results:
+        name, w = result.algorithm.name, comparison.workload
+        whole = known.get((name, result.direction))
+        parts = [known.get((name, part.direction)) for part in result.parts]
+        if whole is None or None in parts:
+            continue
+        found = [
+            of_prediction(one, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
+            for one, part in zip(parts, result.parts, strict=True)
+            if one is not None
+        ]
+        shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+    return shown

@@ -1,0 +1,104 @@
+"""Steps of a model as they run for seconds: what its rows draw together, the clock that the limit leaves, and each row's time at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from perfmodel.core.hardware import Device
+from perfmodel.core.power import BURST, SUSTAINED, PowerAsked, PowerState
+from perfmodel.timing import power
+from perfmodel.timing.power import Activity
+from perfmodel.transformer.estimate import PassEstimate, PassRow
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, MATMUL
+from perfmodel.transformer.op_time import as_multiplied
+
+if TYPE_CHECKING:
+    from perfmodel.transformer.training.step.estimate import TrainingEstimate
+
+KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: power.ELEMENTWISE, COLLECTIVE: power.IDLE}
+"""Of rows that nothing predicts."""
+
+
+def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
+    """What all runs of a row do, in ``factor`` times its seconds."""
+    op, found = row.op, row.prediction
+    workload = op.timed.workload if op.timed is not None else None
+    kind = KIND_OF_GROUP[op.group]
+    if found is not None:
+        block = found.calibration
+        kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
+    blocks = None if workload is None or found is None else power.blocks_of([op.kernel], kind, workload)
+    dtype = as_multiplied(op, device).dtype.name
+    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
+
+
+def under_power(found: PassEstimate, asked: PowerAsked) -> PassEstimate:
+    """``found`` at the clock of its headline, sustained unless asked otherwise; as it is where the device has no power model."""
+    rows = [row for row in found.rows if row.seconds > 0]
+    state = power.state_of([of_row(row, found.device) for row in rows], found.device, asked, SUSTAINED)
+    if state is None:
+        return found
+    slower = {id(row): seconds / row.seconds for row, seconds in zip(rows, state.shown.each, strict=True)}
+    return replace(found, rows=[_slowed(row, slower.get(id(row), 1.0)) for row in found.rows], power=state)
+
+
+def _slowed(row: PassRow, factor: float) -> PassRow:
+    return row if row.prediction is None else replace(row, prediction=power.scaled(row.prediction, factor))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPower:
+    """Training steps in turn on ``gpus``: kernels of one as they run, and ``waits_s`` of a step in which they wait or exchange."""
+
+    state: PowerState
+    waits_s: float
+    static_w: float
+    gpus: int
+
+    @property
+    def burst_s(self) -> float:
+        """Each kernel as fast as after a pause."""
+        return self.state.burst_s + self.waits_s
+
+    @property
+    def sustained_s(self) -> float:
+        """For seconds."""
+        return self.state.sustained_s + self.waits_s
+
+    @property
+    def joules(self) -> float:
+        """Of all GPUs; waits draw what static power is."""
+        return self.gpus * (self.state.joules + self.static_w * self.waits_s)
+
+    @property
+    def watts(self) -> float:
+        """Of one GPU, on average."""
+        return self.joules / self.gpus / self.sustained_s
+
+    @property
+    def sm_hz(self) -> float:
+        """Clock of the kernels."""
+        return self.state.sm_hz
+
+    @property
+    def limit_w(self) -> float:
+        """Of one GPU."""
+        return self.state.limit_w
+
+    @property
+    def clock(self) -> str:
+        """Of the headline time."""
+        return self.state.clock
+
+
+def training_power(found: TrainingEstimate, asked: PowerAsked) -> TrainingPower | None:
+    """``found`` as it runs; its headline stays that of measured steps. None where the device has no power model."""
+    rows = [row for row in found.lines if row.seconds > 0]
+    asked.check(found.device)
+    device = found.device
+    state = power.state_of([of_row(row, device) for row in rows], device, asked, BURST)
+    if state is None or device.power is None:
+        return None
+    waits = max(found.seconds - sum(row.seconds for row in rows), 0.0)
+    return TrainingPower(state, waits, device.power.static_w, found.training.parallel.gpus)

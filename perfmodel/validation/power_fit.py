@@ -1,0 +1,161 @@
+"""A device's power, fitted to records of kernels that ran for seconds: joules per operation and byte, watts of static and busy silicon.
+
+Non-negative least squares of watts, relative to those measured, at the measured clock and time; points far off count less. The exponent of
+the clock and the draw of a moment are chosen among a few values by what fits without a point say of its clock and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from perfmodel.core.errors import DataError, PerfmodelError
+from perfmodel.core.hardware import Device, PowerFit
+from perfmodel.core.power import SUSTAINED, Power, PowerState
+from perfmodel.timing.power import IDLE, Activity, behind_another, launches, of_case
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.records import Record, held_out
+from perfmodel.validation.statistics import quantile
+from perfmodel.validation.sustained import power_errors
+
+EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
+BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
+FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
+"""Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
+STATIC = "static"
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPoint:
+    """A record that ran for seconds: ``measured`` in its measured time, and ``alone``, the same call alone after a pause."""
+
+    record: Record
+    measured: Activity
+    alone: Activity
+    clock: float
+    watts: float
+
+
+def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
+    """Those of ``records`` that fits may see and that have watts, a clock and a burst time."""
+    return [point for record in records if not held_out(record) and (point := power_point(record, device)) is not None]
+
+
+def power_point(record: Record, device: Device) -> PowerPoint | None:
+    """None for a record without watts, a clock or a burst time, or that has no counts."""
+    burst, highest = record.environment.get("burst_s"), device.clocks.max
+    if record.clock != SUSTAINED or record.power_w is None or record.sm_hz is None or burst is None or highest is None:
+        return None
+    try:
+        case = case_of(record)
+        kernels = launches(record.implementation, record.direction) if record.environment.get("graph") else 0
+        both = [record.time_s.median, behind_another(burst, kernels)]
+        measured, alone = (of_case(case, record.workload, record.dtype, device, seconds) for seconds in both)
+    except PerfmodelError:
+        return None
+    return PowerPoint(record, measured, alone, record.sm_hz / float(highest.number), record.power_w)
+
+
+def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
+    """Watts of each parameter at one: picojoules as operations x 1e-12 / s, watts of static and busy silicon as shares."""
+    one, f = point.measured, point.clock
+    found = {name: float(count) * 1e-12 / one.seconds * (1 if name == "dram" else f**exponent) for name, count in one.counts if count}
+    return found | {STATIC: 1.0} | ({} if one.kind == IDLE else {one.kind: one.busy * f ** (exponent + 1)})
+
+
+def solved(rows: Sequence[Mapping[str, float]], watts: Sequence[float]) -> dict[str, float]:
+    """Parameters, none negative, that fit sums over ``rows`` to ``watts``; coordinate descent on the normal equations, re-weighted."""
+    names = sorted({name for row in rows for name in row})
+    matrix = [[row.get(name, 0.0) / w for name in names] for row, w in zip(rows, watts, strict=True)]
+    x, weights = [0.0] * len(names), [1.0] * len(rows)
+    for _ in range(ROUNDS):
+        x = _descent(matrix, weights, x)
+        misses = [abs(sum(a * b for a, b in zip(line, x, strict=True)) - 1) for line in matrix]
+        weights = [min(1.0, FAR / max(miss, 1e-9)) for miss in misses]
+    return dict(zip(names, x, strict=True))
+
+
+def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], start: Sequence[float]) -> list[float]:
+    size = len(start)
+    columns = [[line[i] for line in matrix] for i in range(size)]
+    products = [[sum(w * a * b for w, a, b in zip(weights, one, other, strict=True)) for other in columns] for one in columns]
+    wanted = [sum(w * a for w, a in zip(weights, one, strict=True)) for one in columns]
+    x = list(start)
+    for _ in range(SWEEPS):
+        for i in range(size):
+            if products[i][i]:
+                rest = wanted[i] - sum(products[i][j] * x[j] for j in range(size)) + products[i][i] * x[i]
+                x[i] = max(rest / products[i][i], 0.0)
+    return x
+
+
+def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, **words: Any) -> PowerFit:
+    """The fit to ``found`` at that exponent and draw of a moment; ``words``: source, records and date."""
+    x = solved([terms(point, exponent) for point in found], [point.watts for point in found])
+    kinds = {point.measured.kind for point in found}
+    busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
+    joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}
+    known: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
+    return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(found), **known)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def running(point: PowerPoint, device: Device, fit: PowerFit) -> PowerState:
+    """What ``fit`` says of a point, from the time of the call alone."""
+    return Power(replace(device, power=fit)).state([point.alone.demand(fit)], SUSTAINED)
+
+
+def fold_fits(found: Sequence[PowerPoint], exponent: float) -> list[PowerFit]:
+    """A fit without each fold; every twentieth point is one."""
+    return [power_fit([point for at, point in enumerate(found) if at % FOLDS != fold], exponent, 1.0) for fold in range(FOLDS)]
+
+
+def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFit], burst: float) -> list[tuple[Record, PowerState]]:
+    """Each point with what the fit without its fold says of it, as far as that knows its kind and its operations."""
+    pairs = []
+    for at, point in enumerate(found):
+        fit = replace(fits[at % FOLDS], burst_over_limit=burst)
+        if point.measured.kind in fit.busy_w and {name for name, count in point.measured.counts if count} <= set(fit.picojoules):
+            pairs.append((point.record, running(point, device, fit)))
+    return pairs
+
+
+def absolute(values: Iterable[float], share: float = 0.5) -> float:
+    """That quantile of their sizes."""
+    return quantile([abs(value) for value in values], share)
+
+
+LIMITED = 0.96
+"""Of the highest clock, below which a record counts as limited by power."""
+
+
+def limited(record: Record, device: Device) -> bool:
+    """Whether power held the clock of ``record`` down."""
+    highest = device.clocks.max
+    return highest is not None and record.sm_hz is not None and record.sm_hz < LIMITED * highest.number
+
+
+def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFit:
+    """The exponent and the draw of a moment with the best clocks and times of limited points left out; fitted to all.
+
+    DataError without any point that power limits.
+    """
+    if not any(limited(point.record, device) for point in found):
+        raise DataError("no record ran under a power limit", "measure kernels that draw the limit for seconds")
+
+    fits = {exponent: fold_fits(found, exponent) for exponent in EXPONENTS}
+
+    def miss(pair: tuple[float, float]) -> float:
+        those = power_errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if limited(one[0], device))
+        return absolute(those.clock) + absolute(those.seconds)
+
+    exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
+    judged = power_errors(left_out(found, device, fits[exponent], burst))
+    both = {"median_error": _rounded(absolute(judged.watts)), "p90_error": _rounded(absolute(judged.watts, 0.9))}
+    return power_fit(found, exponent, burst, **both, **words)

@@ -1,0 +1,67 @@
+"""Records that ran for seconds beside the model: their time, clock, watts and joules, all predicted, or from the time alone as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
+from perfmodel.timing.base import Case
+from perfmodel.timing.power import behind_another, launches, of_case, scaled, state_of
+from perfmodel.timing.predict import FallbackDevices, Prediction
+from perfmodel.transformer.estimate import ModelStep
+from perfmodel.transformer.step_power import of_row
+from perfmodel.validation.records import Record
+
+FOR_SECONDS = PowerAsked(clock=SUSTAINED)
+
+
+def for_seconds(found: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
+    """``found``, of one run alone, as the prediction of runs back to back for seconds. UnavailableError without a power model of them."""
+    state = state_at(found.seconds, case, record, device, fallbacks)
+    if state is None:
+        FOR_SECONDS.check(device)
+        raise UnavailableError(f"no power model of {record.group}")
+    return replace(scaled(found, state.sustained_s / found.seconds), power=state)
+
+
+def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices = tuple) -> PowerState | None:
+    """A call that takes ``seconds`` alone, as it runs for seconds; None without a power model of it.
+
+    A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.
+    """
+    if not isinstance(case.workload, ModelStep):
+        follows = behind_another(seconds, launches(case.implementation, case.direction))
+        try:
+            found = [of_case(case, record.workload, record.dtype, device, follows)]
+        except UnavailableError:
+            return None
+        return state_of(found, device, FOR_SECONDS, SUSTAINED)
+    rows = case.workload.on(device, fallbacks)
+    return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, FOR_SECONDS, SUSTAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerErrors:
+    """Predicted over measured, less one, of records that ran for seconds."""
+
+    clock: list[float]
+    watts: list[float]
+    joules: list[float]
+    seconds: list[float]
+
+
+def power_errors(pairs: Iterable[tuple[Record, PowerState]]) -> PowerErrors:
+    """Of records with watts and a clock, and how each is predicted to run."""
+    found = PowerErrors([], [], [], [])
+    for record, state in pairs:
+        if record.power_w is None or record.sm_hz is None:
+            continue
+        seconds = record.time_s.median
+        found.clock.append(state.sm_hz / record.sm_hz - 1)
+        found.watts.append(state.watts / record.power_w - 1)
+        found.joules.append(state.joules / (record.power_w * seconds) - 1)
+        found.seconds.append(state.sustained_s / seconds - 1)
+    return found

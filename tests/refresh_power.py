@@ -1,0 +1,61 @@
+"""Fit the power of each device anew to the shipped records that have watts: ``python tests/refresh_power.py``.
+
+No line of a ``power:`` section is written by hand. A fit whose figures stay keeps its date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields, replace
+from datetime import date
+
+from perfmodel.catalog import data_folder, device_ids, find_device
+from perfmodel.core.hardware import Device, PowerFit
+from perfmodel.validation.calibration_run import RECORDS
+from perfmodel.validation.power_fit import chosen, points
+from perfmodel.validation.profile_text import flow
+from perfmodel.validation.records import Record, read_records, shipped_records
+
+SECTION = re.compile(r"^power:\n(?:[ #].*\n)*\n?", re.MULTILINE)
+TDP = re.compile(r"^tdp: .*\n", re.MULTILINE)
+SOURCE = "records"
+
+
+def section(fit: PowerFit) -> str:
+    """The lines of ``power:``."""
+    lines = [f"  {one.name}: {flow(getattr(fit, one.name))}" for one in fields(fit)]
+    return "power:\n" + "\n".join(lines) + "\n"
+
+
+def with_power(text: str, fit: PowerFit) -> str:
+    """The profile ``text`` with ``fit`` after its ``tdp``; its source is among the sources."""
+    text = SECTION.sub("", text)
+    if not re.search(rf"^  {SOURCE}:", text, re.MULTILINE):
+        text = re.sub(r"^sources:\n", f"sources:\n  {SOURCE}: {json.dumps(RECORDS)}\n", text, count=1, flags=re.MULTILINE)
+    return TDP.sub(lambda found: f"{found.group()}\n{section(fit)}", text, count=1)
+
+
+def fitted(device: Device, records: list[Record]) -> PowerFit | None:
+    """Its power, as before where no figure changes; None without records that have watts."""
+    own = points([record for record in records if record.hardware == device.id], device)
+    if not own:
+        return None
+    names = f"{len(own)} kernels that ran for seconds, perfmodel/validation/measured/{device.id}"
+    new, old = chosen(own, device, source=SOURCE, records=names, date=date.today().isoformat()), device.power
+    return old if old is not None and replace(new, date=old.date) == old else new
+
+
+def write() -> None:
+    """Put the fit of each device that has one into its profile."""
+    records = [record for path in shipped_records() for _, record in read_records(path) if record.power_w is not None]
+    for name in sorted({record.hardware for record in records} & set(device_ids())):
+        device = find_device(name)
+        fit = fitted(device, records)
+        if fit is not None:
+            path = data_folder("hardware_specs") / f"{name}.yaml"
+            path.write_text(with_power(path.read_text(encoding="utf-8"), fit), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
