@@ -143,9 +143,8 @@ def _metered(found: Curve) -> tuple[str, list[Meter]]:
     """How busy resources are in the step at the knee."""
     knee = _at_knee(found)
     rows = [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, found.request.device) for row in knee.step.rows]
-    return f"step at batch {knee.batch:,}", with_power(
-        step_meters(knee.step.cost, rows, knee.step.seconds), knee.step.power, knee.step.tokens
-    )
+    meters = step_meters(knee.step.cost, rows, knee.step.seconds)
+    return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 
 
 def _listed(found: Curve) -> list[BatchPoint]:

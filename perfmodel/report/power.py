@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from perfmodel.core.power import BURST
-from perfmodel.core.units import format_si
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import Metric
 from perfmodel.timing.predict import Prediction
@@ -14,6 +13,8 @@ EXPLAINED = (
     "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "
     "The predicted time is {clock}."
 )
+WHEN = {"burst": ", run for seconds", "sustained": ""}
+"""After watts, by the clock of the headline: when they are drawn, where that is not when it holds."""
 CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
 
 
@@ -73,7 +74,7 @@ def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0) -> lis
     """``meters`` and that of the power limit, with the clock; ``tokens``: of a call, if it makes some, for the energy of one."""
     if state is None:
         return meters
-    each = f", {format_si(state.joules / tokens, 'J', 3)} a token" if tokens else ", run for seconds" * (state.clock == BURST)
+    each = f", {text(state.joules / tokens, 'J')} a token" if tokens else WHEN[state.clock]
     at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{each}"
     return [*meters, Meter("power", state.watts / state.limit_w, at)]
 

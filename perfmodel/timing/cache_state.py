@@ -17,24 +17,15 @@ from __future__ import annotations
 from math import exp
 
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
-from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import CLEAN, DIRTY, WARM, dram_bandwidth, lost_share
+from perfmodel.timing.base import dram_bandwidth, lost_share
 
-STATES = (CLEAN, DIRTY, WARM)
 DIRTY_SHARE = 0.32  # tuned
 """Of the L2, lines that wait to be written after a flush by writes."""
 WARM_LATENCY_S = 0.8e-6  # tuned
 """By which first loads and last stores are sooner where the L2 holds them."""
 LARGEST_SAVING = 0.6  # known
 """Of a clean run: what is left is mostly the launch."""
-
-
-def state_named(name: str) -> str:
-    """``name``, if it is a state; else UsageError."""
-    if name not in STATES:
-        raise UsageError(f"--cache: there is no state {name!r}", suggest(name, list(STATES)))
-    return name
 
 
 def write_back_s(moved: float, device: Device) -> float:
