@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from datetime import date
@@ -12,8 +13,9 @@ from accuracy_parts import PAGE, PART
 from drawn_rows import ALIKE, FILES, WIDER, coverage, raws
 
 from perfmodel.catalog import find_device
+from perfmodel.timing.base import find_model
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.records import FITTED, Record, as_record, held_out, read_records, shipped_records
+from perfmodel.validation.records import FITTED, FOR_WIDTH, Record, as_record, held_out, read_records, shipped_records
 
 H200 = find_device("nvidia-h200-sxm")
 PADDED = "the times of head dims that the kernel pads, most of them in no record, are predicted too short"
@@ -107,3 +109,22 @@ def test_drawn_rows_change_no_parameter_and_no_interval() -> None:
     assert replace(same, held_out=0, held_out_median_error=None, held_out_p90_error=None) == block
     assert same.held_out == len(beside)
     assert fits.calibrate(beside, {H200.id: H200}, "", lambda _: "", lambda _: None) == {}
+
+
+def test_rows_for_the_width_set_the_interval_and_no_parameter() -> None:
+    """Nine in ten of them slower by half: the interval says so, with a standard error beyond 80 %; the parameters do not."""
+    drawn = [record for record in map(as_record, raws()) if record.workload == "copy"]
+    known = [replace(record, source=FITTED) for record in drawn[:12]]
+    slower = [
+        replace(record, source=FOR_WIDTH, time_s=replace(record.time_s, median=(1.5 if place % 10 else 1.0) * record.time_s.median))
+        for place, record in enumerate(drawn[12:52])
+    ]
+    alone, together = (fits.calibrate(rows, {H200.id: H200}, "", lambda _: "", lambda _: None) for rows in (known, [*known, *slower]))
+    [block], [wider] = alone[H200.id], together[H200.id]
+    assert (wider.parameters, wider.points, wider.held_out) == (block.parameters, block.points, block.held_out)
+    assert wider.high > 1.35 > block.high
+    residuals = [point.residual(find_model(block.model), block.parameters) for point in fits.points(slower, {H200.id: H200}).popitem()[1]]
+    inside = sum(wider.low <= math.exp(value) <= wider.high for value in residuals) / len(residuals)
+    assert 0.8 <= inside <= 0.9
+    few = fits.calibrate([*known, *slower[:10]], {H200.id: H200}, "", lambda _: "", lambda _: None)
+    assert few[H200.id] == [block]

@@ -1,10 +1,11 @@
 """Fit time models to measurement records: parameters per architecture, residuals per device.
 
-Only records that ``records.held_out`` leaves to the fit are used; the others judge it. The interval is made of residuals of
-points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than 80 %: the structure of a
-model was chosen on the same records that its residuals come from. Points of one group (one kernel at several sizes) err alike, so
-each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is stretched as
-Student's prediction interval is against the normal one.
+Only records that ``records.held_out`` leaves to the fit are used; the others judge it. Where records say that they are for the width,
+the interval is made of their residuals alone: no parameter and no rule was chosen on them (split conformal prediction). Elsewhere it
+is made of residuals of points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than
+80 %: the structure of a model was chosen on the same records that its residuals come from. Points of one group (one kernel at several
+sizes) err alike, so each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is
+stretched as Student's prediction interval is against the normal one.
 """
 
 from __future__ import annotations
@@ -20,24 +21,20 @@ from typing import Literal
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import CLEAN, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
+from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import FallbackDevices, modelled_s, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.records import Record, group_key, held_out, profiled
-from perfmodel.validation.statistics import Residual, interval, quantile
+from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
+from perfmodel.validation.statistics import Residual, conformal, interval, quantile
 
 FOLDS = 5
 FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""
 LEAST_SHARED = 1000
 """Points times parameters from which other processes are worth their start."""
-DRAWN, FEWEST_DRAWN = "drawn", 30
-"""In the source of records of shapes drawn as users have them; so many of a kernel set the width of its interval.
-
-An interval holds for shapes like those that its residuals are of (split conformal prediction, Vovk et al. 2005): shapes chosen by hand
-err less.
-"""
+FEWEST_FOR_WIDTH = 30
+"""Records of shapes drawn as users have them that are enough for the width of an interval."""
 FEWEST_OWN = 4
 """Points of an architecture below which the residuals of the others' own fits count, too."""
 
@@ -206,20 +203,15 @@ def calibrate(
         errors = [Residual(value, group) for value, group in zip(residuals, _errs_with(known), strict=True)]
         elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
         for name in sorted({point.device.id for point in own}):
-            mine = _as_drawn([(one, point.record) for one, point in zip(errors, known, strict=True) if point.device.id == name])
+            mine = [one for one, point in zip(errors, known, strict=True) if point.device.id == name]
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
-            block = with_interval(_block(key, p, [q for q in own if q.device.id == name], date, versions), mine)
+            here = [point for point in own if point.device.id == name]
+            block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
             result.setdefault(name, []).append(block)
             others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
-
-
-def _as_drawn(found: Sequence[tuple[Residual, Record]]) -> list[Residual]:
-    """Residuals of clean shapes that were drawn, where they are enough for a width; else all."""
-    drawn = [residual for residual, record in found if DRAWN in record.source and record.cache_state == CLEAN]
-    return drawn if len({residual.group for residual in drawn}) >= FEWEST_DRAWN else [residual for residual, _ in found]
 
 
 def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
@@ -283,7 +275,8 @@ def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versio
     """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)
-    unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
+    judged = [point for point in own if not sets_width(point.record)]
+    unseen = [abs(math.expm1(-point.residual(model, p))) for point in judged if held_out(point.record)]
     return Calibration(
         implementation=implementation,
         workload=workload,
@@ -291,7 +284,7 @@ def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versio
         model=name,
         dtypes=sorted({point.record.dtype for point in own}),
         parameters=p,
-        points=len(own) - len(unseen),
+        points=len(judged) - len(unseen),
         low=1.0,
         high=1.0,
         source="records",
@@ -308,6 +301,16 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
     errors = [abs(math.expm1(-residual.value)) for residual in residuals]
     low, high = interval(residuals)
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
+
+
+def with_unseen(block: Calibration, own: Sequence[FitPoint]) -> Calibration:
+    """``block`` with the interval and the error of those of ``own`` that are for the width; as it is where they are too few."""
+    model = find_model(block.model)
+    found = [point.residual(model, block.parameters) for point in own if sets_width(point.record)]
+    if len(found) < FEWEST_FOR_WIDTH:
+        return block
+    low, high = conformal(found)
+    return replace(block, low=low, high=high, median_error=round(quantile([abs(math.expm1(-value)) for value in found], 0.5), 4))
 
 
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:

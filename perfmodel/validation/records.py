@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_LINE_BYTES = 1 << 20
-HELD_OUT, FITTED = "; held out", "; fit"
+HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
 """Ends of the sources of records that say themselves what they are for."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
@@ -106,9 +106,14 @@ def profiled(record: Record) -> bool:
 
 def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
-    if record.source.endswith((HELD_OUT, FITTED)):
-        return record.source.endswith(HELD_OUT)
+    if record.source.endswith((HELD_OUT, FITTED, FOR_WIDTH)):
+        return not record.source.endswith(FITTED)
     return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
+
+
+def sets_width(record: Record) -> bool:
+    """Whether ``record`` makes the interval of a fit that did not see it."""
+    return record.source.endswith(FOR_WIDTH)
 
 
 def group_key(record: Record) -> str:
