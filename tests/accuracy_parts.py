@@ -13,6 +13,7 @@ import counted
 import drawn_rows
 import sustained_rows
 import tuned
+import wide_rows
 from drawn_rows import ALIKE, WIDER
 
 from perfmodel.catalog import find_device
@@ -120,7 +121,20 @@ def sustained_part(page: str | None = None) -> str:
     )
 
 
+def wide_part(page: str | None = None) -> str:
+    """Errors and coverage of the last draw: clean, dirty and warm, alone and for seconds."""
+    kernels, of_steps, together = wide_rows.table_rows()
+    words = [
+        f"- {state}: {len(one.errors):,} kernels, error {one.median:.1%} in the median, {one.p90:.1%} at the 90 % quantile; "
+        f"{one.coverage:.1%} of the intervals hold; {len(one.missing)} rows have no prediction.\n"
+        for state, one in together.items()
+    ]
+    burst = table(["steps", "burst", "sustained"], of_steps)
+    return "".join(words) + "\n" + table(["group", *together], kernels) + "\n" + burst
+
+
 PARTS = {
+    "wide": wide_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "tuned": tuned_part,
