@@ -77,11 +77,11 @@ def assumed_part(page: str | None = None) -> str:
 def interval_part(page: str | None = None) -> str:
     """What the interval is by construction."""
     return (
-        f"Where {FEWEST_FOR_WIDTH} or more records of a kernel are kept for it, an interval holds {PROMISED:.0%} of them, and one standard error of that\n"
-        "share more: no parameter was fitted to them and no rule chosen on them (split conformal prediction).\n"
-        f"Elsewhere it runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see, {HIGH - LOW:.0%} by\n"
-        "construction, and is called an 80 % interval because new records scatter more than those on which the structure of the models was\n"
-        "chosen.\n"
+        f"Where {FEWEST_FOR_WIDTH} or more records of a kernel are kept for it, an interval holds {PROMISED:.0%} of them, and one\n"
+        "standard error of that share more: no parameter was fitted to them and no rule chosen on them (split conformal prediction).\n"
+        f"Elsewhere it runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see,\n"
+        f"{HIGH - LOW:.0%} by construction, and is called an 80 % interval because new records scatter more than those on which the\n"
+        "structure of the models was chosen.\n"
     )
 
 
