@@ -22,12 +22,13 @@ from perfmodel.timing.models.gemm import plans, worth_timing
 from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends, last_slot
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
+from perfmodel.validation.calibrate import calibrate, points, too_few
 from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
 from perfmodel.validation.calibration_run import own_cases
 from perfmodel.validation.cpu import cases as cpu_run
 from perfmodel.validation.cpu import profile
 from perfmodel.validation.cuda.cases import timed_cases
+from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
 from perfmodel.validation.records import as_record, name_of, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
 
