@@ -57,6 +57,8 @@ WORD_COPIES: Tiles = {  # known
     (32, 32): 4,
 }
 """``s1688gemm`` kernels of 8.0 with ``align1`` in tf32: four bytes at a time."""
+WHOLE_COPIES: Tiles = {(128, 64): 3, (64, 128): 3, (64, 64): 4}  # known
+"""``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which run small products on later architectures too."""
 FEWEST_SLICES, MOST_PARTS, SMALL_PARTS = 4, 64, (2, 3, 4, 6, 8, 12, 16, 24, 32)  # tuned
 """Splits of k: least slices of a part, most parts, and those tried until the grid fills the device twice."""
 SHARED_FILLS = (0.5, 1, 2)  # tuned

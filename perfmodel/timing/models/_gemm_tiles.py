@@ -19,6 +19,8 @@ MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0)."""
 ROWS = (256, 128, 64)  # known
 """Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
+WGMMA_TF32_TILES = ((128, 256), (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64))  # known
+"""Compiled tiles of ``sm90_xmma_gemm`` in tf32, which cuBLAS of CUDA 13 runs on an H200 in place of kernels with a free side."""
 WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
 WIDTH_STEP = 16  # known
@@ -95,16 +97,23 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
             free |= {width for width in even if width <= max(WIDTHS)}
         listed = {*product(rows, ROWS), *product(ROWS, columns)}
         tiles = sorted((br, bc) for br, bc in listed if br * bc <= LARGEST_TILE)
-    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
+    return listed_candidates(tiles, m, n, batch, slices, slots, SPLIT_WAVES)
 
 
-def splits(blocks: int, slices: int, slots: int) -> list[int]:
+def listed_candidates(
+    tiles: Sequence[tuple[int, int]], m: int, n: int, batch: int, slices: int, slots: int, waves: int
+) -> tuple[Choice, ...]:
+    """Each of ``tiles`` with the splits of k that fill the device up to ``waves`` times."""
+    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots, waves))
+
+
+def splits(blocks: int, slices: int, slots: int, most_waves: int = SPLIT_WAVES) -> list[int]:
     """Parts of k worth a try for a grid of ``blocks``: those that fill the device, and small powers of two.
 
     >>> splits(20, 64, 132), splits(200, 64, 132), splits(20, 1, 132)
     ([1, 2, 3, 4, 6, 8, 13], [1], [1])
     """
     most = min(slices, LARGEST_SPLIT)
-    filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
-    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
+    filling = {min(waves * slots // blocks, most) for waves in range(1, most_waves + 1)}
+    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= most_waves * slots}
     return sorted({1} | {s for s in filling | small if s > 1})

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
@@ -30,7 +31,7 @@ from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, block_plans, busy_seconds, few_row_plan
-from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan, plans, worth_timing
+from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WGMMA_TF32_TILES, Choice, TilePlan, listed_candidates, plans, worth_timing
 from perfmodel.timing.models._gemm_vector import vector_seconds
 
 __all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
@@ -144,8 +145,13 @@ def _work(case: Case, device: Device) -> _MatmulWork:
     elif width < WIDE_COPY or w.dtype.matmul_unit == "vector":
         shared = _shared_plans(w, width, slots, given)
     else:
-        free_side = device.capability >= WGMMA and w.dtype.size < 4
-        choices = free_side if given is None else ((*given, w.split_k),)
+        wgmma = device.capability >= WGMMA
+        choices: tuple[Choice, ...] | bool = wgmma and w.dtype.size < 4
+        if given is not None:
+            choices = ((*given, w.split_k),)
+        elif wgmma and w.dtype.size == 4:
+            choices = listed_candidates(WGMMA_TF32_TILES, w.m, w.n, w.batch, ceil_div(w.k * w.dtype.size, SLICE_BYTES), slots, 1)
+            shared = _shared_plans(w, width, slots, given)
         tiles = worth_timing(plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k))
     part_bytes = 2 * w.outputs * ACCUMULATOR_SIZE
     return _MatmulWork(slots, clock, rates, peak, width, tiles, shared, dram_bytes(case, device), part_bytes)
@@ -161,8 +167,10 @@ def _shared_plans(w: Matmul, width: int, slots: int, given: tuple[int, int] | No
     """Plans of kernels whose blocks share a multiprocessor, by what the vector unit or narrow copies allow."""
     simt = w.dtype.matmul_unit == "vector"
     table = blocks.SIMT_TILES if simt else blocks.WORD_COPIES if w.dtype.size == 4 else blocks.PAIR_COPIES
-    if not simt and width < min(w.dtype.size * 2, NARROW_COPY):
+    if not simt and width < NARROW_COPY:
         table = blocks.SINGLE_COPIES
+    if width == WIDE_COPY and not simt:
+        table = blocks.WHOLE_COPIES
     listed = tuple((*tile, resident) for tile, resident in table.items()) if given is None else ((*given, table.get(given, 1)),)
     depth = blocks.SIMT_DEPTH if simt else blocks.COPY_DEPTH
     found = block_plans(w.m, w.n, w.k, w.batch, depth, slots, listed, w.split_k)
@@ -195,20 +203,23 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
     """Seconds of the fastest candidate, and its plan."""
     work, p = _work(case, device), {name: min(value, LARGEST) for name, value in parameters.items()}
-    if work.tiles:
-        time = plan_seconds(work, p)
-        return min(((time(plan), plan) for plan in work.tiles), key=lambda found: found[0])
     w: Matmul = case.workload
     simt = w.dtype.matmul_unit == "vector"
-    if not work.shared:
+    if not work.tiles and not work.shared:
         rows, launch = max(w.m, w.n), SMALL_LAUNCH if simt else VECTOR_LAUNCH
         streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
         waves = math.ceil(rows / blocks.FEW_COLUMNS / work.slots)
         return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(
             waves, 1, 1, 1, min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
         )
-    block_time = shared_seconds(work, p, _simt_costs(work, p) if simt else _narrow_costs(work, w.dtype.size, device))
-    return min(((block_time(plan), plan) for plan in work.shared), key=lambda found: found[0])
+    timed: list[tuple[float, Plan]] = []
+    if work.tiles:
+        tile_time = plan_seconds(work, p)
+        timed += [(tile_time(plan), plan) for plan in work.tiles]
+    if work.shared:
+        block_time = shared_seconds(work, p, _simt_costs(work, p) if simt else _narrow_costs(work, w.dtype.size, device))
+        timed += [(block_time(plan), plan) for plan in work.shared]
+    return min(timed, key=lambda found: found[0])
 
 
 def _simt_costs(work: _MatmulWork, p: Mapping[str, float]) -> BlockCosts:
