@@ -6,12 +6,14 @@ Sources of the tiles: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.dtypes import ACTIVATION_SIZE
 
 SLICE_BYTES = 128  # known
 """Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
@@ -21,6 +23,8 @@ ROWS = (256, 128, 64)  # known
 """Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
 WGMMA_TF32_TILES = ((128, 256), (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64))  # known
 """Compiled tiles of ``sm90_xmma_gemm`` in tf32, which cuBLAS of CUDA 13 runs on an H200 in place of kernels with a free side."""
+MOST_OF_TWO_WAVES = 0.67  # tuned
+"""Share of two waves up to which slices of k are dealt out evenly."""
 WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
 WIDTH_STEP = 16  # known
@@ -68,7 +72,7 @@ def plans(
         blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
         waves, steps, busy = ceil_div(blocks, slots), ceil_div(slices, parts), min(blocks / slots, 1.0)
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
-        loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
+        loaded, stored = (rows + columns) * depth * element_size, rows * columns * max(element_size, ACTIVATION_SIZE)
         found.append(TilePlan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
@@ -97,23 +101,34 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
             free |= {width for width in even if width <= max(WIDTHS)}
         listed = {*product(rows, ROWS), *product(ROWS, columns)}
         tiles = sorted((br, bc) for br, bc in listed if br * bc <= LARGEST_TILE)
-    return listed_candidates(tiles, m, n, batch, slices, slots, SPLIT_WAVES)
+    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
-def listed_candidates(
-    tiles: Sequence[tuple[int, int]], m: int, n: int, batch: int, slices: int, slots: int, waves: int
-) -> tuple[Choice, ...]:
-    """Each of ``tiles`` with the splits of k that fill the device up to ``waves`` times."""
-    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots, waves))
+@lru_cache(maxsize=4096)
+def stream_plans(m: int, n: int, k: int, batch: int, element_size: int, slots: int) -> tuple[TilePlan, ...]:
+    """Plans of ``sm90_xmma_gemm``: whole tiles, or all slices of all tiles dealt out evenly (``segment_k``) where few of them are idle.
+
+    Source: kernel names and grids of cuBLAS of CUDA 13, profiled on an H200; dealing out is stream-K, Osama et al. 2023.
+    """
+    found = list(plans(m, n, k, batch, element_size, slots, tuple((*tile, 1) for tile in WGMMA_TF32_TILES), 1))
+    slices = ceil_div(k * element_size, SLICE_BYTES)
+    for whole in tuple(found):
+        tiles = batch * ceil_div(m, whole.br) * ceil_div(n, whole.bc)
+        if tiles <= slots / 2 or slots < tiles <= MOST_OF_TWO_WAVES * 2 * slots:
+            steps = ceil_div(tiles * slices, slots)
+            share = steps / whole.steps
+            flops, loaded, stored = (math.ceil(share * size) for size in (whole.flops, whole.loaded_bytes, whole.stored_bytes))
+            found.append(TilePlan(whole.waves, flops, loaded, stored, steps, min(tiles * slices / slots, 1.0), 2, whole.br, whole.bc))
+    return tuple(found)
 
 
-def splits(blocks: int, slices: int, slots: int, most_waves: int = SPLIT_WAVES) -> list[int]:
+def splits(blocks: int, slices: int, slots: int) -> list[int]:
     """Parts of k worth a try for a grid of ``blocks``: those that fill the device, and small powers of two.
 
     >>> splits(20, 64, 132), splits(200, 64, 132), splits(20, 1, 132)
     ([1, 2, 3, 4, 6, 8, 13], [1], [1])
     """
     most = min(slices, LARGEST_SPLIT)
-    filling = {min(waves * slots // blocks, most) for waves in range(1, most_waves + 1)}
-    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= most_waves * slots}
+    filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
+    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
     return sorted({1} | {s for s in filling | small if s > 1})

@@ -8,8 +8,7 @@ product with a vector (``_gemm_vector.py``).
 
 Libraries carry a table of compiled tiles and a heuristic that picks the fastest; the model does the same with its own times.
 
-A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round it, then the matmul runs in fp8, its result 16-bit;
-what 16-bit inputs and results move beside it is added.
+A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round it, then the matmul runs in fp8, its result 16-bit.
 Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scale per tensor, matmul by cuBLAS).
 """
 
@@ -18,11 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
-from perfmodel.core.dtypes import ACTIVATION_SIZE
+from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of
 from perfmodel.core.workload import FORWARD
@@ -30,17 +28,14 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models import _gemm_blocks as blocks
-from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, block_plans, busy_seconds, few_row_plan
-from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WGMMA_TF32_TILES, Choice, TilePlan, listed_candidates, plans, worth_timing
+from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
+from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
+from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan
 from perfmodel.timing.models._gemm_vector import vector_seconds
 
 __all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
 
-WIDE_COPY, NARROW_COPY = 16, 4  # known
-"""Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
 WARP_THREADS = 32  # known
-WGMMA = 9.0  # known
-"""Compute capability from which only ``wgmma``, which narrow copies cannot feed, reaches the peak."""
 LARGEST = 1e9  # known
 """Upper limit of every parameter, so that a fit that diverges stays finite."""
 STORE_COST = 3.0  # tuned
@@ -89,21 +84,6 @@ SIMT_PARAMETERS = (
 )
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
-Plan: TypeAlias = TilePlan | BlockPlan
-
-
-def copy_bytes(n: int, k: int, element_size: int) -> int:
-    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow; a kernel has one width for all three.
-
-    Sources: CUDA Programming Guide, TMA (strides in multiples of 16 bytes); PTX ISA, cp.async (4, 8 or 16 bytes); CUTLASS kernel
-    names. cuBLAS of CUDA 13, profiled on an H200, runs its align2 kernels where rows are multiples of 4 or 8 bytes, and align1
-    kernels, which load by element, below. One column is left to kernels for a vector, which have no rows of C to store.
-
-    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2), copy_bytes(1, 768, 2)
-    (16, 4, 2, 16)
-    """
-    row = (k if n == 1 else math.gcd(n, k)) * element_size
-    return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, NARROW_COPY)
 
 
 def covers(case: Case) -> bool:
@@ -113,19 +93,13 @@ def covers(case: Case) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MatmulWork:
-    """A case on a device before any parameter. ``width``: bytes that a thread copies at once; ``half``: the peak in fp16.
-
-    ``tiles`` or ``shared``: plans of kernels whose blocks have a multiprocessor to themselves, or share it; neither: a vector.
-    ``part_bytes``: of one part of split k, stored and read again.
-    """
+    """A case on a device before any parameter. ``half``: the peak in fp16; ``part_bytes``: of one part of split k, stored and read."""
 
     slots: int
     clock_hz: float
     rates: Rates
     half: float
-    width: int
-    tiles: tuple[TilePlan, ...]
-    shared: tuple[BlockPlan, ...]
+    listed: Listed
     dram_bytes: float
     part_bytes: int
 
@@ -133,58 +107,22 @@ class _MatmulWork:
 @once_per_case
 def _work(case: Case, device: Device) -> _MatmulWork:
     w: Matmul = case.workload
-    width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
     slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    peak = rates.matmul if half is None else half.number
-    given = (case.launch["br"], case.launch["bc"]) if "br" in case.launch and "bc" in case.launch else None
-    tiles: tuple[TilePlan, ...] = ()
-    shared: tuple[BlockPlan, ...] = ()
-    if _is_vector(case, width) and given is None:
-        pass
-    elif width < WIDE_COPY or w.dtype.matmul_unit == "vector":
-        shared = _shared_plans(w, width, slots, given)
-    else:
-        wgmma = device.capability >= WGMMA
-        choices: tuple[Choice, ...] | bool = wgmma and w.dtype.size < 4
-        if given is not None:
-            choices = ((*given, w.split_k),)
-        elif wgmma and w.dtype.size == 4:
-            choices = listed_candidates(WGMMA_TF32_TILES, w.m, w.n, w.batch, ceil_div(w.k * w.dtype.size, SLICE_BYTES), slots, 1)
-            shared = _shared_plans(w, width, slots, given)
-        tiles = worth_timing(plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k))
-    part_bytes = 2 * w.outputs * ACCUMULATOR_SIZE
-    return _MatmulWork(slots, clock, rates, peak, width, tiles, shared, dram_bytes(case, device), part_bytes)
-
-
-def _is_vector(case: Case, width: int) -> bool:
-    """Whether kernels for a matrix and a vector run it."""
-    w: Matmul = case.workload
-    return bool(min(w.m, w.n) == 1 and w.batch == w.split_k == 1 and (w.dtype.size >= 4 or width < WIDE_COPY))
-
-
-def _shared_plans(w: Matmul, width: int, slots: int, given: tuple[int, int] | None) -> tuple[BlockPlan, ...]:
-    """Plans of kernels whose blocks share a multiprocessor, by what the vector unit or narrow copies allow."""
-    simt = w.dtype.matmul_unit == "vector"
-    table = blocks.SIMT_TILES if simt else blocks.WORD_COPIES if w.dtype.size == 4 else blocks.PAIR_COPIES
-    if not simt and width < NARROW_COPY:
-        table = blocks.SINGLE_COPIES
-    if width == WIDE_COPY and not simt:
-        table = blocks.WHOLE_COPIES
-    listed = tuple((*tile, resident) for tile, resident in table.items()) if given is None else ((*given, table.get(given, 1)),)
-    depth = blocks.SIMT_DEPTH if simt else blocks.COPY_DEPTH
-    found = block_plans(w.m, w.n, w.k, w.batch, depth, slots, listed, w.split_k)
-    few = few_row_plan(w.m, w.n, w.k, slots) if simt and given is None and w.batch == w.split_k == 1 else None
-    return found if few is None else (*found, few)
+    peak, part_bytes = rates.matmul if half is None else half.number, 2 * w.outputs * ACCUMULATOR_SIZE
+    return _MatmulWork(slots, clock, rates, peak, listed_plans(case, device, slots), dram_bytes(case, device), part_bytes)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
     """Bytes of A, B and C that pass through DRAM: all of them after a flush; of a warm run, what its last turn has pushed out.
 
+    The result of an 8-bit product has 16 bits.
+
     A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
     """
     w: Matmul = case.workload
-    a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
+    result = max(w.dtype.size, ACTIVATION_SIZE)
+    a, b, c = w.batch * w.dtype.size * w.m * w.k, w.batch * w.dtype.size * w.k * w.n, w.batch * result * w.m * w.n
     if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
@@ -203,35 +141,37 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
     """Seconds of the fastest candidate, and its plan."""
     work, p = _work(case, device), {name: min(value, LARGEST) for name, value in parameters.items()}
-    w: Matmul = case.workload
-    simt = w.dtype.matmul_unit == "vector"
-    if not work.tiles and not work.shared:
-        rows, launch = max(w.m, w.n), SMALL_LAUNCH if simt else VECTOR_LAUNCH
-        streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
-        waves = math.ceil(rows / blocks.FEW_COLUMNS / work.slots)
-        return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(
-            waves, 1, 1, 1, min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
-        )
-    timed: list[tuple[float, Plan]] = []
-    if work.tiles:
+    tiles, shared, _ = work.listed
+    if not tiles and not shared:
+        return _vector(case.workload, work, p)
+    found: list[tuple[float, Plan]] = []
+    if tiles:
         tile_time = plan_seconds(work, p)
-        timed += [(tile_time(plan), plan) for plan in work.tiles]
-    if work.shared:
-        block_time = shared_seconds(work, p, _simt_costs(work, p) if simt else _narrow_costs(work, w.dtype.size, device))
-        timed += [(block_time(plan), plan) for plan in work.shared]
-    return min(timed, key=lambda found: found[0])
+        found += [(tile_time(plan), plan) for plan in tiles]
+    if shared:
+        block_time = shared_seconds(work, p, block_costs(case.workload.dtype, work, p, device))
+        found += [(block_time(plan), plan) for plan in shared]
+    return min(found, key=lambda timed: timed[0])
 
 
-def _simt_costs(work: _MatmulWork, p: Mapping[str, float]) -> BlockCosts:
+def _vector(w: Matmul, work: _MatmulWork, p: Mapping[str, float]) -> tuple[float, Plan]:
+    """Of a matrix times a vector."""
+    rows, launch = max(w.m, w.n), VECTOR_LAUNCH if w.dtype.matmul_unit == "tensor" else SMALL_LAUNCH
+    streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
+    turns = ceil_div(ceil_div(rows, blocks.FEW_COLUMNS), work.slots)
+    br, bc = min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
+    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, turns, 1, 1, br, bc)
+
+
+def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device: Device) -> BlockCosts:
+    """Of the vector unit, with parameters of its own, or of older tensor kernels, whose costs are known."""
     cycle_s = 1 / work.clock_hz
-    multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (work.rates.matmul * p["multiply_share"])
-    return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
-
-
-def _narrow_costs(work: _MatmulWork, element_size: int, device: Device) -> BlockCosts:
-    cycle_s, share = 1 / work.clock_hz, MMA_SHARE if device.capability >= WGMMA else 1.0
-    copies = blocks.COPY_DEPTH * element_size / (work.width * WARP_THREADS)
-    wait = SINGLE_WAIT_CYCLES if work.width < NARROW_COPY else WAIT_CYCLES
+    if dtype.matmul_unit == "vector":
+        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (work.rates.matmul * p["multiply_share"])
+        return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
+    share, width = MMA_SHARE if device.capability >= WGMMA else 1.0, work.listed.width
+    copies = blocks.COPY_DEPTH * dtype.size / (width * WARP_THREADS)
+    wait = SINGLE_WAIT_CYCLES if width < NARROW_COPY else WAIT_CYCLES
     multiply_s = 2 * blocks.COPY_DEPTH * work.slots / (work.rates.matmul * share)
     return BlockCosts(multiply_s, copies * COPY_CYCLES * cycle_s, wait * cycle_s, NARROW_TILE_CYCLES * cycle_s)
 
@@ -273,8 +213,7 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
 def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
     w, bandwidth = case.workload, float(_work(case, device).rates.dram)
-    # bytes of rounding x, and of the 16-bit result beyond those of the fp8 matmul
-    moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
+    moved = w.batch * w.m * w.k * (ACTIVATION_SIZE + w.dtype.size)  # rounding x
     return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
