@@ -50,8 +50,6 @@ CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0  # tuned
 EFFICIENT_OVERLAP, EFFICIENT_WIDE, EFFICIENT_UNHELD = 2.0, 0.5, 0.2  # tuned
 """Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile, and of its
 matmuls."""
-TURN_CYCLES = 2500.0  # tuned
-"""Of a block of its backward pass, per 64 of the head dim it is compiled for, while it adds to dQ under a lock."""
 BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
 
@@ -230,20 +228,17 @@ def _cudnn_alone(case: Case, device: Device) -> FlashPlan:
 
 
 def _efficient(case: Case, device: Device) -> FlashPlan:
-    """PyTorch's memory-efficient kernels: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
+    """PyTorch's memory-efficient kernels, forward: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
 
     Blocks per multiprocessor by the registers profiled, which other architectures share. Over 128 O passes through memory.
     """
     widest = max(case.workload.d, case.workload.dv)
     width = 64 if widest <= 64 else 128 if widest <= 128 else int(ceil_div(widest, 64)) * 64
-    if case.direction == BACKWARD:
-        plan = FlashPlan(64, 64, resident=3, side_kernels=1) if widest <= 64 else FlashPlan(128, 128, threads=512, side_kernels=1)
-    elif widest > 128:
+    if widest > 128:
         plan = FlashPlan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE, uneven=EFFICIENT_UNHELD)
     else:
         plan = FlashPlan(64, 64, resident=4) if widest <= 64 else FlashPlan(64, 128, resident=2, threads=256)
-    turn = TURN_CYCLES * width / 64 if case.direction == BACKWARD else 0.0
-    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width, turn_cycles=turn)
+    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width)
 
 
 def _triton(case: Case, device: Device) -> FlashPlan:
