@@ -28,6 +28,7 @@ from perfmodel.timing.models._flash_blocks import (
     padded,
     slowdown,
 )
+from perfmodel.timing.models._flash_gradients import SUM_BLOCK, gradient_blocks, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
@@ -117,13 +118,10 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
 
 def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
     """Bytes that the kernels beside the main one move: copying K and V, adding up splits, or preparing and finishing gradients."""
-    qo, kv = _tensor_bytes(w)
-    moved = 0
-    if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
-        moved = qo + 2 * 4 * w.query_heads * w.n * w.d + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
-    elif plan.writes_cache:
-        moved = 2 * kv
-    if direction == FORWARD and plan.splits > 1:  # partial results in fp32
+    if direction == BACKWARD:
+        return side_bytes(w, plan)
+    moved = 2 * _tensor_bytes(w)[1] if plan.writes_cache else 0
+    if plan.splits > 1:  # partial results in fp32
         moved += 2 * plan.splits * 4 * w.query_heads * w.n * w.dv
     return moved
 
@@ -132,6 +130,8 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
     """Seconds of the kernels beside the main one."""
     rates, plan, moved = work.rates, work.plan, work.side_bytes
     cycles = plan.side_kernels * parameters["side_block_cycles"]
+    if direction == BACKWARD:
+        cycles += SUM_BLOCK * sum_blocks(w, plan) / rates.sms * parameters["side_block_cycles"]
     if plan.writes_cache and direction != BACKWARD:
         threads = min(w.kv_heads * w.d, _THREADS)
         cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
@@ -156,8 +156,10 @@ class _FlashWork:
 def _work(case: Case, device: Device) -> _FlashWork:
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
-    moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
-    blocks = blocks_of(w, plan, case.direction, rates.sms)
+    if case.direction == BACKWARD:
+        moved, blocks = main_bytes(w, plan), gradient_blocks(w, plan, rates.sms)
+    else:
+        moved, blocks = sum(_tensor_bytes(w)), blocks_of(w, plan, FORWARD, rates.sms)
     return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
 
 
