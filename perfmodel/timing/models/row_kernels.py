@@ -28,8 +28,10 @@ AGAIN_SURVIVES, AGAIN_IS_LOST = 0.32, 0.55  # tuned
 """Rows of all blocks at once over L2, up to which a block finds its row again, and from which it does not."""
 JOINED = 1.7  # tuned
 """How the latency of a first row and the bytes of all rows at once add up: 1 is one after the other."""
-VECTOR = 4  # known
-"""Elements that a thread of a norm reads at once, if rows are a multiple of them."""
+VECTOR, NORM_COLUMNS = 4, 512  # known
+"""Elements that a thread of a norm reads at once, if rows are a multiple of them, and all 128 threads."""
+STEP_SHARE, ISSUED = 0.2, 2.0  # tuned
+"""Instructions of each further step over a row's, and how they and the bytes of all rows add up."""
 SCALAR_LAUNCH_US, SCALAR_COLUMN_NS, SCALAR_ROW_NS, SCALAR_ELEMENT_NS = 3.2, 2.2, 660.0, 0.47  # tuned
 """Where rows are read element by element: the second kernel; latency of a row, per element; a row on one multiprocessor, and more per
 element. Of both norms alike, on 250 shapes of an H200 that nothing divides."""
@@ -111,12 +113,16 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if w.cols % VECTOR:
         first, rows_s = w.cols * SCALAR_COLUMN_NS * 1e-9, w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
         return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
-    first, at_once = w.cols * p["column_ns"] * 1e-9, bytes_s * min(1.0, slots / w.rows)
-    return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + bytes_s - at_once + w.rows / sms * p["row_ns"] * 1e-9)
+    steps = ceil_div(w.cols, NORM_COLUMNS)
+    first = steps * NORM_COLUMNS * p["column_ns"] * 1e-9
+    issued = w.rows / sms * p["row_ns"] * (1 + STEP_SHARE * (steps - 1)) * 1e-9
+    all_s = _joined(issued, bytes_s, ISSUED)
+    at_once = all_s * min(1.0, slots / w.rows)
+    return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + all_s - at_once)
 
 
-def _joined(first_s: float, at_once_s: float) -> float:
-    return float((first_s**JOINED + at_once_s**JOINED) ** (1 / JOINED))
+def _joined(one_s: float, other_s: float, power: float = JOINED) -> float:
+    return float((one_s**power + other_s**power) ** (1 / power))
 
 
 _LISTED = (
