@@ -31,13 +31,20 @@ PARAMETERS = (
     Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
 )
 
-SHARED = 0.22  # tuned
+SHARED = 0.15  # tuned
 """Of a tile: to take and to return dQ where other blocks add to it."""
 UNEVEN = 0.12  # tuned
 """Of a tile: its bounds are checked where tiles do not divide both lengths."""
-WIDER = 0.65  # tuned
+WIDER = 0.5  # tuned
 """Change of a tile's time over that of head dim, over 128."""
-SQUARED = 1.8  # tuned
+IN_TURN, ONE_ROW = 1.3, 6.0  # tuned
+"""Exponent of the norm that adds tiles and waiting where a head has many row tiles, and what one row tile adds; 1 is one after the
+other. Blocks that all wait for one row tile do nothing else."""
+FIRST = 0.35  # tuned
+"""Of a tile over head dim 128: to take and to return dK and dV, which a block's first row tile of a key tile need not."""
+STEEP = 4.0  # tuned
+"""How soon blocks of several row tiles wait, once turns of all take longer than their tiles; those of one row tile always do."""
+SQUARED = 1.5  # tuned
 """Exponent of head dim in ``crowd_cycles``."""
 MANY, MOST_BLOCKS = 256, 200  # known
 """Heads from which two key tiles share a block; blocks of all heads over head dim 128 (attention_backward.cu)."""
@@ -65,7 +72,7 @@ class _Kernel:
 _NARROWEST = _Kernel(64, 64, 3, 2, tile=0.97)  # tuned
 _NARROW = _Kernel(64, 64, 3, 2, tile=1.0)  # tuned
 _MIDDLE = _Kernel(128, 128, 1, 4, tile=3.3, block=2.0, row=1.1, turn=1.9, empty=0.7)  # tuned
-_WIDE = _Kernel(128, 64, 1, 2, tile=8.8, row=5.5, turn=1.0, empty=1.2)  # tuned
+_WIDE = _Kernel(128, 64, 1, 2, tile=8.8, row=6.5)  # tuned
 _ACCESS = 8  # known
 """Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
 _LINES = 32  # known
@@ -157,25 +164,27 @@ def _work(case: Case, device: Device) -> _Work:
 
 
 def _waiting_cycles(work: _Work, heads: int, tile: float, block: float, turn: float) -> float:
-    """Cycles until all heads had their turns; 0 where a head's blocks rather wait for tiles.
+    """Cycles until all heads had their turns, as far as a head's blocks wait for turns rather than for tiles.
 
     A head with K blocks serves one per turn and row tile, the device holds W blocks in order. With m heads at work a head's blocks enter
     m at a time, so that on average K (m - 1) / 2 of them wait, and W = K (m - 1) / 2 + m b, where a block works for b turns.
     """
     k, held, passes = work.splits, work.blocks.slots, max(1.0, -(-work.tiles // max(1, work.rows)))
-    if k == 1 or k * turn * passes < block + tile * work.tiles:
+    crowding = k * turn * passes / (block + tile * work.tiles) - 1
+    share = 1.0 if work.rows == 1 else min(1.0, STEEP * max(crowding, 0.0))
+    if k == 1 or share == 0:
         return 0.0
     busy = (block / work.rows + tile) / turn
     next_head = k * (busy + k / 2) / (held + k / 2)
     if k >= 2 * held:  # two heads at most
         next_head = max(next_head, k - held + busy)
-    return (max(0.0, heads - max(1.0, held / k)) * next_head + k + busy) * turn * passes
+    return share * (max(0.0, heads - max(1.0, held / k)) * next_head + k + busy) * turn * passes
 
 
 def main_cycles(work: _Work, w: Attention, parameters: Mapping[str, float]) -> float:
     """Cycles of the main kernel on warm caches."""
     kernel, blocks, widest = work.kernel, work.blocks, max(w.d, w.dv)
-    wide = 1 + WIDER * (widest / 256 - 1) if kernel is _WIDE else 1.0
+    wide = (1 + WIDER * (widest / 256 - 1)) * (1 - FIRST / work.rows) if kernel is _WIDE else 1.0
     tile = parameters["tile_cycles"] * kernel.tile * wide * work.full * (1 if work.even else 1 + UNEVEN)
     tile *= 1 + SHARED * (work.splits > 1)
     block = parameters["block_cycles"] * kernel.block + work.rows * work.loads * parameters["row_cycles"] * kernel.row
@@ -184,7 +193,9 @@ def main_cycles(work: _Work, w: Attention, parameters: Mapping[str, float]) -> f
     alone = min(max(parameters["alone"], 1.0), kernel.resident)
     listed = (equal_cycles if work.equal else interleaved_cycles)(blocks, tile / alone, block, alone)
     turn = parameters["turn_cycles"] * kernel.turn
-    return max(listed, _waiting_cycles(work, int(w.query_heads), tile, block, turn))
+    waiting = _waiting_cycles(work, int(w.query_heads), tile, block, turn)
+    norm = IN_TURN + ONE_ROW / work.rows
+    return float((listed**norm + waiting**norm) ** (1 / norm))
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
