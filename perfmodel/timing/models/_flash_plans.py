@@ -48,6 +48,7 @@ CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45  # tuned
 CUDNN_WIDER, CUDNN_CAUSAL_BACKWARD = 0.33, 0.27  # tuned
 """cuDNN's backward pass, in block latencies: per 64 of the head dim it is compiled for beyond the first; causal masks."""
 CUDNN_WIDE = 3.65  # tuned
+"""cuDNN's backward pass over head dim 128: what one stage of small tiles leaves unhidden, in exponentials' time of every tile."""
 CUDNN_OVERLAP = 1.3  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
 EFFICIENT_OVERLAP, EFFICIENT_WIDE, EFFICIENT_UNHELD = 2.0, 0.5, 0.2  # tuned
@@ -215,7 +216,7 @@ def cudnn(case: Case, device: Device) -> FlashPlan:
     if major(device) < _HOPPER:
         raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
     width = _compiled(w)
-    if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
+    if backward:
         bc, unhidden = (128, 0.0) if width <= 128 else (64, CUDNN_WIDE)
         plan = FlashPlan(64, bc, WGMMA, overlap=IN_TURN, width=width, side_kernels=_side_kernels(w), paired=128 // bc)
         plan = replace(plan, adding=0.0, mask_tile=unhidden)

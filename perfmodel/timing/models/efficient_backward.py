@@ -34,54 +34,55 @@ PARAMETERS = (
 SHARED = 0.15  # tuned
 """Of a tile: to take and to return dQ where other blocks add to it."""
 UNEVEN = 0.12  # tuned
-"""Of a tile: its bounds are checked where tiles do not divide both lengths."""
+"""Of a tile up to head dim 128: its bounds are checked where tiles do not divide both lengths."""
 WIDER = 0.5  # tuned
 """Change of a tile's time over that of head dim, over 128."""
-IN_TURN, ONE_ROW = 1.3, 6.0  # tuned
-"""Exponent of the norm that adds tiles and waiting where a head has many row tiles, and what one row tile adds; 1 is one after the
-other. Blocks that all wait for one row tile do nothing else."""
 FIRST = 0.35  # tuned
-"""Of a tile over head dim 128: to take and to return dK and dV, which a block's first row tile of a key tile need not."""
-STEEP = 4.0  # tuned
-"""How soon blocks of several row tiles wait, once turns of all take longer than their tiles; those of one row tile always do."""
+"""Of a tile over head dim 128: to take and to return dK and dV, which the first row tile of a key tile need not."""
 SQUARED = 1.5  # tuned
 """Exponent of head dim in ``crowd_cycles``."""
+IN_TURN, ONE_ROW = 1.3, 6.0  # tuned
+"""Exponent of the norm that adds tiles and waiting where a head has many row tiles, and what a single one adds; 1 is one after the
+other. Blocks that all wait for one row tile do nothing else."""
+STEEP = 4.0  # tuned
+"""How soon blocks of several row tiles wait, once turns of all take longer than their tiles; those of one row tile always do."""
+TILES = 0.97, 1.0, 3.3, 8.8  # tuned
+"""Cycles of a tile over ``tile_cycles``, by kernel: up to head dim 32, 64, 128, and over."""
+BLOCKS = 1.0, 1.0, 2.0, 1.0  # tuned
+"""The same of a block over ``block_cycles``."""
+ROWS = 1.0, 1.0, 1.1, 6.5  # tuned
+"""The same of a row tile's load over ``row_cycles``."""
+TURNS = 1.0, 1.0, 1.9, 1.0  # tuned
+"""The same of a turn over ``turn_cycles``."""
+EMPTY = 0.0, 0.0, 0.7, 0.0  # tuned
+"""Share of a tile's time that goes with the rows and keys in it, by kernel."""
 MANY, MOST_BLOCKS = 256, 200  # known
 """Heads from which two key tiles share a block; blocks of all heads over head dim 128 (attention_backward.cu)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One of the kernels for sm80 in two-byte elements (kernels/cutlassB.h), the first that fits.
-
-    ``per_row``: threads that sum a row of O dO. The rest, measured on one H200, over parameters: ``tile``, ``block``, ``row``, ``turn``;
-    ``empty``: share of a tile's time that goes with its rows and keys.
-    """
-
-    br: int
-    bc: int
-    resident: int
-    per_row: int
-    tile: float
-    block: float = 1.0
-    row: float = 1.0
-    turn: float = 1.0
-    empty: float = 0.0
-
-
-_NARROWEST = _Kernel(64, 64, 3, 2, tile=0.97)  # tuned
-_NARROW = _Kernel(64, 64, 3, 2, tile=1.0)  # tuned
-_MIDDLE = _Kernel(128, 128, 1, 4, tile=3.3, block=2.0, row=1.1, turn=1.9, empty=0.7)  # tuned
-_WIDE = _Kernel(128, 64, 1, 2, tile=8.8, row=6.5)  # tuned
 _ACCESS = 8  # known
 """Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
 _LINES = 32  # known
 """Rows that a step of the matmuls takes: those of a tile beyond the last row or key are left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel for sm80 in two-byte elements. ``per_row``: threads that sum a row of O dO; ``resident``: by registers and SRAM."""
+
+    place: int
+    br: int
+    bc: int
+    resident: int
+    per_row: int
+
+
+_KERNELS = (_Kernel(0, 64, 64, 3, 2), _Kernel(1, 64, 64, 3, 2), _Kernel(2, 128, 128, 1, 4), _Kernel(3, 128, 64, 1, 2))  # known
+"""Up to head dim 32, 64, 128, and over: the first that fits (kernels/cutlassB.h)."""
+_WIDE = _KERNELS[3]
+
+
 def _kernel(w: Attention) -> _Kernel:
     widest = max(w.d, w.dv)
-    return _NARROWEST if widest <= 32 else _NARROW if widest <= 64 else _MIDDLE if widest <= 128 else _WIDE
+    return next((kernel for kernel, most in zip(_KERNELS, (32, 64, 128), strict=False) if widest <= most), _WIDE)
 
 
 def splits(w: Attention) -> int:
@@ -152,7 +153,7 @@ def _work(case: Case, device: Device) -> _Work:
         rows=rows,
         tiles=sum(each) / parts,
         loads=int(ceil_div(w.dv, access * kernel.per_row)),
-        full=1 - kernel.empty * (2 * (1 - seen_rows) + (1 - seen_keys)) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
+        full=1 - EMPTY[kernel.place] * (2 * (1 - seen_rows) + (1 - seen_keys)) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
         even=kernel is _WIDE or not (w.n % kernel.br or w.kv_len % kernel.bc),
         equal=len(set(each)) == 1,
         moved=int(sum(tensors)) * w.dtype.size,
@@ -185,14 +186,14 @@ def main_cycles(work: _Work, w: Attention, parameters: Mapping[str, float]) -> f
     """Cycles of the main kernel on warm caches."""
     kernel, blocks, widest = work.kernel, work.blocks, max(w.d, w.dv)
     wide = (1 + WIDER * (widest / 256 - 1)) * (1 - FIRST / work.rows) if kernel is _WIDE else 1.0
-    tile = parameters["tile_cycles"] * kernel.tile * wide * work.full * (1 if work.even else 1 + UNEVEN)
+    tile = parameters["tile_cycles"] * TILES[kernel.place] * wide * work.full * (1 if work.even else 1 + UNEVEN)
     tile *= 1 + SHARED * (work.splits > 1)
-    block = parameters["block_cycles"] * kernel.block + work.rows * work.loads * parameters["row_cycles"] * kernel.row
+    block = parameters["block_cycles"] * BLOCKS[kernel.place] + work.rows * work.loads * parameters["row_cycles"] * ROWS[kernel.place]
     if kernel is _WIDE:
         block += parameters["crowd_cycles"] * min(1.0, blocks.count / blocks.slots) * (widest / 256) ** SQUARED
     alone = min(max(parameters["alone"], 1.0), kernel.resident)
     listed = (equal_cycles if work.equal else interleaved_cycles)(blocks, tile / alone, block, alone)
-    turn = parameters["turn_cycles"] * kernel.turn
+    turn = parameters["turn_cycles"] * TURNS[kernel.place]
     waiting = _waiting_cycles(work, int(w.query_heads), tile, block, turn)
     norm = IN_TURN + ONE_ROW / work.rows
     return float((listed**norm + waiting**norm) ** (1 / norm))
