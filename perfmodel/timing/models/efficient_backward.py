@@ -27,7 +27,9 @@ PARAMETERS = (
     Parameter("alone", "cycles of such a tile alone over its share of a full multiprocessor", 2.0),
     Parameter("row_cycles", "cycles of a row tile's sums of O dO, per load of each thread", 600.0),
     Parameter("turn_cycles", "cycles for which a block of 64 x 64 keeps others from a row tile of dQ", 6000.0),
-    Parameter("crowd_cycles", "cycles of a block of head dim 256 for its gradients in memory, on a full device", 100000.0),
+    Parameter(
+        "crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone", 100000.0
+    ),
     Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
 )
 
@@ -175,7 +177,7 @@ def _waiting_cycles(work: _Work, heads: int, tile: float, block: float, turn: fl
     share = 1.0 if work.rows == 1 else min(1.0, STEEP * max(crowding, 0.0))
     if k == 1 or share == 0:
         return 0.0
-    busy = (block / work.rows + tile) / turn
+    busy = (block / (work.rows * passes) + tile) / turn
     next_head = k * (busy + k / 2) / (held + k / 2)
     if k >= 2 * held:  # two heads at most
         next_head = max(next_head, k - held + busy)
@@ -189,14 +191,13 @@ def main_cycles(work: _Work, w: Attention, parameters: Mapping[str, float]) -> f
     tile = parameters["tile_cycles"] * TILES[kernel.place] * wide * work.full * (1 if work.even else 1 + UNEVEN)
     tile *= 1 + SHARED * (work.splits > 1)
     block = parameters["block_cycles"] * BLOCKS[kernel.place] + work.rows * work.loads * parameters["row_cycles"] * ROWS[kernel.place]
-    if kernel is _WIDE:
-        block += parameters["crowd_cycles"] * min(1.0, blocks.count / blocks.slots) * (widest / 256) ** SQUARED
+    crowd = parameters["crowd_cycles"] * (widest / 256) ** SQUARED if kernel is _WIDE else 0.0
     alone = min(max(parameters["alone"], 1.0), kernel.resident)
     listed = (equal_cycles if work.equal else interleaved_cycles)(blocks, tile / alone, block, alone)
     turn = parameters["turn_cycles"] * TURNS[kernel.place]
     waiting = _waiting_cycles(work, int(w.query_heads), tile, block, turn)
     norm = IN_TURN + ONE_ROW / work.rows
-    return float((listed**norm + waiting**norm) ** (1 / norm))
+    return float((listed**norm + waiting**norm) ** (1 / norm) + crowd * blocks.count / blocks.slots)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
