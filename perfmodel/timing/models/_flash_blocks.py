@@ -44,8 +44,9 @@ class FlashPlan:
     are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
     each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
     ``uneven``: part by which matmuls of a tile take longer where heads are narrower than the kernel.
-    ``paired``: key tiles of a head are launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head
-    dim, and dK and dV over query heads by PyTorch's sums.
+    ``adding``: backward, share of a tile's additions to dQ that its warps do between matmuls. ``paired``: key tiles of a head are
+    launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query
+    heads by PyTorch's sums.
     ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
     """
 
@@ -71,6 +72,7 @@ class FlashPlan:
     threads: int = 128
     softmax_share: float = 0.0
     uneven: float = 0.0
+    adding: float = 1.0
     paired: int = 1
     rounded: bool = False
 
