@@ -30,8 +30,10 @@ JOINED = 1.7  # tuned
 """How the latency of a first row and the bytes of all rows at once add up: 1 is one after the other."""
 VECTOR, NORM_COLUMNS = 4, 512  # known
 """Elements that a thread of a norm reads at once, if rows are a multiple of them, and all 128 threads."""
-STEP_SHARE, ISSUED = 0.2, 2.0  # tuned
-"""Instructions of each further step over a row's, and how they and the bytes of all rows add up."""
+WARP_COLUMNS_AT_ONCE = 128  # known
+"""Elements that a warp of a norm reads at once."""
+WARP_SHARE, ISSUED = 0.13, 4.0  # tuned
+"""Instructions of each further warp and step over a row's first, and how those and the bytes of all rows add up."""
 SCALAR_LAUNCH_US, SCALAR_COLUMN_NS, SCALAR_ROW_NS, SCALAR_ELEMENT_NS = 3.2, 2.2, 660.0, 0.47  # tuned
 """Where rows are read element by element: the second kernel; latency of a row, per element; a row on one multiprocessor, and more per
 element. Of both norms alike, on 250 shapes of an H200 that nothing divides."""
@@ -115,7 +117,7 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
     steps = ceil_div(w.cols, NORM_COLUMNS)
     first = steps * NORM_COLUMNS * p["column_ns"] * 1e-9
-    issued = w.rows / sms * p["row_ns"] * (1 + STEP_SHARE * (steps - 1)) * 1e-9
+    issued = w.rows / sms * p["row_ns"] * (1 + WARP_SHARE * (ceil_div(w.cols, WARP_COLUMNS_AT_ONCE) - 1)) * 1e-9
     all_s = _joined(issued, bytes_s, ISSUED)
     at_once = all_s * min(1.0, slots / w.rows)
     return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + all_s - at_once)
