@@ -65,9 +65,11 @@ def _left_bytes(moved: float, written: float, device: Device) -> float:
 def _copy_latency_us(size: int, large_us: float, by_driver: bool) -> float:
     """Beside the launch, of a copy of ``size`` bytes."""
     spread_us = SPREAD_US * (1 - exp(-size / SPREAD_BYTES))
+    if not by_driver:
+        return spread_us
     if size >= LARGE_COPY:
         return spread_us + (large_us if size % PAGE else 0.0)
-    return UNALIGNED_US if by_driver and size % WORD and size > SHORT_COPY else spread_us
+    return UNALIGNED_US if size % WORD and size > SHORT_COPY else spread_us
 
 
 def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
