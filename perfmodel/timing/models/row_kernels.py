@@ -19,14 +19,18 @@ WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repea
 """Kernels of softmax, by where a row is kept between its maximum, its sum and its result: the last reads it again each time."""
 WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS, TWO_ROWS_COLUMNS = 2048, 4096, 1024, 128  # known
 """Longest row that a warp takes, in elements and bytes, longest whose elements its registers hold, and longest of two at once."""
-SPILLED = 1.38  # tuned
-"""Time of a warp's rows that spill, over what they would take. Cross-validated on 400 shapes of an H200."""
+SPILLED, SPILLED_FIRST = 1.38, 1.12  # tuned
+"""Time of a warp's rows that spill, over what they would take, and latency of the first. Cross-validated on 400 shapes of an H200."""
 ROW_CYCLES = 15.0  # tuned
 """Of a multiprocessor, for a row that a warp takes, beside its elements."""
 ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
 """Longest rows in the registers of a block, two blocks at once and one: 1,024 threads hold up to nine elements each."""
 FIRST_CYCLES = 0.7  # tuned
 """Of the first row in registers, per element: fewer than of those that follow, as nothing else is read meanwhile."""
+BLOCK_CYCLES = 500.0  # tuned
+"""Of a multiprocessor, for each that follows, beside its elements."""
+FOLLOWING = 0.85  # tuned
+"""Time of each further row of a multiprocessor over the first, where no registers hold them."""
 VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
 """What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
 SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
@@ -93,16 +97,18 @@ def _warps_s(w: Stream, cycles_per_s: float, moved_s: float, p: Mapping[str, flo
     columns = padded(w.cols)
     at_once, slower = 2 if w.cols <= TWO_ROWS_COLUMNS else 1, SPILLED if columns > SPILLING_COLUMNS else 1.0
     held_s = w.rows / cycles_per_s * (ROW_CYCLES + columns * p["element_cycles"])
-    first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
+    first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9 * (SPILLED_FIRST if slower > 1 else 1.0)
     return _joined(first_s, slower * (held_s + moved_s / p["warp_share"]))
 
 
 def _blocks_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> float:
     columns, waves = padded(w.cols), ceil_div(w.rows, sms)
     if columns > REGISTER_COLUMNS:
-        return float(waves * (p["shared_row_us"] * 1e-6 + thread_elements(w) * p["shared_cycles"] * BLOCK_THREADS / clock))
-    after = (waves - 1) * p["single_cycles"] if columns > ROOMY_COLUMNS else max(w.rows / sms - 1, 0.0) * p["register_cycles"]
-    return float(columns / clock * (FIRST_CYCLES + after))
+        row_s = p["shared_row_us"] * 1e-6 + thread_elements(w) * p["shared_cycles"] * BLOCK_THREADS / clock
+        return float(row_s * (1 + FOLLOWING * (waves - 1)))
+    roomy = columns <= ROOMY_COLUMNS
+    after, cycles = (max(w.rows / sms - 1, 0.0), p["register_cycles"]) if roomy else (waves - 1, p["single_cycles"])
+    return float((columns * FIRST_CYCLES + after * (BLOCK_CYCLES + columns * cycles)) / clock)
 
 
 def thread_elements(w: Stream) -> float:
