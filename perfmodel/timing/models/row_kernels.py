@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.base import WARM, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.cache_state import WARM_LATENCY_S
 from perfmodel.timing.models.stream import BLOCK_THREADS, STREAM_SHARE, model_name
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
@@ -35,6 +37,9 @@ VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
 """What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
 SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
 """Steps of a row that is read three times, over one in shared memory: whole vectors, and its last elements one by one."""
+
+WARM_SAVES = {"softmax": 0.35, "norm": 0.45}  # tuned
+"""Share of the latency of first rows that they save if the L2 holds them: WARM_LATENCY_S of it as every kernel does."""
 
 NORM_BLOCKS = 16  # known
 """Of 128 threads, on a multiprocessor of 2,048."""
@@ -88,17 +93,31 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     w: Stream = case.workload
     moved_s = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
-    by_warps = softmax_kernel(w) == WARP
-    rows_s = _warps_s(w, sms * clock, moved_s, p) if by_warps else max(_blocks_s(w, int(sms), clock, p), moved_s / STREAM_SHARE)
+    if softmax_kernel(w) == WARP:
+        rows_s = _joined(_in_state(_warp_latency_s(w, p), case, device), _warps_s(w, sms * clock, moved_s, p))
+    else:
+        rows_s = max(_blocks_s(w, int(sms), clock, p), moved_s / STREAM_SHARE)
     return float(p["launch_us"] * 1e-6 + rows_s)
+
+
+def _in_state(first_s: float, case: Case, device: Device) -> float:
+    """Latency of first rows, ``first_s`` from a clean L2, less what they save beyond every other warm kernel."""
+    if case.cache != WARM or not device.cache_bytes:
+        return first_s
+    w: Stream = case.workload
+    lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+    return first_s - (1 - lost) * max(WARM_SAVES[w.op] * first_s - WARM_LATENCY_S, 0.0)
+
+
+def _warp_latency_s(w: Stream, p: Mapping[str, float]) -> float:
+    columns, at_once = padded(w.cols), 2 if w.cols <= TWO_ROWS_COLUMNS else 1
+    return float(at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9 * (SPILLED_FIRST if columns > SPILLING_COLUMNS else 1.0))
 
 
 def _warps_s(w: Stream, cycles_per_s: float, moved_s: float, p: Mapping[str, float]) -> float:
     columns = padded(w.cols)
-    at_once, slower = 2 if w.cols <= TWO_ROWS_COLUMNS else 1, SPILLED if columns > SPILLING_COLUMNS else 1.0
     held_s = w.rows / cycles_per_s * (ROW_CYCLES + columns * p["element_cycles"])
-    first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9 * (SPILLED_FIRST if slower > 1 else 1.0)
-    return _joined(first_s, slower * (held_s + moved_s / p["warp_share"]))
+    return float((SPILLED if columns > SPILLING_COLUMNS else 1.0) * (held_s + moved_s / p["warp_share"]))
 
 
 def _blocks_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> float:
@@ -134,10 +153,11 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     again = lost_share(min(w.rows, slots) * row / device.cache_bytes, AGAIN_SURVIVES, AGAIN_IS_LOST) if device.cache_bytes else 0.0
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
-        first, rows_s = w.cols * SCALAR_COLUMN_NS * 1e-9, w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
+        first = _in_state(w.cols * SCALAR_COLUMN_NS * 1e-9, case, device)
+        rows_s = w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
         return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
     steps = ceil_div(w.cols, NORM_COLUMNS)
-    first = steps * NORM_COLUMNS * p["column_ns"] * 1e-9
+    first = _in_state(steps * NORM_COLUMNS * p["column_ns"] * 1e-9, case, device)
     issued = w.rows / sms * p["row_ns"] * (1 + WARP_SHARE * (ceil_div(w.cols, NORM_WARP_COLUMNS) - 1)) * 1e-9
     all_s = _joined(issued, bytes_s, ISSUED)
     at_once = all_s * min(1.0, slots / w.rows)
