@@ -417,9 +417,11 @@ def stream_s(w: Stream, device: Device = H200, **changes: float) -> float:
 def test_a_stream_adds_launch_latency_and_bytes() -> None:
     bandwidth = stream.dram_bandwidth(H200)
     moved = 3 * 264 * 1000 * 2 / (0.5 * bandwidth)
-    assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved)
-    copied = COPY.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, {"launch_us": 1.0, "bandwidth_share": 0.5})
-    assert copied == pytest.approx(1e-6 + 2 / 3 * moved)
+    near = {"rel": 1e-3}  # of so few bytes next to nothing is left in the L2
+    assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved, **near)
+    changes = {"launch_us": 1.0, "bandwidth_share": 0.5, "large_us": 2.0}
+    copied = COPY.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, changes)
+    assert copied == pytest.approx((1 + stream.SPREAD_US) * 1e-6 + 2 / 3 * moved, **near)
     assert not ROWWISE.covers(Case(Stream("copy", 264, 1000), "torch-copy"))
 
 
@@ -462,10 +464,12 @@ def test_every_row_length_has_its_kernel() -> None:
 
 def test_long_softmax_rows_take_the_cycles_of_their_padded_elements_or_their_bytes() -> None:
     rows = math.ceil(1000 / 132)  # one after another on the busiest multiprocessor
-    assert softmax_s(1000, 8000, single_cycles=2.0, launch_us=1e-9) == pytest.approx(2.0 * rows * 8192 / CLOCK)
+    after_first = 1 + 0.85 * (rows - 1)
+    assert softmax_s(1000, 8000, single_cycles=2.0, launch_us=1e-9) == pytest.approx((0.7 * 8192 + (rows - 1) * (500 + 2.0 * 8192)) / CLOCK)
     slow = {"shared_cycles": 2.0, "shared_row_us": 1.0, "launch_us": 1e-9}
-    assert softmax_s(1000, 10_000, **slow) == pytest.approx(rows * (1e-6 + 2.0 * 10_000 / CLOCK))
-    assert softmax_s(1000, 10_001, **slow) > softmax_s(1000, 10_000, **slow) + 0.8e-6 * rows, "not aligned: read three times"
+    assert softmax_s(1000, 10_000, **slow) == pytest.approx(after_first * (1e-6 + 2.0 * 16 * 1024 / CLOCK))
+    unaligned = after_first * (1e-6 + 2.0 * 8 * (1.5 + 0.5 * 2) * 1024 / CLOCK)
+    assert softmax_s(1000, 10_001, **slow) == pytest.approx(unaligned), "read three times, its end by element"
     moved = 2 * 1000 * 10_000 * 2 / (stream.STREAM_SHARE * stream.dram_bandwidth(H200))
     assert softmax_s(1000, 10_000, shared_cycles=1e-6, shared_row_us=1e-9, launch_us=1e-9) == pytest.approx(moved)
 
@@ -489,15 +493,6 @@ def test_norms_of_rows_that_vectors_do_not_divide_take_far_longer() -> None:
 def test_norms_read_wide_rows_again_once_the_l2_has_lost_them() -> None:
     times = [norm_s(1 << 16, cols, launch_us=1e-9, column_ns=1e-9, row_ns=1e-9) / cols for cols in (4096, 16384)]
     assert times[1] == pytest.approx(1.5 * times[0], rel=1e-6), "a read and a write, then another read"
-
-
-def test_large_copies_start_later_and_kernels_of_one_call_hand_bytes_on() -> None:
-    sizes = (1 << 20) - 1, 1 << 20
-    small, large = (COPY.seconds(Case(Stream("copy", 1, size, dtype=DTYPES["fp8"]), "torch-copy"), H200, COPY.starts()) for size in sizes)
-    assert large - small > 0.9e-6
-    for rows, low, high in ((1 << 16, 1.5, 2.0), (64, 1.0, 1.0)):
-        one, two = (ROWWISE.seconds(Case(Stream("scale", rows, 4096, 2), name), H200, ROWS) for name in ("torch-add", "torch-silu-mul"))
-        assert low <= two / one <= high
 
 
 def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
