@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import counted
-import drawn_rows
 import sustained_rows
 import tuned
-from drawn_rows import ALIKE, WIDER
+import wide_rows
 
 from perfmodel.catalog import find_device
 from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
-from perfmodel.validation.statistics import HIGH, LOW
+from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
+from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -74,34 +74,14 @@ def assumed_part(page: str | None = None) -> str:
     return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
 
 
-def drawn_part(page: str | None = None) -> str:
-    """How many intervals of the drawn rows hold, group by group."""
-    groups = drawn_rows.coverage()
-    rows, words = [], []
-    for group in dict.fromkeys(name for name, _ in groups):
-        cells = []
-        for kind in (ALIKE, WIDER):
-            one = groups[group, kind]
-            cells.append(f"{one.covered / len(one.rows):.0%} of {len(one.rows)}, {one.verdict}, error {one.error:.1%}")
-        rows.append([group, *cells])
-    for kind in (ALIKE, WIDER):
-        own = [one for (_, its), one in groups.items() if its == kind]
-        held, rowcount = sum(one.covered for one in own), sum(len(one.rows) for one in own)
-        verdicts = [sum(one.verdict == verdict for one in own) for verdict in ("kept", "too narrow", "too wide")]
-        kept = f"kept in {verdicts[0]} of {len(own)} groups, too narrow in {verdicts[1]}, too wide in {verdicts[2]}"
-        words.append(f"- {kind}: {held / rowcount:.1%} of {rowcount:,} intervals hold; {kept}.\n")
-    missing = sum(sum(one.missing.values()) for one in groups.values())
-    beaten = sum(row.violates for one in groups.values() for row in one.rows)
-    words.append(f"- {missing} rows have no prediction, as the second table above says why; {beaten} beat their bound.\n")
-    return "".join(words) + "\n" + table(["group", ALIKE, WIDER], rows)
-
-
 def interval_part(page: str | None = None) -> str:
     """What the interval is by construction."""
     return (
-        f"An interval runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see:\n"
-        f"{HIGH - LOW:.0%} by construction. It is called an 80 % interval because new records scatter more than those on which the\n"
-        "structure of the models was chosen; how much more was set with held-out records in view. The rows below came afterwards.\n"
+        f"Where {FEWEST_FOR_WIDTH} or more records of a kernel are kept for it, an interval holds {PROMISED:.0%} of them, and one\n"
+        "standard error of that share more: no parameter was fitted to them and no rule chosen on them (split conformal prediction).\n"
+        f"Elsewhere it runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see,\n"
+        f"{HIGH - LOW:.0%} by construction, and is called an 80 % interval because new records scatter more than those on which the\n"
+        "structure of the models was chosen.\n"
     )
 
 
@@ -120,13 +100,25 @@ def sustained_part(page: str | None = None) -> str:
     )
 
 
+def wide_part(page: str | None = None) -> str:
+    """Errors and coverage of the last draw: clean, dirty and warm, alone and for seconds."""
+    kernels, of_steps, together = wide_rows.table_rows()
+    words = [
+        f"- {state}: {len(one.errors):,} kernels, error {one.median:.1%} in the median, {one.p90:.1%} at the 90 % quantile; "
+        f"{one.coverage:.1%} of the intervals hold; {len(one.missing)} rows have no prediction.\n"
+        for state, one in together.items()
+    ]
+    burst = table(["steps", "burst", "sustained"], of_steps)
+    return "".join(words) + "\n" + table(["group", *together], kernels) + "\n" + burst
+
+
 PARTS = {
+    "wide": wide_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "tuned": tuned_part,
     "assumed": assumed_part,
     "interval": interval_part,
-    "drawn": drawn_part,
 }
 
 

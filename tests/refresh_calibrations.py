@@ -16,6 +16,7 @@ from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.validation import calibrate as fits
+from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import read_records, shipped_records
@@ -51,7 +52,7 @@ def _block(block: Calibration) -> str:
     return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
-def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> list[Calibration]:
+def blocks_of(found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibration]:
     """All blocks of a device, in the order of their names; those that the fit gives again as they were."""
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
@@ -63,7 +64,7 @@ def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]
     return blocks
 
 
-def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> Calibration:
+def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> Calibration:
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
     key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]

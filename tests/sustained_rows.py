@@ -18,7 +18,7 @@ WHAT = ("clock", "watts", "joules", "seconds")
 @cache
 def rows() -> list[RecordRow]:
     """Held-out rows beside the model."""
-    paths = [path for path in shipped_records() if path.stem.startswith("sustained")]
+    paths = [path for path in shipped_records() if path.name.startswith("sustained")]
     return [row for row in compare_files(paths, find_device, cache(calibrated_devices)) if held_out(row.record)]
 
 

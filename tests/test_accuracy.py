@@ -258,7 +258,7 @@ def test_a_profile_with_half_the_bandwidth_fails(run, tmp_path):
     assert text.count(" bandwidth: {value: 4.8 TB/s") == 1
     path = tmp_path / "halved.yaml"
     path.write_text(text.replace(" bandwidth: {value: 4.8 TB/s", " bandwidth: {value: 2.4 TB/s"))
-    [copies] = [path for path in shipped_records() if path.name == "torch-rows.jsonl"]
+    [copies] = shipped_records("torch-rows")
     outcome = run(f"validate --records {copies} --hardware {path} --json")
     assert outcome.code == 3
     assert json.loads(outcome.out)["groups"]["copy/torch-copy/forward"]["median_abs_error"] > 0.25
@@ -273,8 +273,7 @@ MISSED = {
 @cache
 def without(name: str) -> dict[str, list[tuple[float, bool, float]]]:
     """Error, whether covered, and high / low of held-out public records of ``name``, by calibrations that saw no record of it."""
-    paths = [path for path in shipped_records() if path.name == "public-tables.jsonl"]
-    records = [record for path in paths for _, record in read_records(path) if record.hardware in PUBLIC]
+    records = [record for path in shipped_records("public-tables") for _, record in read_records(path) if record.hardware in PUBLIC]
     found: dict[str, list[tuple[float, bool, float]]] = defaultdict(list)
     for record, made in leave_out(name, records, {device: find_device(device) for device in PUBLIC}):
         kind = "gemm" if record.workload == "matmul" else "decode" if record.shape["n"] == 1 else "prefill"

@@ -17,7 +17,7 @@ TABLES = ("public-moe", "public-latent-attention", "public-fp8-matmul", "public-
 
 @cache
 def rows() -> list[RecordRow]:
-    return list(compare_files([path for path in shipped_records() if path.stem in TABLES], find_device))
+    return list(compare_files(shipped_records(*TABLES), find_device))
 
 
 def own(hardware: str, group: str) -> list[RecordRow]:

@@ -42,7 +42,7 @@ from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_published, gemm, numba_attention, register_tiles
-from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, _key_tile_visits, interleaved_cycles
+from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, interleaved_cycles, key_tile_visits
 from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.models.register_tiles import geometry
@@ -485,7 +485,7 @@ def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> Non
         keys = range(32 * j, min(32 * (j + 1), kv_len))
         places = [(row // 2 + kv_len - 70, row // 16) for row in range(140)]
         seen = {tile for place, tile in places for key in keys if key <= place and (window is None or key > place - window)}
-        assert _key_tile_visits(w, plan, j) == len(seen), j
+        assert key_tile_visits(w, plan, j) == len(seen), j
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])

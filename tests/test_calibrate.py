@@ -22,27 +22,28 @@ from perfmodel.timing.models.gemm import plans, worth_timing
 from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends, last_slot
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
+from perfmodel.validation.calibrate import calibrate, points, too_few
 from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
 from perfmodel.validation.calibration_run import own_cases
 from perfmodel.validation.cpu import cases as cpu_run
 from perfmodel.validation.cpu import profile
 from perfmodel.validation.cuda.cases import timed_cases
-from perfmodel.validation.records import as_record, read_records, shipped_records
+from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
+from perfmodel.validation.records import as_record, name_of, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")
 SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
 PRIME = 997
-FILES = {"numba-flash.jsonl", "torch-matmul.jsonl", "torch-attention.jsonl", "torch-decode.jsonl", "torch-eager.jsonl"}
+FILES = {"numba-flash", "torch-matmul", "torch-attention", "torch-decode", "torch-eager"}
 
 
 @pytest.fixture(scope="module")
 def families():
     """Eight points of each family of some files, by key."""
-    paths = [path for path in shipped_records() if path.name in FILES and path.parent.name == H200.id]
+    paths = [path for path in shipped_records(*FILES) if path.parent.name == H200.id]
     records = [record for path in paths for _, record in read_records(path)]
-    assert {path.name for path in paths} == FILES
+    assert set(map(name_of, paths)) == FILES
     return {key: SHORT.thinned(own) for key, own in points(records, {H200.id: H200}).items()}
 
 
@@ -167,7 +168,7 @@ def test_processes_change_no_figure(monkeypatch):
 
 def test_whole_training_steps_are_calibrated():
     """Their pass is called both in records and forward in calibrations."""
-    paths = [path for path in shipped_records() if path.name == "training.jsonl" and path.parent.name == H200.id]
+    paths = [path for path in shipped_records("training") if path.parent.name == H200.id]
     records = [record for path in paths for _, record in read_records(path)]
     blocks = calibrate(records, {H200.id: H200}, "", lambda _: "", lambda text: None, effort=SHORT)[H200.id]
     assert ("transformer", "huggingface", "forward") in {(block.workload, block.implementation, block.direction) for block in blocks}

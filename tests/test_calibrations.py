@@ -15,8 +15,10 @@ from perfmodel.core import units
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import Model
 from perfmodel.validation import calibrate as fits
+from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import from_records, versions_of
 from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.fit_points import FULL, Effort, FitPoint
 from perfmodel.validation.records import read_records, shipped_records
 
 TOO_FEW = {
@@ -47,7 +49,7 @@ SHIPPED = {device.id: device for device in calibrated_devices()}
 STORED = {name: value for device in SHIPPED.values() for name, value in figures(device.id, device.calibration).items()}
 
 
-def block_of(point: fits.FitPoint) -> Calibration | None:
+def block_of(point: FitPoint) -> Calibration | None:
     """The calibration of ``point`` in its device's profile, if it has one."""
     model = fits.model_of(point.case)
     if point.device.id not in SHIPPED:
@@ -56,11 +58,14 @@ def block_of(point: fits.FitPoint) -> Calibration | None:
     return next((block for block in SHIPPED[point.device.id].calibration if fits.family_of(block) == wanted), None)
 
 
-REFITTED = fits.fitted
+REFITTED = fit_points.fitted
 
 
 def stored_parameters(
-    model: Model, known: Sequence[fits.FitPoint], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
+    model: Model,
+    known: Sequence[FitPoint],
+    starts: Mapping[str, float] | None = None,
+    effort: Effort = FULL,
 ) -> Any:
     """In the place of a fit: the parameters in the profile. Of quick models, the refits without a fold are made."""
     if starts is not None:
@@ -77,7 +82,7 @@ def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.M
     names = {record.hardware for record in records} & set(device_ids())
     grouped = fits.points(records, {name: find_device(name) for name in names})
     monkeypatch.setattr(fits, "points", lambda *_: {key: own for key, own in grouped.items() if block_of(own[0]) or block_of(own[-1])})
-    monkeypatch.setattr(fits, "fitted", stored_parameters)
+    monkeypatch.setattr(fit_points, "fitted", stored_parameters)
     devices = {point.device.id: point.device for own in grouped.values() for point in own}
     found = fits.calibrate([], devices, "", versions_of, lambda _: None, calibrated_devices)
     found = with_borrowed(found, half_widths(grouped, found, calibrated_devices))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -14,20 +13,23 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.chain import peak_bytes, staging_bytes
 from perfmodel.validation.compare import compare
-from perfmodel.validation.records import as_record, read_records
+from perfmodel.validation.records import as_record, read_records, shipped_records
 
 DEVICE = find_device("h200")
-MEASURED = Path(__file__).parents[1] / "perfmodel/validation/measured/nvidia-h200-sxm"
 FP32 = DTYPES["fp32"]
 
 
-def compared(name):
-    return [compare(raw, record, DEVICE) for raw, record in read_records(MEASURED / name)]
+[CHAINS] = shipped_records("chains")
+[ATTENTION] = shipped_records("attention-memory")
+
+
+def compared(path):
+    return [compare(raw, record, DEVICE) for raw, record in read_records(path)]
 
 
 def test_measured_chains():
     """Held out: widths, depths and batches that the fit half has not; no number was fitted to either half."""
-    rows = compared("chains.jsonl")
+    rows = compared(CHAINS)
     unseen = [abs(row.memory_error) for row in rows if row.record.source.endswith("held out")]
     assert len(unseen) >= 20
     assert max(unseen) <= 0.05
@@ -35,7 +37,7 @@ def test_measured_chains():
 
 
 def test_measured_attention():
-    unseen = [abs(row.memory_error) for row in compared("attention-memory.jsonl") if row.record.source.endswith("held out")]
+    unseen = [abs(row.memory_error) for row in compared(ATTENTION) if row.record.source.endswith("held out")]
     assert len(unseen) == 12
     assert max(unseen) <= 0.03
 
@@ -77,11 +79,11 @@ def test_what_no_model_knows_has_no_predicted_memory():
 
 
 def test_validate_prints_memory(run):
-    outcome = run(f"validate --records {MEASURED / 'chains.jsonl'} --json")
+    outcome = run(f"validate --records {CHAINS} --json")
     group = outcome.json["groups"]["mlp-chain/torch-checkpoint/both"]
     assert group["max_abs_memory_error"] <= 0.05
-    said = run(f"validate --records {MEASURED / 'chains.jsonl'}").out
+    said = run(f"validate --records {CHAINS}").out
     assert "None of 48 measurements has a lower bound to check.\n48 peaks of memory are predicted, <0.1% off in the median" in said
     assert re.search(r"^peak memory: .*\n.*\ntorch-checkpoint both  +<0\.1% .* 48$", said, re.MULTILINE)
     assert "the groups that are farthest off" not in said, "no time of these is predicted"
-    assert "\npeak memory\n" in run(f"validate --records {MEASURED / 'chains.jsonl'} --full").out
+    assert "\npeak memory\n" in run(f"validate --records {CHAINS} --full").out

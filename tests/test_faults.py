@@ -22,13 +22,14 @@ from fuzzing import RECORDS, all_commands, examples, no_measuring
 
 from perfmodel.cli import main
 from perfmodel.report.formats import suffixes
+from perfmodel.validation.records import shipped_records
 
 ROOT = Path(__file__).parents[1] / "perfmodel"
 ASK = "attention --n 64 --d 64"
 WRITERS = {
     **dict.fromkeys(suffixes(), ASK),
     ".jsonl": f"validate --records {RECORDS} --tolerance 1000%",
-    ".yaml": f"calibrate --from-records {ROOT / 'validation' / 'measured' / 'nvidia-h200-sxm' / 'numba-copy.jsonl'}",
+    ".yaml": f"calibrate --from-records {shipped_records('numba-copy')[0]}",
 }
 """A line that writes a file of each suffix."""
 

@@ -11,9 +11,10 @@ from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.calibrate import FitPoint, calibrate, cross_residuals, family_of, fitted, points
+from perfmodel.validation.calibrate import calibrate, family_of, points
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.cross_device import half_widths
+from perfmodel.validation.fit_points import FitPoint, cross_residuals, fitted
 from perfmodel.validation.records import FITTED, HELD_OUT, Record, Seconds
 from perfmodel.validation.statistics import Residual, interval
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from accuracy_parts import counted_part
 from counted import RECORDS, case_of, groups, worst
-from drawn_rows import ALIKE, WIDER
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.cost import READ, WRITE, Tile
@@ -26,7 +25,7 @@ from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count
 from tools.measure.counted import cases as counted_cases
-from tools.measure.drawn import FAMILIES, drawn
+from tools.measure.drawn import ALIKE, FAMILIES, WIDER, drawn
 
 DOCS = Path(__file__).parents[1] / "docs" / "accuracy.md"
 H200 = find_device("h200")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
 
-import perfmodel.validation
 from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
@@ -20,18 +17,17 @@ from perfmodel.transformer.training.question import Recomputation, TrainingConfi
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.bounds import training_of
-from perfmodel.validation.records import as_record
+from perfmodel.validation.records import as_record, read_records, shipped_records
 
-FOLDER = Path(perfmodel.validation.__file__).parent / "measured" / "nvidia-h200-sxm"
 HF = "huggingface"
 
 
 def records(name: str) -> list[dict]:
-    return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
+    return [raw for path in shipped_records(name) if path.parent.name == "nvidia-h200-sxm" for raw, _ in read_records(path)]
 
 
-STEPS = records("training.jsonl")
-ATTENTION = records("attention-memory.jsonl")
+STEPS = records("training")
+ATTENTION = records("attention-memory")
 
 
 def predicted(record: dict) -> Peak:

@@ -22,7 +22,7 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
-from perfmodel.validation.records import shipped_records
+from perfmodel.validation.records import shipped_records, unpacked
 
 COMMANDS = all_commands()
 ABSURD = ["nan", "inf", "-inf", "1e400", "-0", "-1", "9e99", "9" * 5000]
@@ -347,8 +347,10 @@ COPIES = "calibrate --from-records copies.jsonl --require 0"
 
 def write_copies() -> None:
     """Enough records for a fit of few parameters, of which ``--quick`` leaves some out."""
-    of_copies = (line for path in shipped_records() for line in path.read_text().splitlines() if '"workload":"copy"' in line)
-    Path("copies.jsonl").write_text("\n".join(of_copies) + "\n")
+    with Path("copies.jsonl").open("wb") as file:
+        for path in shipped_records():
+            with unpacked(path) as lines:
+                file.writelines(line for line in lines if b'"workload":"copy"' in line)
 
 
 FAST = ("matmul", "mlp", "softmax", "fuse", "recompute", "occupancy", "remat", "hardware show")

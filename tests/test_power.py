@@ -170,7 +170,7 @@ def test_behind_another_a_launch_is_hidden_and_never_all_of_a_kernel():
 @cache
 def fit_points():
     own = find_device(H200)
-    return points([record for path in shipped_records() if path.stem == "sustained" for _, record in read_records(path)], own)
+    return points([record for path in shipped_records("sustained") for _, record in read_records(path)], own)
 
 
 def test_the_profile_holds_what_the_records_give():

@@ -17,7 +17,7 @@ from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
-PATHS = [path for path in shipped_records() if path.name == "published.jsonl"]
+PATHS = shipped_records("published")
 GB200, B200, H100 = "nvidia-gb200", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb"
 A100_40, A100_80 = "nvidia-a100-sxm-40gb", "nvidia-a100-sxm-80gb"
 

@@ -17,7 +17,7 @@ from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved_metrics import of_report
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
-from perfmodel.validation.records import shipped_records
+from perfmodel.validation.records import read_records, shipped_records
 
 DATA = Path(__file__).parent / "data"
 RECORDED = DATA / "ncu_h200.csv"
@@ -439,9 +439,8 @@ def test_devices_share_the_level_that_is_shown_first(run) -> None:
 
 
 def test_collectives_are_left_out_and_counted(run, tmp_path: Path) -> None:
-    kept = shipped_records()
-    path = next(path for path in kept if path.name == "public-collectives.jsonl")
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()][:3]
+    path = shipped_records("public-collectives")[0]
+    lines = [raw for raw, _ in read_records(path)][:3]
     matmul = {
         **{"workload": "matmul", "implementation": "torch-matmul", "hardware": lines[0]["hardware"], "dtype": "bf16", "pass": "forward"},
         **{"shape": {"m": 4096, "n": 4096, "k": 4096}, "time_s": {"median": 2e-4, "p10": 2e-4, "p90": 2e-4}, "cache": "cold"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,10 @@ from perfmodel.catalog import find_device, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.cases import FIT, HELD_OUT
-from perfmodel.validation.records import as_record, held_out, read_records
+from perfmodel.validation.records import as_record, held_out, read_records, shipped_records
 from tools.measure.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
 from tools.measure.steps.llama import Sizes
 from tools.measure.training.cases import cases, profiled_cases, segment_counts
-
-MEASURED = Path(__file__).parents[1] / "perfmodel/validation/measured/nvidia-h200-sxm"
 
 
 def key(shape, *more):
@@ -24,7 +21,7 @@ def key(shape, *more):
 
 
 def shipped(name):
-    return [record for _, record in read_records(MEASURED / f"{name}.jsonl")]
+    return [record for path in shipped_records(name) if path.parent.name == "nvidia-h200-sxm" for _, record in read_records(path)]
 
 
 def test_shipped_steps_are_the_cases():

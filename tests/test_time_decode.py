@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import hypot
+from math import ceil, hypot
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_decode as decode
-from perfmodel.timing.models._decode_kernels import FLASH_NARROWER, Decode, cudnn, fa2, fa3, flash, resident, trtllm
+from perfmodel.timing.models._decode_kernels import FLASH_NARROWER, SOFTMAX_CYCLES, Decode, cudnn, fa2, fa3, flash, resident, trtllm
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")
@@ -108,9 +108,17 @@ def test_flash_of_torch_packs_only_a_single_query() -> None:
 def test_flash_of_torch_pads_rows_and_head_dim_to_its_tile() -> None:
     # 64 rows by 128 keys: 4 * 128 FLOP per score at 4,096 a clock, one exponential at 16 a clock
     plan = flash(work(batch=1, kv_len=16384), H200, 132)
-    assert plan.tile_cycles == pytest.approx(64 * 128 * (512 / 4096 + 1 / 16))
+    assert plan.tile_cycles == pytest.approx(64 * 128 * (512 / 4096 + SOFTMAX_CYCLES / 16))
     narrow = flash(work(batch=1, kv_len=16384, d=80, dv=80), H200, 132)
-    assert narrow.tile_cycles == pytest.approx(FLASH_NARROWER * 64 * 128 * (384 / 4096 + 1 / 16)), "as its loads ask where heads end"
+    work_cycles = 64 * 128 * (384 / 4096 + SOFTMAX_CYCLES / 16)
+    assert narrow.tile_cycles == pytest.approx(FLASH_NARROWER * work_cycles), "as its loads ask where heads end"
+
+
+def test_flash_of_torch_combines_splits_from_memory() -> None:
+    # 16 rows of 96 columns on 128 threads are 12 elements each; 32 heads
+    plan = flash(work(batch=1, kv_len=16384, d=80, dv=80), H200, 132)
+    assert plan.partial_cycles == 280 + 25 * 12
+    assert plan.partial_bytes == plan.splits * 32 * 96 * 4
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,24 @@ def test_flash_of_torch_pads_rows_and_head_dim_to_its_tile() -> None:
 def test_cudnn_splits_by_powers_of_two(changes: dict[str, int], splits: int) -> None:
     plan = cudnn(work(**changes), H200, 132)
     assert (plan.splits, plan.blocks) == (splits, changes["batch"] * changes["kv_heads"] * splits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid", "keys", "resident"),
+    [  # grids, tiles and registers of cuDNN 9.19 on an H200
+        ({"kv_len": 128, "d": 56, "heads": 96, "kv_heads": 16, "batch": 254}, (1, 16, 254), 64, 3),
+        ({"kv_len": 128, "d": 224, "heads": 8, "kv_heads": 2, "batch": 67}, (2, 2, 67), 64, 2),
+        ({"kv_len": 256, "d": 40, "heads": 12, "kv_heads": 3, "batch": 9}, (1, 3, 9), 64, 3),
+        ({"kv_len": 256, "d": 64, "heads": 288, "kv_heads": 24, "batch": 1}, (1, 24, 1), 128, 4),
+        ({"kv_len": 192, "d": 192, "heads": 12, "kv_heads": 1, "batch": 158}, (2, 1, 158), 128, 2),
+        ({"kv_len": 546, "d": 160, "heads": 48, "kv_heads": 6, "batch": 5}, (8, 6, 5), 128, 2),
+        ({"kv_len": 32768, "d": 128, "heads": 4, "kv_heads": 1, "batch": 1}, (64, 1, 1), 128, 2),
+    ],
+)
+def test_blocks_and_tiles_of_cudnn_as_profiled(changes: dict[str, int], grid: tuple[int, int, int], keys: int, resident: int) -> None:
+    plan = cudnn(work(**changes, dv=changes["d"]), H200, 132)
+    assert (plan.blocks, plan.resident) == (grid[0] * grid[1] * grid[2], resident)
+    assert plan.tiles == ceil(ceil(changes["kv_len"] / keys) / plan.splits)
 
 
 def test_cudnn_reads_the_cache_again_for_each_16_rows() -> None:
@@ -146,17 +172,18 @@ def test_pipelined_tiles_take_the_longer_of_work_and_streaming_and_one_tile_of_t
     assert decode.pipelined_s(plan, 4, 7.0, 4.0, 3.0) == pytest.approx(7 + (15**6 + 16**6) ** (1 / 6) + 3)
 
 
-def test_a_last_wave_of_pipelined_blocks_is_as_long_as_a_full_one() -> None:
-    plan = Decode(blocks=5, splits=1, tiles=5, resident=2, block_steps=0, tile_steps=0, combine_steps=0, pipelined=True, tile_cycles=1)
-    one = decode.pipelined_s(replace(plan, blocks=4), 2, 0.0, 1e-9, 3.0)
-    assert decode.pipelined_s(plan, 2, 0.0, 1e-9, 3.0) == pytest.approx(2 * one)
+def test_blocks_of_a_last_wave_spread_over_the_multiprocessors() -> None:
+    plan = Decode(blocks=6, splits=1, tiles=5, resident=2, block_steps=0, tile_steps=0, combine_steps=0, pipelined=True, tile_cycles=1)
+    # two waves: two blocks of 5 * 3 s on each of two multiprocessors, then one
+    assert decode.pipelined_s(plan, 2, 0.0, 1e-9, 3.0) == pytest.approx(30 + 15)
 
 
 def test_a_case_of_flash_in_torch_by_hand() -> None:
     # 256 heads of 2 tiles of 128 x 64 (d = 128) on 264 places, two on a multiprocessor
     found = decode.seconds(case(implementation="torch-sdpa-flash", batch=32, kv_len=128), H200, STARTS)
     latency, streamed = STARTS["latency_us"] * 1e-6, 256 * 128 * 256 * 2 / (4.8e12 * STARTS["dram_share"])
-    worked = 2 * (2 * 128 * 64 * (512 / 4096 + 1 / 16) / 1980e6 + latency)
+    work_s, waits = 2 * 128 * 64 * (512 / 4096 + SOFTMAX_CYCLES / 16) / 1980e6, 0.55 + 0.72 * 64 * 128 * 2 / 32768
+    worked = 2 * (work_s + waits * latency)
     overlapped = (worked**6 + streamed**6) ** (1 / 6) + min(worked, streamed) / 2
     assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + latency + overlapped)
 
@@ -165,8 +192,10 @@ def test_a_case_of_cudnn_by_hand() -> None:
     # one head of 1,024 keys in 8 splits of a tile each; the graph gap of the H200 is 1.32 us
     found = decode.seconds(case(implementation="torch-sdpa-cudnn", batch=1, heads=1, kv_heads=1, kv_len=1024), H200, STARTS)
     latency, streamed = STARTS["latency_us"] * 1e-6, 1024 * 256 * 2 / (4.8e12 * STARTS["dram_share"])
-    combined = 2 * latency + 1.32e-6 + 8 * 60 / 1980e6
-    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + latency + (latency**6 + streamed**6) ** (1 / 6) + streamed + combined)
+    dram = 4.8e12 * STARTS["dram_share"]
+    combined = 1.35 * latency + 1.32e-6 + 8 * 60 / 1980e6 + 8 * 128 * 4 / dram
+    worked = 0.73 * latency + 16 * 128 * (2 * 256 * 2.4 / 4096 + 1 / 16) / 1980e6
+    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + (worked**6 + streamed**6) ** (1 / 6) + streamed + combined)
 
 
 def test_waves() -> None:

@@ -36,7 +36,7 @@ def fallbacks():
 @cache
 def rows() -> list[RecordRow]:
     """Attention of papers on A100 and H100, with calibrations to borrow."""
-    paths = [path for path in shipped_records() if path.name == "published.jsonl" and path.parent.name in (A100_40, A100_80, H100)]
+    paths = [path for path in shipped_records("published") if path.parent.name in (A100_40, A100_80, H100)]
     return [row for row in compare_files(paths, find_device, fallbacks) if row.record.workload == "attention"]
 
 

@@ -234,10 +234,10 @@ class Command(TyperCommand):
         formatter.write("".join(f"  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and common options first, those of a group after, with what there is to choose from."""
+        """Arguments and common options first, those of a group after, with what there is to choose from; --help has just been found."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for param in [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]:
-            heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in (*_SAME, "help") else OUTPUT)
+        for param in [param for param in self.get_params(ctx) if not getattr(param, "hidden", False) and param.name != "help"]:
+            heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in _SAME else OUTPUT)
             text = spelled_out(getattr(param, "help", None) or "")
             groups.setdefault(heading, []).append((_names(param), text.removeprefix(f"{heading.partition(' ')[0]}: ")))
         for heading in sorted(groups, key=lambda heading: (heading != "Options", heading == OUTPUT)):

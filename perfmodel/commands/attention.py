@@ -29,17 +29,17 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
     from perfmodel.catalog import calibrated_devices, load_config
-    from perfmodel.core.power import PowerAsked
     from perfmodel.report.attention import report
-    from perfmodel.timing.cache_state import state_named
-    from perfmodel.timing.power import of_comparison
+    from perfmodel.timing.base import state_named
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
     comparison = asked.compare(device_for(asked.hardware))
-    power = PowerAsked(run.power_limit, run.clock).check(comparison.device)
     comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
-    known = of_comparison(comparison, known, power)
+    if comparison.device.power is not None or run.power_limit or run.clock:
+        from perfmodel.timing.power import of_comparison
+
+        known = of_comparison(comparison, known, run.power_limit, run.clock)
     found = report(comparison, predictions=known, unpredicted=missing, explained=to.explain, crossover=run.crossover, pictures=to.pictures)
     to.emit(found)

@@ -20,7 +20,7 @@ _FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(
 class CalibrationQuestion(Question):
     """What to measure, or records to read, and to fit."""
 
-    from_records: list[str] | None = option(f"Fit recorded measurements, JSON Lines, or '{SHIPPED}', instead of measuring. Repeatable.")
+    from_records: list[str] | None = option(f"Fit recorded measurements, .jsonl(.gz), or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
     hardware: str | None = as_in(Common, "hardware")
     required: int | None = as_in(Common, "required", reader=_FITTED)

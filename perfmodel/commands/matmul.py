@@ -30,8 +30,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.core.power import BURST, PowerAsked
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
-    from perfmodel.timing.base import Case
-    from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.base import Case, state_named
     from perfmodel.timing.power import as_shown, of_prediction, state_of
     from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel

@@ -33,7 +33,7 @@ class RooflineQuestion(Question):
     attention: list[str] | None = as_in(Common, "attention")
     matmul: list[str] | None = as_in(Common, "matmul")
     model: list[str] | None = as_in(Common, "model")
-    records: list[str] | None = option("Measurements: a .jsonl, or 'shipped hardware=h200 implementation=torch-sdpa-flash most=12'.")
+    records: list[str] | None = option("Measurements: a .jsonl(.gz), or 'shipped hardware=h200 implementation=torch-sdpa-flash most=12'.")
     ncu: str | None = option("What 'ncu --csv' wrote: its kernels at their measured intensity and rate.")
     flops: list[str] | None = option("FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
     ncu_command: bool = option("Print the ncu command that collects what --ncu reads.", default=False)

@@ -47,8 +47,7 @@ def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: De
     """Its time for ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError where there is none."""
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
-    from perfmodel.timing.base import Case
-    from perfmodel.timing.cache_state import state_named
+    from perfmodel.timing.base import Case, state_named
     from perfmodel.timing.predict import TimeRequest, lower_in, predict
     from perfmodel.timing.select_kernel import check_implementation
 

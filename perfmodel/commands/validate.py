@@ -22,7 +22,7 @@ class ValidationQuestion(Question):
     """What to measure, or records to read, and to compare with predictions."""
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
-    records: list[str] | None = option(f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
+    records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), or '{SHIPPED}'. Repeatable.")
     hardware: str | None = as_in(Common, "hardware", reader=_TIMED)
     tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
     counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)

@@ -109,10 +109,10 @@ class Microbenchmark(ProfilePart):
 class Calibration(ProfilePart):
     """A time model fitted to one implementation, with what it missed.
 
-    ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the
-    ``points`` fitted, each predicted by a fit without it; ``borrowed_low``, ``borrowed_high``: the same for devices that the
-    parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 %
-    quantile of |predicted / measured - 1|.
+    ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
+    fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
+    that the parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 % quantile of
+    |predicted / measured - 1|.
     """
 
     implementation: str

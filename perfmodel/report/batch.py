@@ -12,7 +12,7 @@ from perfmodel.report.model import inputs_of
 from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
 from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
-from perfmodel.report.power import of_power, power_note
+from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import step_meters, step_part, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
@@ -20,7 +20,7 @@ from perfmodel.transformer.parallel import smallest_split
 from perfmodel.transformer.step import DECODE
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
-BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "memory_bytes", "bound")
+BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "energy_per_token_j", "memory_bytes", "bound")
 COLUMNS = (
     *("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS),
     *("power_w", "energy_per_token_j", "memory_bytes", "bound"),
@@ -143,7 +143,8 @@ def _metered(found: Curve) -> tuple[str, list[Meter]]:
     """How busy resources are in the step at the knee."""
     knee = _at_knee(found)
     rows = [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, found.request.device) for row in knee.step.rows]
-    return f"step at batch {knee.batch:,}", step_meters(knee.step.cost, rows, knee.step.seconds)
+    meters = step_meters(knee.step.cost, rows, knee.step.seconds)
+    return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 
 
 def _listed(found: Curve) -> list[BatchPoint]:

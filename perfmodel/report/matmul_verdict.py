@@ -18,6 +18,7 @@ from perfmodel.report.charts.roofline_metrics import WHY
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import bound_by, seconds
+from perfmodel.report.power import drawn, with_power
 from perfmodel.report.roofline_chart import multicasts, point, roofline
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import Prediction
@@ -50,7 +51,8 @@ def _limit(result: MatmulResult, prediction: Prediction | None) -> str:
 
 def meters(result: MatmulResult, prediction: Prediction | None) -> list[Meter]:
     """How busy each resource is; the L2 does not limit where one of its loads may serve several multiprocessors."""
-    return unmarked(meters_of(result.total, seconds(prediction), _soft(result)), [] if prediction else _unpredicted(result))
+    found = unmarked(meters_of(result.total, seconds(prediction), _soft(result)), [] if prediction else _unpredicted(result))
+    return with_power(found, drawn(prediction))
 
 
 def _soft(result: MatmulResult) -> str:

@@ -9,6 +9,7 @@ from perfmodel.report.answer import fitting
 from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.model_notes import stored_format
+from perfmodel.report.power import with_power
 from perfmodel.report.step import SOFT_L2, StepPart, limited, longest, op_roofline, step_meters, step_part, taken, time_bars, tokens
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
@@ -53,7 +54,7 @@ def answered(plain: Report, found: ModelAnswer, pictures: bool) -> Report:
         plain,
         verdict=_verdict(found, rows),
         reasons=_reasons(found, rows),
-        meters=step_meters(found.cost, rows, found.seconds),
+        meters=with_power(step_meters(found.cost, rows, found.seconds), found.power, found.tokens),
         metered=_metered(found),
         figures=_figures(found),
         charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)] if pictures else [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import Metric
 from perfmodel.timing.predict import Prediction
@@ -12,6 +13,8 @@ EXPLAINED = (
     "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "
     "The predicted time is {clock}."
 )
+WHEN = {"burst": ", run for seconds", "sustained": ""}
+"""After watts, by the clock of the headline: when they are drawn, where that is not when it holds."""
 CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
 
 
@@ -57,21 +60,23 @@ def of_power(state: Drawn | None) -> list[Metric]:
     if state is None:
         return []
     return [
-        Metric("time_s.burst", state.burst_s, "  alone after a pause", "s"),
-        Metric("time_s.sustained", state.sustained_s, "  run for seconds", "s"),
+        Metric("time_s.burst", state.burst_s, "time alone, after a pause", "s"),
+        Metric("time_s.sustained", state.sustained_s, "time, run for seconds", "s"),
         Metric("power_w", state.watts, "power, run for seconds", "W", after=f" of {state.limit_w:g} W"),
-        Metric("sm_hz", state.sm_hz, "  clock", "Hz"),
+        Metric("sm_hz", state.sm_hz, "clock, run for seconds", "Hz"),
         Metric("energy_j", state.joules, "energy per call", "J"),
         Metric("power_limit_w", state.limit_w),
         Metric("clock", state.clock),
     ]
 
 
-def with_power(meters: list[Meter], state: Drawn | None) -> list[Meter]:
-    """``meters`` and that of the power limit."""
+def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0) -> list[Meter]:
+    """``meters`` and that of the power limit, with the clock; ``tokens``: of a call, if it makes some, for the energy of one."""
     if state is None:
         return meters
-    return [*meters, Meter("power", state.watts / state.limit_w, f"{state.watts:.0f} of {state.limit_w:g} W, run for seconds")]
+    each = f", {text(state.joules / tokens, 'J')} a token" if tokens else WHEN[state.clock]
+    at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{each}"
+    return [*meters, Meter("power", state.watts / state.limit_w, at)]
 
 
 def power_note(state: Drawn | None) -> list[str]:

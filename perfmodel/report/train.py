@@ -40,7 +40,7 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
     first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
     notes = [*_notes(found), *power_note(power)]
-    plain = answered(Report(title, [], _tables(found, power), notes, data(found, power), brief=[first]), found, pictures)
+    plain = answered(Report(title, [], _tables(found, power), notes, data(found, power), brief=[first]), found, pictures, power)
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 

@@ -10,6 +10,7 @@ from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import BOUND_WORDS
+from perfmodel.report.power import with_power
 from perfmodel.report.step import (
     SOFT_L2,
     StepPart,
@@ -23,6 +24,7 @@ from perfmodel.report.step import (
     time_bars,
     tokens,
 )
+from perfmodel.transformer.step_power import TrainingPower
 from perfmodel.transformer.training.step.estimate import TrainingEstimate
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
@@ -30,14 +32,14 @@ KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer"
 """Parts of a step that are sums of kernels."""
 
 
-def answered(plain: Report, found: TrainingEstimate, pictures: bool) -> Report:
-    """``plain`` with what it says first, and its ``pictures``."""
+def answered(plain: Report, found: TrainingEstimate, pictures: bool, power: TrainingPower | None = None) -> Report:
+    """``plain`` with what it says first, and its ``pictures``; ``power``: as steps run one after another."""
     rows = _kernels(found)
     return replace(
         plain,
         verdict=_verdict(found, rows),
         reasons=_reasons(found, rows),
-        meters=step_meters(found.cost, rows, found.seconds, _beside(found)),
+        meters=with_power(step_meters(found.cost, rows, found.seconds, _beside(found)), power, found.training.batch * found.training.n),
         metered="predicted training step" if found.prediction else "training step, at roofs where not calibrated",
         figures=_figures(found),
         charts=_charts(found, rows) if pictures else [],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any, TypeVar
 
-from perfmodel.core.errors import DataError, UnavailableError, suggest
+from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -24,8 +24,15 @@ MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
 
-CLEAN, DIRTY, WARM = "clean", "dirty", "warm"
+CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 """What the L2 holds when a kernel starts: ``cache_state.py``."""
+
+
+def state_named(name: str) -> str:
+    """``name``, if it is a state of the L2; else UsageError."""
+    if name not in STATES:
+        raise UsageError(f"--cache: there is no state {name!r}", suggest(name, list(STATES)))
+    return name
 
 
 @dataclass(frozen=True, slots=True)

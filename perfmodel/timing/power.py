@@ -186,9 +186,13 @@ def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
     return found if state is None else replace(scaled(found, state.shown.seconds / state.alone_s), power=state)
 
 
-def of_comparison(comparison: Comparison, known: Predictions, asked: PowerAsked) -> Predictions:
-    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known."""
+def of_comparison(comparison: Comparison, known: Predictions, limit: str | None, clock: str | None) -> Predictions:
+    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
+
+    ``limit``, ``clock``: as typed. UsageError for a wrong one, UnavailableError for one of a device without a power model.
+    """
     shown, device = dict(known), comparison.device
+    asked = PowerAsked(limit, clock).check(device)
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
         whole = known.get((name, result.direction))

@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
-from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
-from perfmodel.timing.cache_state import warm_s, write_back_s
+
+if TYPE_CHECKING:
+    from perfmodel.core.power import PowerState
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -115,9 +117,11 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
     seconds = float(model.seconds(case, device, parameters))
     if case.cache not in (DIRTY, WARM) or (case.cache == WARM and model.knows_warm):
         return seconds
+    from perfmodel.timing.cache_state import warm_s, write_back_s
+
     read, written = _moved_bytes(case, device)
     if case.cache == DIRTY:
-        return seconds + write_back_s(read + written, device)
+        return seconds + write_back_s(seconds, read, written, device)
     return warm_s(seconds, read, written, device)
 
 

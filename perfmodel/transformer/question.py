@@ -127,7 +127,7 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
-    host_us: float | None = option("Microseconds per launch of the host. [default: as hosts differ]", reader=_ONE_BY_ONE)
+    host_us: float | None = option("Host's us a launch. [default: as hosts differ]", reader=_ONE_BY_ONE)
     power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
     clock: str | None = as_in(Common, "clock", reader=_INFERENCE)
     kv_cache: bool = option(

@@ -1,10 +1,11 @@
 """Fit time models to measurement records: parameters per architecture, residuals per device.
 
-Only records that ``records.held_out`` leaves to the fit are used; the others judge it. The interval is made of residuals of
-points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than 80 %: the structure of a
-model was chosen on the same records that its residuals come from. Points of one group (one kernel at several sizes) err alike, so
-each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is stretched as
-Student's prediction interval is against the normal one.
+Only records that ``records.held_out`` leaves to the fit are used; the others judge it. Where records say that they are for the width,
+the interval is made of their residuals alone: no parameter and no rule was chosen on them (split conformal prediction). Elsewhere it
+is made of residuals of points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than
+80 %: the structure of a model was chosen on the same records that its residuals come from. Points of one group (one kernel at several
+sizes) err alike, so each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is
+stretched as Student's prediction interval is against the normal one.
 """
 
 from __future__ import annotations
@@ -13,56 +14,29 @@ import math
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import active_children, get_context
-from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import CLEAN, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
-from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.predict import FallbackDevices, modelled_s, with_parts
+from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
+from perfmodel.timing.predict import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.records import Record, group_key, held_out, profiled
-from perfmodel.validation.statistics import Residual, interval, quantile
+from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
+from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
+from perfmodel.validation.statistics import Residual, conformal, interval, quantile
 
-FOLDS = 5
 FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""
 LEAST_SHARED = 1000
 """Points times parameters from which other processes are worth their start."""
-DRAWN, FEWEST_DRAWN = "drawn", 30
-"""In the source of records of shapes drawn as users have them; so many of a kernel set the width of its interval.
-
-An interval holds for shapes like those that its residuals are of (split conformal prediction, Vovk et al. 2005): shapes chosen by hand
-err less.
-"""
+FEWEST_FOR_WIDTH = 30
+"""Records of shapes drawn as users have them that are enough for the width of an interval."""
 FEWEST_OWN = 4
 """Points of an architecture below which the residuals of the others' own fits count, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class FitPoint:
-    """One record that a model describes, on its device, with its lower bound in seconds."""
-
-    record: Record
-    case: Case
-    device: Device
-    lower_s: float
-
-    def predicted(self, model: Model, p: Mapping[str, float]) -> float:
-        """Seconds, never below the bound."""
-        return max(modelled_s(model, self.case, self.device, p), self.lower_s)
-
-    def residual(self, model: Model, p: Mapping[str, float]) -> float:
-        """log(measured / predicted)."""
-        return math.log(self.record.time_s.median / self.predicted(model, p))
-
-
-Direction = Literal["forward", "backward"]
-Key = tuple[str, str, Direction, str, str]
-"""Workload, implementation, pass, model and architecture: what shares one set of parameters. A whole step goes under forward."""
 Family = tuple[str, str, Direction, str]
 """Workload, implementation, pass and model: what is the same on every architecture."""
 
@@ -103,70 +77,6 @@ def _calibrated_name(case: Case, model: Model) -> str:
     return kernel_name(case.implementation) if shared else case.implementation
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much a fit takes: restarts of its simplex, rounds of one per parameter, folds, and points at most (None: all)."""
-
-    restarts: int = 2
-    rounds: int = ROUNDS
-    folds: int = FOLDS
-    points: int | None = None
-
-    def thinned(self, known: Sequence[FitPoint]) -> list[FitPoint]:
-        """``known``, or as many of them as are asked for, from the shortest time to the longest in even steps."""
-        if self.points is None or len(known) <= self.points:
-            return list(known)
-        ranked = sorted(known, key=lambda point: point.record.time_s.median)
-        return [ranked[place * (len(ranked) - 1) // (self.points - 1)] for place in range(self.points)]
-
-
-FULL, QUICK = Effort(), Effort(restarts=0, rounds=40, folds=3, points=30)
-Solved = tuple[dict[str, float], list[float]]
-"""Parameters, rounded as profiles hold them, and the residual of each point by a fit that did not see it."""
-
-
-def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
-    """The fit of ``known``, which share parameters."""
-    model = model_of(known[0].case)
-    p = {name: float(f"{value:.4g}") for name, value in fitted(model, known, effort=effort).items()}
-    return p, cross_residuals(model, known, p, effort)
-
-
-def fitted(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
-    """Parameters with the least mean |log error| on ``known``."""
-
-    def predict(p: Mapping[str, float]) -> list[float]:
-        return [point.predicted(model, p) for point in known]
-
-    return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), effort.restarts, effort.rounds)
-
-
-def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
-    """Cross-validation key of each of ``known``: the model if there are steps of several models, else the record's group."""
-    models = [str(point.record.shape.get("model", "")) for point in known]
-    return models if len(set(models)) > 1 else [group_key(point.record) for point in known]
-
-
-def _errs_with(known: Sequence[FitPoint]) -> list[str]:
-    """For each of ``known``, a key of the points whose errors count as one group: as ``_left_out_with``, but by phase, too."""
-    phases = [str(point.record.shape.get("phase", "")) for point in known]
-    return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
-
-
-def cross_residuals(model: Model, known: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
-    """The residual of each point by parameters refitted, from ``p`` on, without its fold; a group shares one."""
-    groups = _left_out_with(known)
-    fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
-    residuals: dict[int, float] = {}
-    for fold in range(effort.folds):
-        rest = [point for name, point in zip(groups, known, strict=True) if fold_of[name] != fold]
-        if not rest or len(rest) == len(known):
-            continue
-        refitted = fitted(model, rest, p, replace(effort, restarts=0))
-        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[groups[place]] == fold}
-    return [residuals[place] for place in range(len(known))]
-
-
 def calibrate(
     records: Iterable[Record],
     devices: Mapping[str, Device],
@@ -203,23 +113,18 @@ def calibrate(
             ahead[key] = solved(known, effort)
             finished(key)
         p, residuals = ahead[key]
-        errors = [Residual(value, group) for value, group in zip(residuals, _errs_with(known), strict=True)]
+        errors = [Residual(value, group) for value, group in zip(residuals, errs_with(known), strict=True)]
         elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
         for name in sorted({point.device.id for point in own}):
-            mine = _as_drawn([(one, point.record) for one, point in zip(errors, known, strict=True) if point.device.id == name])
+            mine = [one for one, point in zip(errors, known, strict=True) if point.device.id == name]
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
-            block = with_interval(_block(key, p, [q for q in own if q.device.id == name], date, versions), mine)
+            here = [point for point in own if point.device.id == name]
+            block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
             result.setdefault(name, []).append(block)
             others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
-
-
-def _as_drawn(found: Sequence[tuple[Residual, Record]]) -> list[Residual]:
-    """Residuals of clean shapes that were drawn, where they are enough for a width; else all."""
-    drawn = [residual for residual, record in found if DRAWN in record.source and record.cache_state == CLEAN]
-    return drawn if len({residual.group for residual in drawn}) >= FEWEST_DRAWN else [residual for residual, _ in found]
 
 
 def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
@@ -283,7 +188,8 @@ def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versio
     """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)
-    unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
+    judged = [point for point in own if not sets_width(point.record)]
+    unseen = [abs(math.expm1(-point.residual(model, p))) for point in judged if held_out(point.record)]
     return Calibration(
         implementation=implementation,
         workload=workload,
@@ -291,7 +197,7 @@ def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versio
         model=name,
         dtypes=sorted({point.record.dtype for point in own}),
         parameters=p,
-        points=len(own) - len(unseen),
+        points=len(judged) - len(unseen),
         low=1.0,
         high=1.0,
         source="records",
@@ -308,6 +214,16 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
     errors = [abs(math.expm1(-residual.value)) for residual in residuals]
     low, high = interval(residuals)
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
+
+
+def with_unseen(block: Calibration, own: Sequence[FitPoint]) -> Calibration:
+    """``block`` with the interval and the error of those of ``own`` that are for the width; as it is where they are too few."""
+    model = find_model(block.model)
+    found = [point.residual(model, block.parameters) for point in own if sets_width(point.record)]
+    if len(found) < FEWEST_FOR_WIDTH:
+        return block
+    low, high = conformal(found)
+    return replace(block, low=low, high=high, median_error=round(quantile([abs(math.expm1(-value)) for value in found], 0.5), 4))
 
 
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:

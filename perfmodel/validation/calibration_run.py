@@ -16,9 +16,10 @@ from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
+from perfmodel.validation.calibrate import calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.fit_points import FULL, QUICK, Effort
 from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 

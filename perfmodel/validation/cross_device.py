@@ -15,7 +15,8 @@ from dataclasses import replace
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import FallbackDevices
-from perfmodel.validation.calibrate import Family, FitPoint, Key, family_of, with_lent
+from perfmodel.validation.calibrate import Family, family_of, with_lent
+from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile
 

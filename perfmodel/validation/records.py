@@ -1,4 +1,5 @@
-"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's.
+"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's. A file whose
+name ends in .gz is packed with gzip.
 
 Which of them a fit may see and which it is judged on is decided by the record alone, before any fit:
 
@@ -13,6 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -25,10 +27,13 @@ from perfmodel.timing.base import CLEAN
 from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:
+    from gzip import GzipFile
+    from io import BufferedReader
+
     from pydantic import TypeAdapter
 
 MAX_LINE_BYTES = 1 << 20
-HELD_OUT, FITTED = "; held out", "; fit"
+HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
 """Ends of the sources of records that say themselves what they are for."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
@@ -106,9 +111,14 @@ def profiled(record: Record) -> bool:
 
 def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
-    if record.source.endswith((HELD_OUT, FITTED)):
-        return record.source.endswith(HELD_OUT)
+    if record.source.endswith((HELD_OUT, FITTED, FOR_WIDTH)):
+        return not record.source.endswith(FITTED)
     return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
+
+
+def sets_width(record: Record) -> bool:
+    """Whether ``record`` makes the interval of a fit that did not see it."""
+    return record.source.endswith(FOR_WIDTH)
 
 
 def group_key(record: Record) -> str:
@@ -120,9 +130,23 @@ def group_key(record: Record) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def shipped_records() -> list[Path]:
-    """Files of the project's own measurements, by device."""
-    return sorted((Path(__file__).parent / "measured").glob("*/*.jsonl"))
+PACKED, SUFFIX = ".gz", ".jsonl"
+
+
+def name_of(path: Path) -> str:
+    """What a file of records is called, packed or not.
+
+    >>> name_of(Path("drawn.jsonl.gz")), name_of(Path("drawn.jsonl"))
+    ('drawn', 'drawn')
+    """
+    return path.name.removesuffix(PACKED).removesuffix(SUFFIX)
+
+
+def shipped_records(*names: str) -> list[Path]:
+    """Files of the project's own measurements, by device; of ``names``, as ``name_of`` says them, if there are any."""
+    folder = Path(__file__).parent / "measured"
+    found = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
+    return [path for path in found if not names or name_of(path) in names]
 
 
 def as_record(raw: dict[str, Any]) -> Record:
@@ -154,19 +178,36 @@ def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _software(path: Path) -> dict[str, Any]:
     """What all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
-    beside = path.parent / f"{path.stem.partition('-')[0]}-environment.json"
+    beside = path.parent / f"{name_of(path).partition('-')[0]}-environment.json"
     if not beside.is_file():
         return {}
     text = read_json(beside)
     if not isinstance(text, dict) or not isinstance(text.get("software", {}), dict):
         raise DataError(f"{beside}: not an object with an object 'software'", "mend it, or move it away")
     named = str(text.get("files", "")).partition(":")[0]
-    return dict(text.get("software", {})) if path.stem in named.split(", ") else {}
+    return dict(text.get("software", {})) if name_of(path) in named.split(", ") else {}
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
+    """``path`` for reading, as it was before it was packed; DataError if it cannot be."""
+    with opened(path) as file:
+        if path.suffix != PACKED:
+            yield file
+            return
+        import gzip
+        import zlib
+
+        try:
+            with gzip.open(file) as content:
+                yield content
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: damaged, or not packed with gzip: {error}", "pack it again, or leave .gz out of its name") from None
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
-    with opened(path) as file:
+    with unpacked(path) as file:
         software = _software(path)
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if not line.strip():

@@ -19,6 +19,8 @@ from perfmodel.core.errors import UsageError
 
 NORMAL_MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, for normal noise."""
+PROMISED = 0.8
+"""Share of measurements that an interval holds."""
 LOW, HIGH = 0.08, 0.92
 NORMAL_90 = 1.2816
 STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
@@ -126,6 +128,20 @@ def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
     beyond = (high - low) / 2 * (stretch(len(groups)) - 1)
     low, high = low - beyond, high + beyond
     return round(math.exp(low), 4), round(math.exp(high), 4)
+
+
+def conformal(residuals: Sequence[float]) -> tuple[float, float]:
+    """Measured / predicted at both ends, from ``residuals`` that no fit saw: ``PROMISED`` of further ones alike lie between them.
+
+    One standard error of that share is added, so that few residuals do not promise too much. Source: Vovk, Gammerman and Shafer 2005,
+    Algorithmic Learning in a Random World, split conformal prediction.
+
+    >>> conformal([math.log(value) for value in (0.8, 0.9, 1.0, 1.1, 1.2)])
+    (0.804, 1.1956)
+    """
+    share = PROMISED + math.sqrt(PROMISED * (1 - PROMISED) / len(residuals))
+    low, high = (math.exp(quantile(residuals, end)) for end in ((1 - share) / 2, (1 + share) / 2))
+    return round(low, 4), round(high, 4)
 
 
 def stretch(groups: int) -> float:

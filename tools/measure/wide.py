@@ -1,4 +1,4 @@
-"""Library kernels of shapes as users have them, clean and dirty: ``python -m tools.measure.wide SEED SECONDS OUT [DEVICE]``.
+"""Library kernels of shapes as users have them, clean, dirty and warm: ``python -m tools.measure.wide SEED SECONDS OUT [DEVICE]``.
 
 Wider than ``drawn``: every head dim in steps of 8, 1 to 65,536 tokens, odd lengths, every layout of GQA, sizes and row widths that
 nothing divides, fp32, tf32 and fp8. Families come in turn, so that a run cut short leaves all alike. ``role`` is held out.
@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.timing.base import CLEAN, DIRTY
+from perfmodel.timing.base import STATES
 from perfmodel.validation.cases import HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Torch, load_torch
 from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
@@ -117,13 +117,13 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def wide(seed: int, families: tuple[Family, ...] = FAMILIES) -> Iterator[KernelCase]:
-    """Cases without end, each clean and then dirty; the same for the same seed."""
+    """Cases without end, each clean, dirty and warm; the same for the same seed."""
     random = Random(seed)
     for _ in count():
         for workload, name, direction, draw, dtypes in families:
             dtype = random.choice(dtypes)
             case = KernelCase(workload, name, draw(random), dtype, direction, f"drawn wide with seed {seed}; {HELD_OUT}")
-            yield from (replace(case, cache=cache) for cache in (CLEAN, DIRTY))
+            yield from (replace(case, cache=cache) for cache in STATES)
 
 
 def launch_s(torch: Torch) -> float:

@@ -45,9 +45,7 @@ class AttentionQuestion(Question):
     )
     block_q: int | None = option("Tile rows B_r. [default: the kernel's]", group=RARER)
     block_kv: int | None = option("Tile columns B_c. [default: the kernel's]", group=RARER)
-    sram: list[str] | str | None = option(
-        "SRAM per block M, such as 163KiB. Repeated, or as +64KiB, compares sizes. [default: the device's]", group=RARER
-    )
+    sram: list[str] | str | None = option("SRAM of a block, as 163KiB or +64KiB. Repeatable.", group=RARER)
     packed: bool | None = option("K, V once per KV head. [default: if n is 1]", "--packed/--unpacked", group=RARER)
     window: int | None = option("A query sees its last W keys; implies --causal.", group=RARER)
     splits: int | None = option("Key parts of split-kv. [default: FlashAttention-2's]", group=RARER)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cost import Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
@@ -49,6 +48,7 @@ class Decode:
     ``combine_steps``, ``gaps``, ``copies``: waits and launches after the streaming kernel, and whole passes over Q and O.
     ``partial_cycles``: clocks per split in the combine kernel. ``pipelined``: a block works on a tile while it loads the next;
     ``tile_cycles``: clocks for which that work occupies the multiprocessor's units, the blocks there one after the other.
+    ``partial_bytes``: of the outputs of all splits, in fp32, which the combine kernel reads.
     """
 
     blocks: int
@@ -64,6 +64,7 @@ class Decode:
     partial_cycles: int = PARTIAL_CYCLES
     pipelined: bool = False
     tile_cycles: float = 0.0
+    partial_bytes: float = 0.0
 
 
 def fa2(w: Attention, device: Device, multiprocessors: int) -> Decode:
@@ -130,21 +131,37 @@ def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
 
 REGISTERS, REGISTERS_PER_THREAD = 65536, 256  # known
 """Registers of a multiprocessor; registers per thread of FlashAttention-2's kernels (255, rounded up to 256)."""
-FLASH_PARTIAL_CYCLES = 350  # tuned
-"""Clocks per split in FlashAttention-2's combine kernel: one L2 access after the other. From its durations at 8 to 64 splits."""
+PARTIAL_SIZE = 4  # known
+FLASH_COMBINED_ROWS = {0: 4, 64: 8}  # known
+"""Rows of a block of FlashAttention-2's combine kernel by head dim modulo 128, else 16 (flash_fwd_launch_template.h)."""
+FLASH_PARTIAL_CYCLES = (280, 25)  # tuned
+"""Clocks per split in FlashAttention-2's combine kernel, one L2 access after the other, and for each element of a thread. From its
+durations at 2 to 128 splits."""
+FLASH_STEPS = (1, 0.55, 0.72, 1.5)  # tuned
+"""Waits of a block besides its tiles, per tile, per 32 KiB of its keys, and of the combine kernel. Cross-validated."""
+FLASH_NARROWER, FLASH_MASKED = 1.22, 1.2  # tuned
+"""Waits and work of a tile over those elsewhere: where heads are narrower than the kernel, which checks the columns of each load, and
+under a causal mask."""
+SOFTMAX_CYCLES = 1.3  # tuned
+"""Clocks of FlashAttention-2's softmax over those of its exponentials."""
 
-# cuDNN
-ROWS, KEYS = 16, 128  # known
-UNSPLIT_KEYS, LEAST_SPLITS, LEAST_WIDTH = 512, 4, 64  # known
+# cuDNN 9, as its kernels' names and grids say
+ROWS, KEYS, MOST_COLUMNS, LEAST_WIDTH = 16, 128, 128, 64  # known
+"""Its tile; columns of V that a block takes, so that two share wider heads; columns of its narrowest kernel."""
+SHORT_TILE, SHORT_KEYS, UNSHARED_KEYS = (64, 64), 128, 256  # known
+"""Another tile up to that many keys, and up to twice as many where query heads are no more than multiprocessors."""
+UNSPLIT_KEYS, LEAST_SPLITS, MOST_SPLITS = 512, 4, 64  # known
 COLUMNS_PER_SM = 256  # known
-"""Head dims of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (183)."""
+"""Columns of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (160 to 186); short tiles 3 and 2."""
 CUDNN_PARTIAL_CYCLES = 60  # tuned
 """From the durations of its reduction at 8 to 64 splits."""
-FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)  # tuned
-"""Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
-CUDNN_NARROWER, CUDNN_WIDEST_STEPS, FLASH_NARROWER = 1.2, 3.0, 1.3  # tuned
-"""Waits per tile where heads are narrower than the kernel, over those elsewhere (of FlashAttention-2 work, too); waits of cuDNN beyond
-head dim 128."""
+CUDNN_COMBINE_STEPS = 1.35  # tuned
+CUDNN_TILE_STEPS = {64: (0.56, 0.12), 128: (0.73, 0.15), 256: (2.5, 1.6)}  # tuned
+"""Waits per tile by width of the kernel, of its tile and of the short one. Cross-validated."""
+CUDNN_MMA = 2.4  # tuned
+"""Clocks of its matmuls, mma.sync of few rows, over those at the tensor unit's peak."""
+SECTOR_COLUMNS, STRADDLING = 16, 1.16  # known, tuned
+"""Columns of a sector of DRAM, 32 B; waits and work per tile where rows of K and V do not start on one."""
 
 
 def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
@@ -162,53 +179,67 @@ def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
     tile = tile if splits > 1 else unsplit
     row_tiles = int(ceil_div(rows, tile.br))
     sram = (tile.br + 2 * tile.bc) * tile.head_dim * w.dtype.size
-    slower = 1.0 if padded(w.d) == w.d else FLASH_NARROWER
+    slower = (1.0 if padded(w.d) == w.d else FLASH_NARROWER) * (FLASH_MASKED if w.causal and w.n > 1 else 1.0)
+    steps = FLASH_STEPS[1] + FLASH_STEPS[2] * tile.bc * tile.head_dim * w.dtype.size / 32768
+    elements = FLASH_COMBINED_ROWS.get(tile.head_dim % 128, 16) * tile.head_dim / 128  # of each of 128 threads
     return Decode(
         int(heads) * row_tiles * splits,
         splits,
         int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
         resident(sram, device, REGISTERS // (REGISTERS_PER_THREAD * tile.threads)),
         FLASH_STEPS[0],
-        FLASH_STEPS[1] * slower,
-        FLASH_STEPS[2] * (splits > 1),
+        steps * slower,
+        FLASH_STEPS[3] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles * (1 if packed else int(w.group)),
-        partial_cycles=FLASH_PARTIAL_CYCLES,
+        partial_cycles=int(FLASH_PARTIAL_CYCLES[0] + FLASH_PARTIAL_CYCLES[1] * elements),
         pipelined=True,
-        tile_cycles=_tile_cycles(w, tile, device) * slower,
+        tile_cycles=_tile_cycles(tile.br * tile.bc, 4 * tile.head_dim, SOFTMAX_CYCLES, w, device) * slower,
+        partial_bytes=_partial_bytes(w, splits, tile.head_dim),
     )
 
 
-def _tile_cycles(w: Attention, tile: Tile, device: Device) -> float:
-    """Clocks of a tile's two matmuls and, since its few warps do not hide them behind each other, of its exponentials."""
+def _partial_bytes(w: Attention, splits: int, columns: int) -> float:
+    return float(splits * w.query_heads * w.n * columns * PARTIAL_SIZE) if splits > 1 else 0.0
+
+
+def _tile_cycles(scores: int, flops: float, exps: float, w: Attention, device: Device) -> float:
+    """Clocks of a tile's ``flops`` and ``exps`` per score; few warps do not hide the one behind the other."""
     peak, exp = device.peaks_of("tensor").get(w.dtype.name), device.peaks.exp
     if peak is None or peak.per_clk is None or exp is None or exp.per_clk is None:
         raise UnavailableError(
             f"{device.id} lacks FLOP or exponentials per clock in its profile", "add per_clk to its tensor and exp peaks"
         )
-    return float(tile.br * tile.bc * (4 * tile.head_dim / peak.per_clk + 1 / exp.per_clk))
+    return float(scores * (flops / peak.per_clk + exps / exp.per_clk))
 
 
 def cudnn(w: Attention, device: Device, multiprocessors: int) -> Decode:
-    """cuDNN: a power of two of splits, at most what fills two blocks per multiprocessor and gives each a whole tile; 4 or none."""
+    """cuDNN: a power of two of splits, at most what fills two blocks per multiprocessor and gives each a whole tile; 4 or none.
+
+    Heads wider than ``MOST_COLUMNS`` take two blocks, each with all of K and half of V.
+    """
     width = max(LEAST_WIDTH, 1 << (max(w.d, w.dv) - 1).bit_length())
-    steps = CUDNN_STEPS[1] * (1 + width / 128)  # a wait, and loads of so many columns by 128 threads
-    steps = CUDNN_WIDEST_STEPS if width > 128 else steps * (1.0 if w.d == width else CUDNN_NARROWER)
-    row_tiles = int(ceil_div(w.n * w.group, ROWS))
+    short = w.kv_len <= SHORT_KEYS or (w.kv_len <= UNSHARED_KEYS and w.query_heads <= multiprocessors)
+    rows, keys = SHORT_TILE if short else (ROWS, KEYS)
+    halves, columns = int(ceil_div(width, MOST_COLUMNS)), min(width, MOST_COLUMNS)
+    row_tiles = int(ceil_div(w.n * w.group, rows))
     blocks, splits = int(w.stored_kv_heads) * row_tiles, 1
     if w.kv_len > UNSPLIT_KEYS:
-        most = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks, int(w.kv_len) // KEYS)
+        most = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks, int(w.kv_len) // KEYS, MOST_SPLITS)
         splits = 1 << (most.bit_length() - 1) if most >= LEAST_SPLITS else 1
+    slower = STRADDLING if w.d % SECTOR_COLUMNS else 1.0
     return Decode(
-        blocks * splits,
+        blocks * halves * splits,
         splits,
-        int(ceil_div(ceil_div(w.kv_len, KEYS), splits)),
-        max(1, COLUMNS_PER_SM // width),
-        block_steps=CUDNN_STEPS[0],
-        tile_steps=steps,
-        combine_steps=CUDNN_STEPS[2] * (splits > 1),
+        int(ceil_div(ceil_div(w.kv_len, keys), splits)),
+        COLUMNS_PER_SM // columns - (short and width == LEAST_WIDTH),
+        block_steps=0.0,
+        tile_steps=CUDNN_TILE_STEPS[width][short] * slower,
+        combine_steps=CUDNN_COMBINE_STEPS * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles,
         partial_cycles=CUDNN_PARTIAL_CYCLES,
         pipelined=True,
+        tile_cycles=_tile_cycles(rows * keys, 2 * (width + columns) * CUDNN_MMA, 1.0, w, device) * slower,
+        partial_bytes=_partial_bytes(w, splits, width),
     )

@@ -47,7 +47,8 @@ class FlashPlan:
     multiplied by the values that exist alone, and the first tile of a block does without ``mask_tile`` and ``uneven``. ``threads``: of
     a block.
     ``uneven``: part by which matmuls of a tile take longer where heads are narrower than the kernel.
-    ``turn_cycles``: for which a block keeps the others of its head from the gradient that all add to.
+    ``paired``: key tiles of a head are launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head
+    dim, and dK and dV over query heads by PyTorch's sums.
     ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
     """
 
@@ -77,7 +78,8 @@ class FlashPlan:
     threads: int = 128
     softmax_share: float = 0.0
     uneven: float = 0.0
-    turn_cycles: float = 0.0
+    paired: int = 1
+    rounded: bool = False
 
 
 def slowdown(plan: FlashPlan, peak: float, element_size: int) -> float:
@@ -176,7 +178,7 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
     group = min(plan.group, int(walk.row_heads))
     partial = group % plan.section or plan.section
     order = range(per_walk) if plan.longest_first else range(per_walk - 1, -1, -1)
-    tiles = _row_tile_visits if direction == FORWARD else _key_tile_visits
+    tiles = _row_tile_visits if direction == FORWARD else key_tile_visits
     for _ in range(int(walk.row_heads) // group):
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
@@ -197,7 +199,7 @@ def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
     return int(max(0, min(end, key_tiles(walk, plan.bc)) - start))
 
 
-def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
+def key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     """Row tiles that key tile ``j`` visits while its K and V stay in SRAM."""
     tiles = row_tiles(walk, plan.br)
     if not walk.causal:

@@ -44,12 +44,12 @@ DROPOUT = 1.1  # tuned
 """FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.8  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
+CUDNN_WIDER, CUDNN_CAUSAL_BACKWARD = 0.33, 0.27  # tuned
+"""cuDNN's backward pass, in block latencies: per 64 of the head dim it is compiled for beyond the first; causal masks."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.6, 3.0  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
 EFFICIENT_OVERLAP, EFFICIENT_UNHELD = 2.0, 0.2  # tuned
 """Memory-efficient kernels; over head dim 128, O passes through memory: of a tile's matmuls, after the first of a block."""
-TURN_CYCLES = 2500.0  # tuned
-"""Of a block of its backward pass, per 64 of the head dim it is compiled for, while it adds to dQ under a lock."""
 BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
 
@@ -100,7 +100,7 @@ def torch_flash(case: Case, device: Device) -> FlashPlan:
     plan = replace(fa2(case, device), uneven=(UNEVEN if case.direction == BACKWARD else UNEVEN_FORWARD) * (padded(w.d) != w.d))
     if case.direction == BACKWARD:
         fragment = _FA2_WARP_ROWS.get((plan.br, plan.bc), 16.0)
-        return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=_side_kernels(w))
+        return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=_side_kernels(w), rounded=True)
     split = _fa2_split(w, device)
     if split.splits == 1:
         split = masked(w, plan)
@@ -211,7 +211,8 @@ def cudnn(case: Case, device: Device) -> FlashPlan:
     width = _compiled(w)
     if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
         bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)
-        return FlashPlan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w))
+        plan = FlashPlan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w), paired=128 // bc)
+        return replace(plan, mask_block=CUDNN_WIDER * (width / 64 - 1) + CUDNN_CAUSAL_BACKWARD * w.causal)
     plan = FlashPlan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
     return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * ragged(w, plan))
 
@@ -225,20 +226,17 @@ def _cudnn_alone(case: Case, device: Device) -> FlashPlan:
 
 
 def _efficient(case: Case, device: Device) -> FlashPlan:
-    """PyTorch's memory-efficient kernels: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
+    """PyTorch's memory-efficient kernels, forward: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
 
     Blocks per multiprocessor by the registers profiled, which other architectures share. Over 128 O passes through memory.
     """
     widest = max(case.workload.d, case.workload.dv)
     width = 64 if widest <= 64 else 128 if widest <= 128 else int(ceil_div(widest, 64)) * 64
-    if case.direction == BACKWARD:
-        plan = FlashPlan(64, 64, resident=3, side_kernels=1) if widest <= 64 else FlashPlan(128, 128, threads=512, side_kernels=1)
-    elif widest > 128:
+    if widest > 128:
         plan = FlashPlan(32, 128, resident=4, uneven=EFFICIENT_UNHELD)
     else:
         plan = FlashPlan(64, 64, resident=4) if widest <= 64 else FlashPlan(64, 128, resident=2, threads=256)
-    turn = TURN_CYCLES * width / 64 if case.direction == BACKWARD else 0.0
-    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width, turn_cycles=turn, cut_values=True)
+    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width, cut_values=True)
 
 
 def _triton(case: Case, device: Device) -> FlashPlan:

@@ -74,7 +74,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
     graph = device.launch_overhead.graph if device.launch_overhead else None
     gaps_s = plan.gaps * (GRAPH_GAP_S if graph is None else float(graph.number))
-    after_s += gaps_s + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
+    after_s += gaps_s + plan.partial_bytes / dram + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
     if plan.pipelined:
         blocks_s = pipelined_s(plan, int(sms), latency_s, block_s, plan.tile_cycles / clock)
     else:
@@ -113,20 +113,17 @@ def streaming_s(plan: Decode, slots: int, latency_s: float, block_s: float) -> f
 def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: float, tile_s: float) -> float:
     """When the last block ends if blocks work on one tile while they load the next. ``tile_s``: of a tile's work on the units.
 
-    The first tile must be there before work begins. Blocks that begin together on a multiprocessor also end together, so those
-    of a last wave follow in such groups; only a single wave spreads over all multiprocessors.
+    The first tile must be there before work begins. The blocks of a wave spread evenly, and those of one multiprocessor share its units.
     """
-    slots = plan.resident * multiprocessors
-    full, rest = divmod(plan.blocks, slots)
-    beside = plan.resident if full else int(ceil_div(rest, multiprocessors))
-    worked = plan.tiles * (beside * tile_s + plan.tile_steps * latency_s)
+    full, rest = divmod(plan.blocks, plan.resident * multiprocessors)
 
     def wave_s(blocks: int) -> float:
-        streamed = blocks * block_s
+        beside, streamed = int(ceil_div(blocks, multiprocessors)), blocks * block_s
+        worked = plan.tiles * (beside * tile_s + plan.tile_steps * latency_s)
         longest: float = (worked**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
         return plan.block_steps * latency_s + longest + min(worked, streamed) / plan.tiles
 
-    return full * wave_s(slots) + (wave_s(rest) if rest else 0.0)
+    return full * wave_s(plan.resident * multiprocessors) + (wave_s(rest) if rest else 0.0)
 
 
 # A cache of 8 bits

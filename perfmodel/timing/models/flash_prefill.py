@@ -29,6 +29,7 @@ from perfmodel.timing.models._flash_blocks import (
     slowdown,
 )
 from perfmodel.timing.models._flash_forward import code_s, mask_latencies, parts_of_tiles
+from perfmodel.timing.models._flash_gradients import SUM_BLOCK, gradient_blocks, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
@@ -118,13 +119,10 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
 
 def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
     """Bytes that the kernels beside the main one move: copying K and V, adding up splits, or preparing and finishing gradients."""
-    qo, kv = _tensor_bytes(w)
-    moved = 0
-    if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
-        moved = qo + 2 * 4 * w.query_heads * w.n * w.d + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
-    elif plan.writes_cache:
-        moved = 2 * kv
-    if direction == FORWARD and plan.splits > 1:  # partial results in fp32
+    if direction == BACKWARD:
+        return side_bytes(w, plan)
+    moved = 2 * _tensor_bytes(w)[1] if plan.writes_cache else 0
+    if plan.splits > 1:  # partial results in fp32
         moved += 2 * plan.splits * 4 * w.query_heads * w.n * w.dv
     return moved
 
@@ -133,6 +131,8 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
     """Seconds of the kernels beside the main one."""
     rates, plan, moved = work.rates, work.plan, work.side_bytes
     cycles = plan.side_kernels * parameters["side_block_cycles"]
+    if direction == BACKWARD:
+        cycles += SUM_BLOCK * sum_blocks(w, plan) / rates.sms * parameters["side_block_cycles"]
     if plan.writes_cache and direction != BACKWARD:
         threads = min(w.kv_heads * w.d, _THREADS)
         cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
@@ -144,36 +144,28 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
 
 @dataclass(frozen=True, slots=True)
 class _FlashWork:
-    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``turns_s``: seconds
-    of blocks that wait for their turn. ``values`` and ``later``: ``parts_of_tiles``."""
+    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``values`` and
+    ``later``: ``parts_of_tiles``."""
 
     rates: _Rates
     plan: FlashPlan
     blocks: TileBlocks
     moved: int
     side_bytes: int
-    turns_s: float
     values: float = 1.0
     later: float = 1.0
-
-
-def _turns_s(w: Attention, plan: FlashPlan, blocks: TileBlocks, rates: _Rates) -> float:
-    """Seconds in which the blocks of a head, one per key tile, wait for the row tiles of dQ: as far as they are more than those."""
-    keys, rows = -(-w.kv_len // plan.bc), -(-w.n // plan.br)
-    at_once = min(keys, blocks.slots)
-    heads_at_once = max(1.0, blocks.slots / keys)
-    waiting = max(0.0, 1 - rows / at_once) * w.query_heads * keys / min(heads_at_once, w.query_heads)
-    return float(waiting * plan.turn_cycles / rates.clock_hz)
 
 
 @once_per_case
 def _work(case: Case, device: Device) -> _FlashWork:
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
-    moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
-    blocks = blocks_of(w, plan, case.direction, rates.sms)
+    if case.direction == BACKWARD:
+        moved, blocks = main_bytes(w, plan), gradient_blocks(w, plan, rates.sms)
+    else:
+        moved, blocks = sum(_tensor_bytes(w)), blocks_of(w, plan, FORWARD, rates.sms)
     parts = (1.0, 1.0) if case.direction == BACKWARD else parts_of_tiles(w, plan, blocks)
-    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction), _turns_s(w, plan, blocks, rates), *parts)
+    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction), *parts)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -186,7 +178,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
     main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.flushed and not plan.writes_cache else max(computing, moving)
     started = parameters["launch_us"] * 1e-6 + code_s(case, plan, blocks)
-    return started + _side_seconds(w, work, case.direction, parameters) + main + work.turns_s
+    return started + _side_seconds(w, work, case.direction, parameters) + main
 
 
 WIDEST = {"numba-flash-mma": 128}  # known
@@ -202,7 +194,7 @@ def rarely_timed(case: Case) -> bool:
 def covers(case: Case) -> bool:
     """Dense fused attention of several queries with d = d_v of at most 256, of an implementation whose launch is known.
 
-    Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
+    Not the memory-efficient backward pass, whose blocks wait for each other: ``efficient_backward``.
     """
     w = case.workload
     if not plain_attention(case, "sparsity", "dropout", "mask") or case.implementation not in IMPLEMENTATIONS or rarely_timed(case):
@@ -210,8 +202,7 @@ def covers(case: Case) -> bool:
     if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256):
         return False
     if case.direction == BACKWARD:
-        wide = kernel_name(case.implementation) == "torch-sdpa-efficient" and max(w.d, w.dv) > 128
-        return case.implementation not in FORWARD_ONLY and not wide
+        return case.implementation not in FORWARD_ONLY and kernel_name(case.implementation) != "torch-sdpa-efficient"
     return bool(w.n > 1)
 
 

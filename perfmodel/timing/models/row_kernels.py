@@ -28,14 +28,23 @@ AGAIN_SURVIVES, AGAIN_IS_LOST = 0.32, 0.55  # tuned
 """Rows of all blocks at once over L2, up to which a block finds its row again, and from which it does not."""
 JOINED = 1.7  # tuned
 """How the latency of a first row and the bytes of all rows at once add up: 1 is one after the other."""
-VECTOR = 4  # known
-"""Elements that a thread of a norm reads at once, if rows are a multiple of them."""
+VECTOR, NORM_COLUMNS = 4, 512  # known
+"""Elements that a thread of a norm reads at once, if rows are a multiple of them, and all 128 threads."""
+STEP_SHARE, ISSUED = 0.2, 2.0  # tuned
+"""Instructions of each further step over a row's, and how they and the bytes of all rows add up."""
 SCALAR_LAUNCH_US, SCALAR_COLUMN_NS, SCALAR_ROW_NS, SCALAR_ELEMENT_NS = 3.2, 2.2, 660.0, 0.47  # tuned
 """Where rows are read element by element: the second kernel; latency of a row, per element; a row on one multiprocessor, and more per
 element. Of both norms alike, on 250 shapes of an H200 that nothing divides."""
-UNALIGNED_ROW_US = 0.9  # tuned
-"""More of a softmax row that is too long for registers and not aligned to 16 bytes: it is read three times."""
-ALIGNED_BYTES = 16  # known
+TWO_ROWS_COLUMNS = 128  # known
+"""Longest rows of which a warp takes two."""
+ROW_CYCLES = 15.0  # tuned
+"""Of a multiprocessor, for a row that a warp takes, beside its elements."""
+VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
+"""What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
+FIRST_CYCLES = 0.7  # tuned
+"""Of the first row in registers, per element: less than of those that follow, with which it does not share anything."""
+SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
+"""Steps of a row that is read three times, over one in shared memory: whole vectors, and its last elements one by one."""
 
 
 def padded(cols: int) -> int:
@@ -64,15 +73,31 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     launch = p["launch_us"] * 1e-6
     if w.cols * w.dtype.size <= WARP_BYTES:
+        at_once = 2 if w.cols <= TWO_ROWS_COLUMNS else 1
         slower = SPILLED if columns > SPILLING_COLUMNS else 1.0
-        held = w.rows * columns / (sms * clock) * p["element_cycles"]
-        return float(launch + w.cols * p["column_ns"] * 1e-9 + slower * (held + moved / p["warp_share"]))
-    if columns <= REGISTER_COLUMNS:
-        row_s = columns * p["register_cycles" if columns <= ROOMY_COLUMNS else "single_cycles"] / clock
+        held = w.rows / (sms * clock) * (ROW_CYCLES + columns * p["element_cycles"])
+        first = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
+        return float(launch + _joined(first, slower * (held + moved / p["warp_share"])))
+    waves = ceil_div(w.rows, int(sms))
+    if columns > REGISTER_COLUMNS:
+        rows_s = waves * (p["shared_row_us"] * 1e-6 + _block_steps(w) * p["shared_cycles"] * BLOCK_THREADS / clock)
+    elif columns > ROOMY_COLUMNS:
+        rows_s = columns / clock * (FIRST_CYCLES + (waves - 1) * p["single_cycles"])
     else:
-        unaligned_us = UNALIGNED_ROW_US if w.cols * w.dtype.size % ALIGNED_BYTES else 0.0
-        row_s = (p["shared_row_us"] + unaligned_us) * 1e-6 + w.cols * p["shared_cycles"] / clock
-    return float(launch + max(ceil_div(w.rows, int(sms)) * row_s, moved / STREAM_SHARE))
+        rows_s = columns / clock * (FIRST_CYCLES + max(w.rows / sms - 1, 0.0) * p["register_cycles"])
+    return float(launch + max(rows_s, moved / STREAM_SHARE))
+
+
+def _block_steps(w: Stream) -> float:
+    """Elements of each thread of a block for a row that no registers hold, scalar ones and those of repeated reads by what they cost.
+
+    A row of whole vectors is kept in shared memory if it fits. Else it is read three times, its end element by element.
+    """
+    vector = VECTOR_BYTES // w.dtype.size
+    if w.cols % vector == 0 and w.cols * w.dtype.size < SHARED_BYTES:
+        return float(ceil_div(w.cols, vector * BLOCK_THREADS) * vector)
+    whole, rest = divmod(w.cols, vector * BLOCK_THREADS)
+    return float(vector * (SPILLED_STEP * whole + SCALAR_STEP * ceil_div(rest, BLOCK_THREADS)))
 
 
 def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -88,12 +113,16 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if w.cols % VECTOR:
         first, rows_s = w.cols * SCALAR_COLUMN_NS * 1e-9, w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
         return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
-    first, at_once = w.cols * p["column_ns"] * 1e-9, bytes_s * min(1.0, slots / w.rows)
-    return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + bytes_s - at_once + w.rows / sms * p["row_ns"] * 1e-9)
+    steps = ceil_div(w.cols, NORM_COLUMNS)
+    first = steps * NORM_COLUMNS * p["column_ns"] * 1e-9
+    issued = w.rows / sms * p["row_ns"] * (1 + STEP_SHARE * (steps - 1)) * 1e-9
+    all_s = _joined(issued, bytes_s, ISSUED)
+    at_once = all_s * min(1.0, slots / w.rows)
+    return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + all_s - at_once)
 
 
-def _joined(first_s: float, at_once_s: float) -> float:
-    return float((first_s**JOINED + at_once_s**JOINED) ** (1 / JOINED))
+def _joined(one_s: float, other_s: float, power: float = JOINED) -> float:
+    return float((one_s**power + other_s**power) ** (1 / power))
 
 
 _LISTED = (

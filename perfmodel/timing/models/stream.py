@@ -8,6 +8,7 @@ Loops.cuh, kernels with an offset calculator, which are not vectorized. Copies f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import exp
 
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
@@ -24,10 +25,14 @@ PARAMETERS = (
 STREAM_SHARE = 0.92  # tuned
 """Share of DRAM bandwidth that element-wise kernels reach on an H200: upper limit for kernels timed in cycles."""
 BLOCK_THREADS = 1024  # known
-LARGE_COPY = 1 << 20  # known
-"""Bytes from which a copy is another kernel."""
-
-
+LARGE_COPY, PAGE = 1 << 20, 4096  # tuned
+"""Bytes from which the driver copies by another kernel, and of what that one copies: what is left over is a kernel of its own."""
+SPREAD_US, SPREAD_BYTES = 0.25, 3e4  # tuned
+"""More of a copy by all multiprocessors than of one by a single block, and bytes that take many blocks."""
+WORD, SHORT_COPY, UNALIGNED_US = 4, 1400, 0.5  # tuned
+"""More of a smaller copy instead if it is no whole number of words, and not very short."""
+KEPT_SHARE = 0.14  # tuned
+"""Of the L2, what a copy has written and leaves there: it is written to DRAM after the kernel has ended."""
 HANDED_ON = {"torch-silu-mul": 2}  # known
 """Outputs' worth of bytes that kernels of one call write and read between them; what the L2 keeps of them costs little."""
 
@@ -39,10 +44,23 @@ def cycles_per_second(device: Device) -> float:
 
 
 def copy_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of launch plus bytes at a share of the bandwidth; UnavailableError without a DRAM bandwidth in the profile."""
+    """Seconds of launches, and of the bytes that reach DRAM meanwhile at a share of the bandwidth.
+
+    UnavailableError without a DRAM bandwidth in the profile.
+    """
     w: Stream = case.workload
-    launch_us = p["launch_us"] + (p["large_us"] if w.write_bytes >= LARGE_COPY else 0.0)
-    return launch_us * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
+    size, moved = w.write_bytes, float(w.read_bytes + w.write_bytes)
+    launch_us = p["launch_us"] + _copy_latency_us(size, p["large_us"], case.implementation == "torch-copy")
+    kept = KEPT_SHARE * device.cache_bytes * (1 - exp(-((moved / device.cache_bytes) ** 2))) if device.cache_bytes else 0.0
+    return launch_us * 1e-6 + (moved - kept) / (dram_bandwidth(device) * p["bandwidth_share"])
+
+
+def _copy_latency_us(size: int, large_us: float, by_driver: bool) -> float:
+    """Beside the launch, of a copy of ``size`` bytes."""
+    spread_us = SPREAD_US * (1 - exp(-size / SPREAD_BYTES))
+    if size >= LARGE_COPY:
+        return spread_us + (large_us if size % PAGE else 0.0)
+    return UNALIGNED_US if by_driver and size % WORD and size > SHORT_COPY else spread_us
 
 
 def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -80,7 +98,7 @@ def model_name(case: Case) -> str | None:
 _LISTED = (
     Model(
         "copy",
-        (*PARAMETERS[:2], Parameter("large_us", "more before a copy of 1 MiB or more", 1.0)),
+        (*PARAMETERS[:2], Parameter("large_us", "of what a copy of 1 MiB or more leaves of its last 4 KiB", 2.0)),
         lambda case: model_name(case) == "copy",
         copy_seconds,
         "launch + bytes over bandwidth",

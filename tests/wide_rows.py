@@ -1,0 +1,120 @@
+"""Kernels and steps of a last draw on an H200, as wide as users' shapes, beside the model: no fit, no rule and no width has seen them.
+
+Kernels clean, dirty and warm; steps and kernels alone after a pause and for seconds. A file's name says when it was measured.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sustained_rows
+
+from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.timing.base import STATES
+from perfmodel.validation.compare import RecordRow, compare
+from perfmodel.validation.records import Record, Seconds, as_record, raw_of
+from perfmodel.validation.statistics import quantile
+
+FILES = sorted((Path(__file__).parent / "data").glob("h200_wide_*.jsonl.gz"))
+APART = ("fp32", "tf32", "fp8")
+"""Formats whose products are kernels of their own."""
+BURST, SUSTAINED = "burst", "sustained"
+LIMITS = {"fused": (0.05, 0.15), "rows": (0.08, 0.20)}
+"""Median and 90 % quantile of the error that a group is to stay within: attention and steps; products, rows and copies."""
+LEAST_COVERED, MOST_COVERED = 0.75, 0.90
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows of one group and state that have a prediction, and how many have none."""
+
+    errors: list[float] = field(default_factory=list)
+    covered: list[bool] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return quantile(list(map(abs, self.errors)), 0.5)
+
+    @property
+    def p90(self) -> float:
+        return quantile(list(map(abs, self.errors)), 0.9)
+
+    @property
+    def coverage(self) -> float:
+        return sum(self.covered) / len(self.covered)
+
+    def add(self, row: RecordRow) -> None:
+        if row.prediction is None or row.error is None:
+            self.missing.append(row.reason)
+        else:
+            self.errors.append(row.error)
+            self.covered.append(bool(row.covered))
+
+    def cell(self) -> str:
+        """As the page shows it."""
+        return f"{self.median:.1%}, {self.p90:.1%}, {self.coverage:.0%} of {len(self.errors)}"
+
+
+def raws() -> Iterator[dict[str, Any]]:
+    """Every kernel of the draw."""
+    for path in FILES:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def group_of(record: Record) -> str:
+    """Kernel and pass; attention of one query and products in wide or narrow formats apart."""
+    decode = "/decode" if record.workload == "attention" and record.shape.get("n") == 1 else ""
+    return record.group + decode + (f"/{record.dtype}" if record.dtype in APART else "")
+
+
+def limits_of(group: str) -> tuple[float, float]:
+    """The largest median and 90 % quantile of the error that a group may have."""
+    return LIMITS["fused" if group.startswith(("attention/", "steps")) else "rows"]
+
+
+def judged(raws: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Judged]:
+    """By group and state of the caches."""
+    found: dict[tuple[str, str], Judged] = defaultdict(Judged)
+    device = find_device("nvidia-h200-sxm")
+    for raw in raws:
+        row = compare(raw, as_record(raw), device, cache(calibrated_devices))
+        found[group_of(row.record), row.record.cache_state].add(row)
+    return found
+
+
+def alone(record: Record) -> Record:
+    """The run after a pause that came before ``record``, which ran for seconds."""
+    return replace(record, time_s=Seconds(float(record.environment["burst_s"])), clock=None, power_w=None, sm_hz=None, energy_j=None)
+
+
+@cache
+def steps() -> Mapping[tuple[str, str], Judged]:
+    """Steps of models by phase, alone and for seconds."""
+    found: dict[tuple[str, str], Judged] = defaultdict(Judged)
+    for row in sustained_rows.rows():
+        if sustained_rows.is_step(row.record):
+            name, burst = f"steps/{row.record.shape['phase']}", alone(row.record)
+            found[name, SUSTAINED].add(row)
+            found[name, BURST].add(compare(raw_of(burst), burst, find_device(burst.hardware), cache(calibrated_devices)))
+    return found
+
+
+def table_rows() -> tuple[list[list[str]], list[list[str]], dict[str, Judged]]:
+    """Lines of kernels by state, lines of steps by clock, and all kernels of each state together."""
+    kernels, together = judged(raws()), {state: Judged() for state in STATES}
+    for (_, state), one in kernels.items():
+        together[state].errors.extend(one.errors)
+        together[state].covered.extend(one.covered)
+        together[state].missing.extend(one.missing)
+    lines = [[group, *(kernels[group, state].cell() for state in STATES)] for group in sorted({group for group, _ in kernels})]
+    of_steps = [[group, *(steps()[group, clock].cell() for clock in (BURST, SUSTAINED))] for group in sorted({name for name, _ in steps()})]
+    return lines, of_steps, together
