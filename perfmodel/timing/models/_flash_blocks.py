@@ -42,7 +42,10 @@ class FlashPlan:
     ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
     ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
     are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
-    each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
+    each block, in ``block_cycles``; ``crowded_block``: more where code does not fit; both in full from ``masked_steps`` tiles of a
+    block, if given. ``code_us``: microseconds in which its code is fetched, ``late_code_us`` that of later tiles. ``cut_values``: P is
+    multiplied by the values that exist alone, and the first tile of a block does without ``mask_tile`` and ``uneven``. ``threads``: of
+    a block.
     ``uneven``: part by which matmuls of a tile take longer where heads are narrower than the kernel.
     ``adding``: backward, share of a tile's additions to dQ that its warps do between matmuls. ``paired``: key tiles of a head are
     launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query
@@ -69,6 +72,10 @@ class FlashPlan:
     mask_tile: float = 0.0
     mask_block: float = 0.0
     crowded_block: float = 0.0
+    masked_steps: int = 0
+    code_us: float = 0.0
+    late_code_us: float = 0.0
+    cut_values: bool = False
     threads: int = 128
     softmax_share: float = 0.0
     uneven: float = 0.0
@@ -130,6 +137,10 @@ class TileBlocks:
         """Blocks that run at once on the device."""
         return self.sms * self.resident
 
+    def past_first(self, steps: int) -> float:
+        """Of the tiles of a block after the first, up to ``steps`` of them: the part that the last blocks take in the mean."""
+        return sum(min(tiles, steps) - 1 for tiles in self.last if tiles > 1) / (max(1, steps - 1) * len(self.last))
+
     @cached_property
     def last_tiles(self) -> int:
         """Tiles of the last blocks."""
@@ -147,8 +158,9 @@ class TileBlocks:
 
     @cached_property
     def together(self) -> set[tuple[int, ...]]:
-        """Tiles of the blocks that share a multiprocessor, shortest first: block i runs beside those ``sms``, 2 ``sms``, ... further on."""
-        return {tuple(sorted(self.last[i :: self.sms])) for i in range(min(self.sms, len(self.last)))}
+        """Tiles of the blocks that share a multiprocessor, shortest first. Where a second round goes is not known: the longest meet."""
+        order = sorted(self.last[: self.sms], reverse=True) + sorted(self.last[self.sms :], reverse=True)
+        return {tuple(sorted(order[i :: self.sms])) for i in range(min(self.sms, len(order)))}
 
 
 @lru_cache(maxsize=4096)
@@ -206,6 +218,8 @@ TAIL = 0.2  # tuned
 """Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
+IN_STEP = 2  # tuned
+"""First rounds of blocks that wait for their loads at the same time, so that none hides another's."""
 
 
 def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
@@ -236,9 +250,11 @@ def equal_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) ->
     most, tiles = -(-blocks.count // blocks.sms), blocks.last[0] * tile
     alone = min(max(alone, 1.0), resident)
     if most <= resident:
-        return float(block + tiles * max(most, alone))
+        return float(block + tiles * _beside(most, resident, alone))
     rounds, rest = divmod(most, resident)
-    return float(rounds * _steady(block, tiles, resident, alone) + (block + tiles * max(rest, alone) if rest else 0.0))
+    in_step = min(rounds, IN_STEP)
+    before = in_step * (block + resident * tiles) + (rounds - in_step) * _steady(block, tiles, resident, alone)
+    return float(before + (block + tiles * _beside(rest, resident, alone) if rest else 0.0))
 
 
 def interleaved_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
@@ -249,19 +265,25 @@ def interleaved_cycles(blocks: TileBlocks, tile: float, block: float, alone: flo
     resident = blocks.resident
     alone = min(max(alone, 1.0), resident)
     if blocks.count <= blocks.slots:
-        return block + max(_together(tiles, tile, alone) for tiles in blocks.together)
+        return block + max(_together(tiles, tile, resident, alone) for tiles in blocks.together)
     mean = (blocks.early_tiles + blocks.last_tiles) * tile / blocks.count
     waiting = block / _steady(block, mean, resident, alone) if mean else 1.0
+    waiting *= max(0.0, 1 - IN_STEP * blocks.slots / blocks.count)
     slowed = tile * (resident - (resident - alone) * waiting)
     end, balanced = _ends(blocks, slowed, block)
     return end - TAIL * (end - balanced) * (resident - alone) / max(1, resident - 1)
 
 
-def _together(tiles: Sequence[int], tile: float, alone: float) -> float:
+def _beside(blocks: int, resident: int, alone: float) -> float:
+    """Time of a tile in each of ``blocks`` on a multiprocessor, over its share of a full one: ``alone`` for one, ``resident`` for all."""
+    return alone + (resident - alone) * (blocks - 1) / max(1, resident - 1)
+
+
+def _together(tiles: Sequence[int], tile: float, resident: int, alone: float) -> float:
     """Cycles of blocks that start together, shortest first."""
     cycles, before = 0.0, 0
     for left, each in zip(range(len(tiles), 0, -1), tiles, strict=True):
-        cycles += (each - before) * tile * max(left, alone)
+        cycles += (each - before) * tile * _beside(left, resident, alone)
         before = each
     return cycles
 

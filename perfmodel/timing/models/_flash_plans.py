@@ -23,6 +23,7 @@ from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROC
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_blocks import TCGEN05, WGMMA, FlashPlan, major, multiprocessors_of, padded, resident_blocks
+from perfmodel.timing.models._flash_forward import masked, ragged
 
 _MIB = 1 << 20  # known
 _HOPPER, _BLACKWELL = 9, 10  # known
@@ -33,27 +34,24 @@ FEEDING, FEEDING_BACKWARD = 0.4, 0.5  # tuned
 """mma.sync kernels: share of the operand reads that is not hidden."""
 SOFTMAX_SHARE = 0.62  # tuned
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
-CAUSAL, CROWDED = 0.5, 3.0  # tuned
-"""FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
-UNEVEN, UNEVEN_FORWARD = 0.2, 0.12  # tuned
-"""FlashAttention-2: of a tile's matmuls, where each load asks whether its head ends before."""
+UNEVEN, UNEVEN_FORWARD, UNEVEN_SPLIT = 0.2, 0.18, 0.5  # tuned
+"""FlashAttention-2: of a tile's matmuls, where each load asks whether its head ends before; in its split kernel up to head dim 128."""
 IN_TURN = 1.0  # tuned
 """Overlap of FlashAttention-2's tiles and of cuDNN's backward pass: matmuls and exponentials one after the other."""
 WGMMA_BACKWARD = 2.6  # tuned
 """cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
 DROPOUT = 1.1  # tuned
 """FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
-CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45  # tuned
+CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.8  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_WIDER, CUDNN_CAUSAL_BACKWARD = 0.33, 0.27  # tuned
 """cuDNN's backward pass, in block latencies: per 64 of the head dim it is compiled for beyond the first; causal masks."""
 CUDNN_WIDE = 3.65  # tuned
 """cuDNN's backward pass over head dim 128: what one stage of small tiles leaves unhidden, in exponentials' time of every tile."""
-CUDNN_OVERLAP = 1.3  # tuned
+CUDNN_OVERLAP = 1.6  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
-EFFICIENT_OVERLAP, EFFICIENT_WIDE, EFFICIENT_UNHELD = 2.0, 0.5, 0.2  # tuned
-"""Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile, and of its
-matmuls."""
+EFFICIENT_OVERLAP, EFFICIENT_UNHELD = 2.0, 0.2  # tuned
+"""Memory-efficient kernels; over head dim 128, O passes through memory: of a tile's matmuls, after the first of a block."""
 BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
 
@@ -66,10 +64,6 @@ def _keys_by_width(w: Attention) -> int:
 def _compiled(w: Attention) -> int:
     """Head dim of cuDNN's kernels."""
     return next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
-
-
-def _ragged(w: Attention, plan: FlashPlan) -> bool:
-    return bool(w.n % plan.br or w.kv_len % plan.bc)
 
 
 def _side_kernels(w: Attention) -> int:
@@ -111,8 +105,9 @@ def torch_flash(case: Case, device: Device) -> FlashPlan:
         return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=_side_kernels(w), rounded=True)
     split = _fa2_split(w, device)
     if split.splits == 1:
-        crowded = CROWDED * (w.causal and _ragged(w, plan) and padded(w.d) in (64, 128))
-        split = replace(plan, mask_block=CAUSAL * w.causal, crowded_block=crowded)
+        split = masked(w, plan)
+    elif plan.uneven and w.d <= 128:
+        plan = replace(plan, uneven=UNEVEN_SPLIT)
     return replace(split, uneven=plan.uneven, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
 
 
@@ -222,7 +217,7 @@ def cudnn(case: Case, device: Device) -> FlashPlan:
         plan = replace(plan, adding=0.0, mask_tile=unhidden)
         return replace(plan, mask_block=CUDNN_WIDER * (width / 64 - 1) + CUDNN_CAUSAL_BACKWARD * w.causal)
     plan = FlashPlan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
-    return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * _ragged(w, plan))
+    return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * ragged(w, plan))
 
 
 def _cudnn_alone(case: Case, device: Device) -> FlashPlan:
@@ -241,10 +236,10 @@ def _efficient(case: Case, device: Device) -> FlashPlan:
     widest = max(case.workload.d, case.workload.dv)
     width = 64 if widest <= 64 else 128 if widest <= 128 else int(ceil_div(widest, 64)) * 64
     if widest > 128:
-        plan = FlashPlan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE, uneven=EFFICIENT_UNHELD)
+        plan = FlashPlan(32, 128, resident=4, uneven=EFFICIENT_UNHELD)
     else:
         plan = FlashPlan(64, 64, resident=4) if widest <= 64 else FlashPlan(64, 128, resident=2, threads=256)
-    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width)
+    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP, width=width, cut_values=True)
 
 
 def _triton(case: Case, device: Device) -> FlashPlan:

@@ -24,7 +24,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, lost_share, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
 Plan = Callable[[Attention, Device, int], Decode]
@@ -58,7 +58,14 @@ def covers(case: Case) -> bool:
     w = case.workload
     if not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD or case.implementation not in KERNELS:
         return False
+    if w.n > 1 and kernel_name(case.implementation) == "torch-sdpa-flash" and _one_tile(w):
+        return False
     return bool(w.n <= min(MOST_QUERIES[case.implementation], w.kv_len) and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
+
+
+def _one_tile(w: Attention) -> bool:
+    """Whether FlashAttention-2 has nothing to split (csrc/flash_attn flash_api.cpp, set_params_splitkv): its main kernel runs."""
+    return bool(w.kv_len <= (256 if w.d <= 64 else 128 if w.d <= 128 else 64))
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:

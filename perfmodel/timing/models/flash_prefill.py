@@ -28,6 +28,7 @@ from perfmodel.timing.models._flash_blocks import (
     padded,
     slowdown,
 )
+from perfmodel.timing.models._flash_forward import code_s, mask_latencies, parts_of_tiles
 from perfmodel.timing.models._flash_gradients import SUM_BLOCK, gradient_blocks, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
@@ -82,28 +83,28 @@ def _rates(device: Device, dtype: str) -> _Rates:
     )
 
 
-def _tile_cycles(w: Attention, plan: FlashPlan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
-    """Cycles of one tile on a multiprocessor of its own. Two units overlap partly, hence the norm.
+def _tile_cycles(w: Attention, work: _FlashWork, direction: str, parameters: Mapping[str, float]) -> float:
+    """Cycles of one tile on a multiprocessor of its own, in the mean. Two units overlap partly, hence the norm.
 
     The tensor unit reads one operand from SRAM again for every ``fragment`` rows of the other. Forward S = Q K^T and O = P V;
     backward S and dP, then dV, dK, and dQ, which is added up in memory by atomics.
     """
+    plan, rates = work.plan, work.rates
     d, dv, scores = plan.width or padded(w.d), plan.width or padded(w.dv), plan.br * plan.bc
-    flop, other = 2 * scores * (d + dv), float(scores)
+    flop, other = 2 * scores * (d + dv * work.values), float(scores)
     if direction == BACKWARD:
         flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.adding * plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
     slower = slowdown(plan, rates.matmul, w.dtype.size)
-    matmul = (1 + plan.uneven) * slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
+    matmul = (1 + plan.uneven * work.later) * slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
     per_exp = parameters["matmul"] * plan.softmax_share or parameters["softmax"]
-    softmax = per_exp * other * (1 + plan.mask_tile) / rates.exp
+    softmax = per_exp * other * (1 + plan.mask_tile * work.later) / rates.exp
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 
 def _main_cycles(blocks: TileBlocks, plan: FlashPlan, equal: bool, tile: float, parameters: Mapping[str, float]) -> float:
     """Cycles until the last block ends."""
-    crowded = plan.crowded_block * (blocks.count > blocks.sms)
-    block, alone = parameters["block_cycles"] * (1 + plan.mask_block + crowded), parameters["alone"] * 128 / plan.threads
+    block, alone = parameters["block_cycles"] * (1 + mask_latencies(plan, blocks)), parameters["alone"] * 128 / plan.threads
     if equal:
         return equal_cycles(blocks, tile, block, alone)
     if plan.interleaved and plan.resident > 1:
@@ -143,13 +144,16 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
 
 @dataclass(frozen=True, slots=True)
 class _FlashWork:
-    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it."""
+    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``values`` and
+    ``later``: ``parts_of_tiles``."""
 
     rates: _Rates
     plan: FlashPlan
     blocks: TileBlocks
     moved: int
     side_bytes: int
+    values: float = 1.0
+    later: float = 1.0
 
 
 @once_per_case
@@ -160,7 +164,8 @@ def _work(case: Case, device: Device) -> _FlashWork:
         moved, blocks = main_bytes(w, plan), gradient_blocks(w, plan, rates.sms)
     else:
         moved, blocks = sum(_tensor_bytes(w)), blocks_of(w, plan, FORWARD, rates.sms)
-    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
+    parts = (1.0, 1.0) if case.direction == BACKWARD else parts_of_tiles(w, plan, blocks)
+    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction), *parts)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -168,11 +173,12 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     w: Attention = case.workload
     work = _work(case, device)
     rates, plan, blocks = work.rates, work.plan, work.blocks
-    tile = _tile_cycles(w, plan, case.direction, rates, parameters)
+    tile = _tile_cycles(w, work, case.direction, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
     main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.flushed and not plan.writes_cache else max(computing, moving)
-    return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
+    started = parameters["launch_us"] * 1e-6 + code_s(case, plan, blocks)
+    return started + _side_seconds(w, work, case.direction, parameters) + main
 
 
 WIDEST = {"numba-flash-mma": 128}  # known
