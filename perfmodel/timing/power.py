@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import Number
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
@@ -14,7 +15,7 @@ from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_o
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, algorithm_of
+from perfmodel.timing.base import Case, algorithm_of, lost_share
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction, kernels_of
 
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
     from perfmodel.timing.select_kernel import Predictions
 
-GAP_S = 1e-6  # tuned
+GAP_S = 1.3e-6  # tuned
 """Of each kernel, in which none of its blocks is at work: launch, first loads, the last block's end."""
 HIDDEN_S = 2.4e-6  # tuned
 """Of each kernel, by which it takes less behind another one than timed alone; never more than ``MOST_HIDDEN`` of its time."""
 MOST_HIDDEN = 0.7  # tuned
+PADDING = 0.25  # tuned
+"""Energy of an operation on zeros, over that of one on data: hardly a wire switches."""
 LEAST_BUSY = 0.15  # tuned
 """Share of the time that blocks are at work even in the smallest kernel."""
 SAME_ENERGY = {"fp16": "bf16"}  # known
@@ -97,11 +100,11 @@ def activity(
     """
     dram = cost.dram.total * missed
     l2 = cost.dram.total if kind == DECODE else cost.sram.total
-    work = cost.work
+    tensor, vector = live(cost)
     counts = (
-        (f"tensor.{SAME_ENERGY.get(dtype, dtype)}", work.tensor),
-        ("vector", work.vector),
-        ("sfu", work.sfu),
+        (f"tensor.{SAME_ENERGY.get(dtype, dtype)}", tensor),
+        ("vector", vector),
+        ("sfu", cost.work.sfu),
         ("l2", l2),
         ("dram", dram),
     )
@@ -110,6 +113,12 @@ def activity(
     awake = max(LEAST_BUSY, 1 - runs * GAP_S / seconds)
     bandwidth = device.dram.bandwidth_bytes_per_s
     return Activity(counts, kind, share * awake, seconds, float(dram) / bandwidth if bandwidth else 0.0)
+
+
+def live(cost: Estimate) -> tuple[Number, Number]:
+    """Operations on tensor and vector units; those on the zeros that fill up tiles count as ``PADDING`` of one."""
+    work, zeros = cost.work, (1 - PADDING) * max(cost.executed_flops - cost.flops, 0)
+    return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
 
 
 def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
@@ -147,11 +156,18 @@ def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -
     """Of one call that takes ``seconds``; caches as ``case`` says. UnavailableError for what is estimated as a whole."""
     kernels = kernels_of(case, device)
     cost = total(estimate(kernel, device) for kernel in kernels)
-    moved = float(cost.dram.total)
-    missed = 1.0 if case.flushed or not moved else max(0.0, moved - (device.cache_bytes or 0)) / moved
+    missed = 1.0 if case.flushed else missed_share(kernels, device)
     own = kind_of(kind, case.workload, case.implementation, case.direction)
     blocks, runs = blocks_of(kernels, own, case.workload), launches(case.implementation, case.direction)
     return activity(cost, seconds, own, dtype, device, blocks=blocks, runs=runs, missed=missed)
+
+
+def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
+    """Of DRAM bytes, those that caches have lost since the same call before."""
+    sizes: dict[str, float] = {}
+    for access in (access for kernel in kernels for access in kernel.accesses):
+        sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), float(access.footprint * access.element_size))
+    return lost_share(sum(sizes.values()) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST) if device.cache_bytes else 1.0
 
 
 def behind_another(seconds: float, kernels: int = 1) -> float:
