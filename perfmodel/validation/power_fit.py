@@ -14,7 +14,7 @@ from typing import Any
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState
-from perfmodel.timing.power import IDLE, Activity, behind_another, launches, of_case
+from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
 from perfmodel.validation.statistics import quantile
@@ -51,8 +51,7 @@ def power_point(record: Record, device: Device) -> PowerPoint | None:
         return None
     try:
         case = case_of(record)
-        kernels = launches(record.implementation, record.direction) if record.environment.get("graph") else 0
-        both = [record.time_s.median, behind_another(burst, kernels)]
+        both = [record.time_s.median, behind_itself(case, record.workload, burst) if record.environment.get("graph") else burst]
         measured, alone = (of_case(case, record.workload, record.dtype, device, seconds) for seconds in both)
     except PerfmodelError:
         return None
