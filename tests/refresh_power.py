@@ -1,6 +1,7 @@
 """Fit the power of each device anew to the shipped records that have watts: ``python tests/refresh_power.py``.
 
-No line of a ``power:`` section is written by hand. A fit whose figures stay keeps its date.
+No line of a ``power:`` section is written by hand. A fit whose figures stay keeps its date. Calibrations come first: steps take their
+rows' shares of the time from them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import json
 import re
 from dataclasses import fields, replace
 from datetime import date
+from functools import cache
 
-from perfmodel.catalog import data_folder, device_ids, find_device
+from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.validation.calibration_run import RECORDS
-from perfmodel.validation.power_fit import chosen, points
+from perfmodel.validation.power_fit import chosen, points, step_points
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import Record, read_records, shipped_records
 
@@ -38,11 +40,12 @@ def with_power(text: str, fit: PowerFit) -> str:
 
 def fitted(device: Device, records: list[Record]) -> PowerFit | None:
     """Its power, as before where no figure changes; None without records that have watts."""
-    own = points([record for record in records if record.hardware == device.id], device)
+    its = [record for record in records if record.hardware == device.id]
+    own, steps = points(its, device), step_points(its, device, cache(calibrated_devices))
     if not own:
         return None
     names = f"{len(own)} kernels that ran for seconds, perfmodel/validation/measured/{device.id}"
-    new, old = chosen(own, device, source=SOURCE, records=names, date=date.today().isoformat()), device.power
+    new, old = chosen(own, device, steps, source=SOURCE, records=names, date=date.today().isoformat()), device.power
     return old if old is not None and replace(new, date=old.date) == old else new
 
 

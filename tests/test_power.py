@@ -222,17 +222,12 @@ def test_a_fit_without_meaning_is_refused(name, value):
 TARGETS = {"clock": 0.04, "watts": 0.10, "joules": 0.10, "seconds": 0.05}
 
 
-@pytest.mark.parametrize(("group", "predicted", "short"), [("kernels", False, ()), ("kernels that the limit slows", True, ())], ids=str)
-def test_drawn_kernels_that_ran_for_seconds(group, predicted, short):
-    found = sustained_rows.errors(group, predicted)
-    assert len(found["clock"]) >= 11
-    assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most and what not in short]
-
-
-def test_drawn_steps_that_ran_for_seconds():
-    both = [sustained_rows.errors(group, True) for group in ("prefill steps", "decode steps")]
-    found = {what: [value for one in both for value in one[what]] for what in TARGETS}
-    assert len(found["clock"]) == 24
+@pytest.mark.parametrize(("groups", "least"), [(("kernels",), 40), (("prefill steps", "decode steps"), 20)], ids=str)
+def test_drawn_kernels_and_steps_that_ran_for_seconds(groups, least):
+    """Of rows held out: of every file of sustained runs, those whose source says so."""
+    each = [sustained_rows.errors(group, True) for group in groups]
+    found = {what: [value for one in each for value in one[what]] for what in TARGETS}
+    assert len(found["clock"]) >= least
     assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most]
 
 

@@ -15,6 +15,8 @@ from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState
 from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
 from perfmodel.validation.statistics import quantile
@@ -24,6 +26,7 @@ EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
+MOST_COUNTED = 0.2
 STATIC = "static"
 DIGITS = 4
 
@@ -56,6 +59,26 @@ def power_point(record: Record, device: Device) -> PowerPoint | None:
     except PerfmodelError:
         return None
     return PowerPoint(record, measured, alone, record.sm_hz / float(highest.number), record.power_w)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """A step that ran for seconds, and what its rows do alone after a pause, each its predicted share of that time."""
+
+    record: Record
+    alone: tuple[Activity, ...]
+
+
+def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDevices = tuple) -> list[StepPoint]:
+    """Steps among ``records`` that fits may see, under a power limit."""
+    found = []
+    for record in records:
+        burst = record.environment.get("burst_s")
+        if record.workload == "transformer" and burst is not None and not held_out(record) and limited(record, device):
+            whole = case_of(record).workload.on(device, fallbacks)
+            rows = [of_row(row, device, burst / whole.seconds) for row in whole.rows if row.seconds > 0]
+            found.append(StepPoint(record, tuple(rows)))
+    return found
 
 
 def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
@@ -125,6 +148,17 @@ def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFi
     return pairs
 
 
+def mean_error(values: Sequence[float]) -> float:
+    """Of their sizes; one far off counts no more than ``MOST_COUNTED``."""
+    return sum(min(abs(value), MOST_COUNTED) for value in values) / len(values)
+
+
+def of_steps(steps: Iterable[StepPoint], device: Device, fit: PowerFit) -> list[tuple[Record, PowerState]]:
+    """What ``fit`` says of each step."""
+    power = Power(replace(device, power=fit))
+    return [(step.record, power.state([one.demand(fit) for one in step.alone], SUSTAINED)) for step in steps]
+
+
 def absolute(values: Iterable[float], share: float = 0.5) -> float:
     """That quantile of their sizes."""
     return quantile([abs(value) for value in values], share)
@@ -140,8 +174,9 @@ def limited(record: Record, device: Device) -> bool:
     return highest is not None and record.sm_hz is not None and record.sm_hz < LIMITED * highest.number
 
 
-def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFit:
-    """The exponent and the draw of a moment with the best clocks and times of limited points left out; fitted to all.
+def chosen(found: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
+    """The exponent and the draw of a moment with the best clocks and times of limited points left out and of ``steps``; fitted to all
+    points.
 
     DataError without any point that power limits.
     """
@@ -152,7 +187,8 @@ def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFi
 
     def miss(pair: tuple[float, float]) -> float:
         those = power_errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if limited(one[0], device))
-        return absolute(those.clock) + absolute(those.seconds)
+        own = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
+        return sum(mean_error(errors) for errors in (those.clock, those.seconds, own.clock, own.seconds) if errors)
 
     exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
     judged = power_errors(left_out(found, device, fits[exponent], burst))
