@@ -189,10 +189,10 @@ def behind_another(seconds: float, kernels: int = 1) -> float:
     return max(seconds - hidden, seconds * (1 - MOST_HIDDEN))
 
 
-def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str) -> PowerState | None:
-    """``found`` in turn as they run; None where the device, or its fit, knows nothing of them."""
+def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str, host_s: float = 0.0) -> PowerState | None:
+    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them."""
     try:
-        power = asked.on(device)
+        power = asked.on(device, host_s)
         return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
     except UnavailableError:
         return None
