@@ -17,11 +17,11 @@ from refresh_power import section, with_power
 import perfmodel
 from perfmodel.catalog import data_folder, find_device, find_model
 from perfmodel.cli import main
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.core.hardware import PowerFit
 from perfmodel.core.power import BURST, SETTLES_S, SUSTAINED, Demand, Power, PowerAsked, energy, joules_of, time_at
 from perfmodel.core.sanity import validated
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case

@@ -188,7 +188,10 @@ class Power:
         return self._sum(demands, taken, lasting if clock == SUSTAINED else _between(demands, bursts, lasting))
 
     def _taken(self, demands: Sequence[Demand]) -> list[float]:
-        """The clocks that the times of ``demands`` were taken at, under the device's own limit and without waits: a burst's, and after ``SETTLES_S`` the one that the limit leaves."""
+        """The clocks that the times of ``demands`` were taken at, under the device's own limit and without waits.
+
+        A burst's, and after ``SETTLES_S`` the one that the limit leaves.
+        """
         bursts = [self.burst_clock(one) for one in demands]
         taken = bursts
         for _ in range(ROUNDS):
@@ -267,7 +270,10 @@ class PowerAsked:
         return self
 
     def on(self, device: Device, host_s: float = 0.0) -> Power:
-        """The power of ``device`` under the limit, where kernels in turn take at least ``host_s``. UsageError names a wrong option, UnavailableError a device without a model."""
+        """The power of ``device`` under the limit, where kernels in turn take at least ``host_s``.
+
+        UsageError names a wrong option, UnavailableError a device without a model.
+        """
         if self.clock not in (None, *CLOCKS):
             raise UsageError(f"--clock: unknown clock {self.clock!r}", suggest(str(self.clock), list(CLOCKS)))
         return Power(device, None if self.limit is None else power_limit(self.limit, device), host_s)

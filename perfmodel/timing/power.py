@@ -43,6 +43,9 @@ KINDS = (
 """Of kernels: a multiprocessor at work draws about the same in all of one kind."""
 
 
+EXPERTS = "experts"
+SIMILAR = {EXPERTS: MATMUL}
+"""Kinds that a fit may lack, and what stands for them."""
 NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
 """Kinds of one implementation each: a mean and a variance take more instructions per byte than a sum of squares."""
 
@@ -60,7 +63,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
         if w.dtype.matmul_unit == "vector":
             return "matmul vector"
         return MATMUL if copy_bytes(int(w.n), int(w.k), w.dtype.size) == WIDE_COPY else "matmul narrow"
-    other = {"latent-attention": DECODE, "collective": IDLE, "softmax": "softmax", "norm": "norm", "moe": MATMUL, "mlp": MATMUL}
+    other = {"latent-attention": DECODE, "collective": IDLE, "softmax": "softmax", "norm": "norm", "moe": EXPERTS, "mlp": MATMUL}
     return NAMED.get(implementation) or other.get(workload_kind, ELEMENTWISE)
 
 
@@ -79,11 +82,12 @@ class Activity:
 
     def demand(self, fit: PowerFit) -> Demand:
         """Priced. UnavailableError for what was not fitted."""
-        if self.kind != IDLE and self.kind not in fit.busy_w:
-            raise UnavailableError(f"no power model of {self.kind}", f"there is one of {', '.join(fit.busy_w)}")
+        kind = self.kind if self.kind in fit.busy_w else SIMILAR.get(self.kind, self.kind)
+        if kind != IDLE and kind not in fit.busy_w:
+            raise UnavailableError(f"no power model of {kind}", f"there is one of {', '.join(fit.busy_w)}")
         memory = [pair for pair in self.counts if pair[0] == "dram"]
         switched = [pair for pair in self.counts if pair[0] != "dram"]
-        busy_w = self.busy * fit.busy_w.get(self.kind, 0.0)
+        busy_w = self.busy * fit.busy_w.get(kind, 0.0)
         return Demand(self.seconds, self.memory_s, joules_of(fit, switched), joules_of(fit, memory), busy_w)
 
 

@@ -6,14 +6,14 @@ the clock and the draw of a moment are chosen among a few values by what fits wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import SUSTAINED, Power, PowerState
+from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
 from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.step_power import of_row
@@ -26,20 +26,24 @@ EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
-MOST_COUNTED = 0.2
+MOST_COUNTED, NEAR_LIMIT = 0.2, 0.95
 STATIC = "static"
 DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """A record that ran for seconds: ``measured`` in its measured time, and ``alone``, the same call alone after a pause."""
+    """A record that ran for seconds: ``measured`` in its measured time, and ``alone``, the same call alone after a pause.
+
+    ``held``: watts near the limit, and no clock was read: at the highest clock it asks for as many at least.
+    """
 
     record: Record
     measured: Activity
     alone: Activity
     clock: float
     watts: float
+    held: bool = False
 
 
 def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
@@ -48,9 +52,16 @@ def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
 
 
 def power_point(record: Record, device: Device) -> PowerPoint | None:
-    """None for a record without watts, a clock or a burst time, or that has no counts."""
-    burst, highest = record.environment.get("burst_s"), device.clocks.max
-    if record.clock != SUSTAINED or record.power_w is None or record.sm_hz is None or burst is None or highest is None:
+    """None for a record without watts, a clock or a burst time, or that has no counts.
+
+    Where no clock was read, watts well below the limit say that it was the highest.
+    """
+    burst, highest, most = record.environment.get("burst_s"), device.clocks.max, limit_of(device)
+    if record.clock != SUSTAINED or record.power_w is None or highest is None or most is None:
+        return None
+    f = 1.0 if record.sm_hz is None else record.sm_hz / float(highest.number)
+    burst = record.time_s.median if record.sm_hz is None else burst
+    if burst is None:
         return None
     try:
         case = case_of(record)
@@ -58,7 +69,7 @@ def power_point(record: Record, device: Device) -> PowerPoint | None:
         measured, alone = (of_case(case, record.workload, record.dtype, device, seconds) for seconds in both)
     except PerfmodelError:
         return None
-    return PowerPoint(record, measured, alone, record.sm_hz / float(highest.number), record.power_w)
+    return PowerPoint(record, measured, alone, f, record.power_w, record.sm_hz is None and record.power_w > NEAR_LIMIT * most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +99,30 @@ def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
     return found | {STATIC: 1.0} | ({} if one.kind == IDLE else {one.kind: one.busy * f ** (exponent + 1)})
 
 
-def solved(rows: Sequence[Mapping[str, float]], watts: Sequence[float]) -> dict[str, float]:
-    """Parameters, none negative, that fit sums over ``rows`` to ``watts``; coordinate descent on the normal equations, re-weighted."""
-    names = sorted({name for row in rows for name in row})
+def solved(
+    rows: Sequence[Mapping[str, float]], watts: Sequence[float], static_w: float | None = None, held: Collection[int] = ()
+) -> dict[str, float]:
+    """Parameters, none negative, that fit sums over ``rows`` to ``watts``; coordinate descent on the normal equations, re-weighted.
+
+    ``static_w``: of the parameter ``STATIC``, where that is known. ``held``: rows that ask for at least their watts, and count where
+    less is predicted.
+    """
+    names = sorted({name for row in rows for name in row} - ({STATIC} if static_w is not None else set()))
+    targets = [1 - (static_w or 0.0) / w for w in watts]
     matrix = [[row.get(name, 0.0) / w for name in names] for row, w in zip(rows, watts, strict=True)]
-    x, weights = [0.0] * len(names), [1.0] * len(rows)
+    x, weights = [0.0] * len(names), [0.0 if i in held else 1.0 for i in range(len(rows))]
     for _ in range(ROUNDS):
-        x = _descent(matrix, weights, x)
-        misses = [abs(sum(a * b for a, b in zip(line, x, strict=True)) - 1) for line in matrix]
-        weights = [min(1.0, FAR / max(miss, 1e-9)) for miss in misses]
-    return dict(zip(names, x, strict=True))
+        x = _descent(matrix, weights, targets, x)
+        misses = [sum(a * b for a, b in zip(line, x, strict=True)) - target for line, target in zip(matrix, targets, strict=True)]
+        weights = [0.0 if i in held and miss >= 0 else min(1.0, FAR / max(abs(miss), 1e-9)) for i, miss in enumerate(misses)]
+    return dict(zip(names, x, strict=True)) | ({} if static_w is None else {STATIC: static_w})
 
 
-def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], start: Sequence[float]) -> list[float]:
+def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], targets: Sequence[float], start: Sequence[float]) -> list[float]:
     size = len(start)
     columns = [[line[i] for line in matrix] for i in range(size)]
     products = [[sum(w * a * b for w, a, b in zip(weights, one, other, strict=True)) for other in columns] for one in columns]
-    wanted = [sum(w * a for w, a in zip(weights, one, strict=True)) for one in columns]
+    wanted = [sum(w * a * t for w, a, t in zip(weights, one, targets, strict=True)) for one in columns]
     x = list(start)
     for _ in range(SWEEPS):
         for i in range(size):
@@ -114,9 +132,10 @@ def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], start:
     return x
 
 
-def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, **words: Any) -> PowerFit:
-    """The fit to ``found`` at that exponent and draw of a moment; ``words``: source, records and date."""
-    x = solved([terms(point, exponent) for point in found], [point.watts for point in found])
+def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, static_w: float | None = None, **words: Any) -> PowerFit:
+    """The fit to ``found`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
+    held = {at for at, point in enumerate(found) if point.held}
+    x = solved([terms(point, exponent) for point in found], [point.watts for point in found], static_w, held)
     kinds = {point.measured.kind for point in found}
     busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
     joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}

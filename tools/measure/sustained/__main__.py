@@ -49,7 +49,7 @@ def lasting(record: Record, burst: list[float], found: Sustained) -> Record:
     return replace(
         record,
         time_s=seconds,
-        cache=WARM,
+        cache="warm",
         clock="sustained",
         environment=record.environment | more,
         power_w=round(found.watts, 1),
@@ -88,7 +88,7 @@ def step(case: StepCase, model: Llama) -> Record:
         time.sleep(PAUSE_S)
         burst = step_times(torch, run, BURST_RUNS)
         source = f"torch {torch.__version__.split('+')[0]}; {case.role}"
-        record = Record("transformer", "torch", current_profile(torch), "bf16", shape, Seconds(1.0), cache=WARM, source=source)
+        record = Record("transformer", "torch", current_profile(torch), "bf16", shape, Seconds(1.0), cache="warm", source=source)
         return lasting(replace(record, environment=_software(torch)), burst, run_for_seconds(torch, run, False))
 
 
