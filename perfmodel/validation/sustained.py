@@ -9,7 +9,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import behind_another, launches, of_case, scaled, state_of
+from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
 from perfmodel.timing.predict import FallbackDevices, Prediction
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
@@ -33,8 +33,8 @@ def state_at(seconds: float, case: Case, record: Record, device: Device, fallbac
     A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.
     """
     if not isinstance(case.workload, ModelStep):
-        follows = behind_another(seconds, launches(case.implementation, case.direction))
         try:
+            follows = behind_itself(case, record.workload, seconds)
             found = [of_case(case, record.workload, record.dtype, device, follows)]
         except UnavailableError:
             return None
