@@ -38,7 +38,14 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     rate = f"{rate_of(main.total, known, device, comparison.workload.dtype)}."
     limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
     first = _fits(main, None if reference is main else reference, comparison, predictions)
-    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}."] * bool(limit)]
+    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
+
+
+def _softmax(reference: AttentionResult | None, device: Device, predictions: Predictions) -> str:
+    """What the roof of standard attention leaves out of its time, where it has no other."""
+    if reference is None or (reference.algorithm.name, reference.direction) in predictions or EAGER not in left_out(reference, device):
+        return ""
+    return "; left out: standard's eager softmax"
 
 
 def _fits(main: AttentionResult, reference: AttentionResult | None, comparison: Comparison, predictions: Predictions) -> str:
