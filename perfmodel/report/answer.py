@@ -162,10 +162,14 @@ def taken(known: Interval) -> str:
     return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
 
 
-def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
-    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop."""
+def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number) -> str:
+    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop.
+
+    ``memory``: bytes that must fit the device; of what does not, the time is as if it fitted.
+    """
     start = f"Predicted {taken(known)}" if known else f"Not predicted; roof {format_time(metered_s(cost, known), 3)}"
     rate = rate_and_share(cost, known, device, dtype)
+    start = f"If it fitted: {start[0].lower()}{start[1:]}" if device.fits(int(memory)) is False else start
     return f"{start}, {rate}" if rate else start
 
 
