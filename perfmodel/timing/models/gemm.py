@@ -167,7 +167,7 @@ def _vector(w: Matmul, work: _MatmulWork, p: Mapping[str, float]) -> tuple[float
     streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
     turns = ceil_div(ceil_div(rows, blocks.FEW_COLUMNS), work.slots)
     br, bc = min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
-    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, turns, 1, 1, br, bc)
+    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, ceil_div(turns, blocks.FEW_RESIDENT), 1, 1, br, bc)
 
 
 def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device: Device) -> BlockCosts:
