@@ -194,11 +194,16 @@ def behind_another(seconds: float, kernels: int = 1) -> float:
 
 
 def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str, host_s: float = 0.0) -> PowerState | None:
-    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them."""
+    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them.
+
+    UnavailableError instead where power is asked for, so that no limit is passed over.
+    """
     try:
         power = asked.on(device, host_s)
         return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
     except UnavailableError:
+        if asked.given:
+            raise
         return None
 
 
@@ -221,8 +226,12 @@ def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
 
 
 def of_comparison(comparison: Comparison, known: Predictions, asked: PowerAsked) -> Predictions:
-    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known."""
+    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
+
+    UnavailableError where a limit is asked for and no power is.
+    """
     shown, device = dict(known), comparison.device
+    refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
         whole = known.get((name, result.direction))
@@ -234,5 +243,10 @@ def of_comparison(comparison: Comparison, known: Predictions, asked: PowerAsked)
             for one, part in zip(parts, result.parts, strict=True)
             if one is not None
         ]
-        shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+        try:
+            shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+        except UnavailableError as error:
+            refused.append(error)
+    if refused and not any(one.power for one in shown.values() if one is not None):
+        raise refused[0]
     return shown
