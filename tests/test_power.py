@@ -31,8 +31,11 @@ from perfmodel.timing.predict import roof_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.step import decode, prefill
 from perfmodel.transformer.step_power import of_row
-from perfmodel.validation.power_fit import absolute, points, power_fit, solved, terms
-from perfmodel.validation.records import held_out, read_records, shipped_records
+from perfmodel.validation.libraries.measure import as_line
+from perfmodel.validation.power_fit import absolute, points, power_fit, power_point, solved, terms
+from perfmodel.validation.records import Record, Seconds, held_out, read_records, shipped_records
+from tools.measure.sustained.__main__ import lasting
+from tools.measure.sustained.run import Sustained
 
 H200 = "nvidia-h200-sxm"
 PREFILL = {"name": "llama-3-8b", "phase": "prefill", "n": 2048, "hardware": "h200"}
@@ -291,6 +294,19 @@ def test_drawn_kernels_and_steps_that_ran_for_seconds(groups, least):
     found = {what: [value for one in each for value in one[what]] for what in TARGETS}
     assert len(found["clock"]) >= least
     assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most]
+
+
+def test_a_file_of_sustained_runs_ships_as_it_is_written(tmp_path):
+    case = Record("scale", "torch-scale", H200, "fp16", {"rows": 8192, "cols": 8192}, Seconds(1.0), source="torch 2.11; seed 1; held out")
+    ran = Sustained([9e-5, 8e-5, 8e-5], 612.34, (1980.0, 1965.0, 1980.0), 4, 1.4, True)
+    path = tmp_path / "sustained-drawn.jsonl"
+    path.write_text(as_line(lasting(case, [8.2e-5, 8.4e-5, 8.3e-5], ran)))
+    [(_, record)] = read_records(path)
+    assert (record.clock, record.cache_state, record.power_w, record.sm_hz) == (SUSTAINED, "warm", 612.3, 1.98e9)
+    assert record.time_s.median == 8e-5
+    assert record.environment["burst_s"] == 8.3e-5
+    assert held_out(record)
+    assert power_point(record, find_device(H200)).watts == 612.3
 
 
 # Limits, over kernels and steps
