@@ -10,6 +10,7 @@ from math import isclose
 
 import pytest
 import sustained_rows
+import tabled_power
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refresh_power import section, with_power
@@ -30,8 +31,11 @@ from perfmodel.timing.predict import roof_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.step import decode, prefill
 from perfmodel.transformer.step_power import of_row
-from perfmodel.validation.power_fit import absolute, points, power_fit, solved, terms
-from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.validation.libraries.measure import as_line
+from perfmodel.validation.power_fit import absolute, points, power_fit, power_point, solved, terms
+from perfmodel.validation.records import Record, Seconds, held_out, read_records, shipped_records
+from tools.measure.sustained.__main__ import lasting
+from tools.measure.sustained.run import Sustained
 
 H200 = "nvidia-h200-sxm"
 PREFILL = {"name": "llama-3-8b", "phase": "prefill", "n": 2048, "hardware": "h200"}
@@ -292,6 +296,19 @@ def test_drawn_kernels_and_steps_that_ran_for_seconds(groups, least):
     assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most]
 
 
+def test_a_file_of_sustained_runs_ships_as_it_is_written(tmp_path):
+    case = Record("scale", "torch-scale", H200, "fp16", {"rows": 8192, "cols": 8192}, Seconds(1.0), source="torch 2.11; seed 1; held out")
+    ran = Sustained([9e-5, 8e-5, 8e-5], 612.34, (1980.0, 1965.0, 1980.0), 4, 1.4, True)
+    path = tmp_path / "sustained-drawn.jsonl"
+    path.write_text(as_line(lasting(case, [8.2e-5, 8.4e-5, 8.3e-5], ran)))
+    [(_, record)] = read_records(path)
+    assert (record.clock, record.cache_state, record.power_w, record.sm_hz) == (SUSTAINED, "warm", 612.3, 1.98e9)
+    assert record.time_s.median == 8e-5
+    assert record.environment["burst_s"] == 8.3e-5
+    assert held_out(record)
+    assert power_point(record, find_device(H200)).watts == 612.3
+
+
 # Limits, over kernels and steps
 
 ANY_SIZE = st.integers(1, 1 << 14)
@@ -440,6 +457,41 @@ def test_a_device_without_a_power_model_says_so_when_asked():
     ):
         with pytest.raises(UnavailableError, match="no power model"):
             call()
+
+
+def test_a_limit_that_no_model_can_keep_is_no_silent_wish():
+    """The tables of a B200 have no products; an H200 draws more than 130 W at any clock."""
+    with pytest.raises(UnavailableError, match="no power model of matmul"):
+        perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="b200", power_limit="700W")
+    with pytest.raises(UnavailableError, match="cannot stay within 130 W"):
+        perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="h200", power_limit="130W")
+    assert "power_w" not in perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="b200")["results"][0]
+
+
+# Public tables of a B200
+
+
+def test_watts_of_a_b200_in_the_half_that_no_fit_saw():
+    """Kernels of vLLM; in the time that they took."""
+    found = tabled_power.reported()
+    assert len(found) >= 300
+    assert absolute(found) <= 0.15
+
+
+def test_the_profile_of_a_b200_holds_what_the_tables_give():
+    device, fit = tabled_power.shipped()
+    rows = [record for record in tabled_power.records() if not held_out(record)]
+    again = tabled_power.fitted(rows, device, find_device(H200).power)
+    assert (again.picojoules, again.busy_w, again.static_w) == (fit.picojoules, fit.busy_w, fit.static_w)
+    assert (again.clock_exponent, again.burst_over_limit, fit.points) == (fit.clock_exponent, fit.burst_over_limit, len(rows))
+
+
+def test_a_row_that_the_limit_holds_counts_only_where_less_is_predicted():
+    """100 W from others; held at 150 W it pulls, held at 50 W it does not."""
+    rows = [{"a": 1.0}] * 4
+    assert solved(rows, [100.0, 100.0, 100.0, 50.0], held={3})["a"] == pytest.approx(100.0)
+    assert solved(rows, [100.0, 100.0, 100.0, 150.0], held={3})["a"] > 101.0
+    assert solved(rows[:3], [100.0] * 3, static_w=40.0)["a"] == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize("options", [{"power_limit": "800W"}, {"power_limit": "500"}, {"power_limit": "-5W"}, {"clock": "fast"}])

@@ -194,11 +194,16 @@ def behind_another(seconds: float, kernels: int = 1) -> float:
 
 
 def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str, host_s: float = 0.0) -> PowerState | None:
-    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them."""
+    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them.
+
+    UnavailableError instead where power is asked for, so that no limit is passed over.
+    """
     try:
         power = asked.on(device, host_s)
         return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
     except UnavailableError:
+        if asked.given:
+            raise
         return None
 
 
@@ -223,10 +228,11 @@ def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
 def of_comparison(comparison: Comparison, known: Predictions, limit: str | None, clock: str | None) -> Predictions:
     """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
 
-    ``limit``, ``clock``: as typed. UsageError for a wrong one, UnavailableError for one of a device without a power model.
+    ``limit``, ``clock``: as typed. UsageError for a wrong one, UnavailableError for one of a device, or of kernels, without a power model.
     """
     shown, device = dict(known), comparison.device
     asked = PowerAsked(limit, clock).check(device)
+    refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
         whole = known.get((name, result.direction))
@@ -238,5 +244,10 @@ def of_comparison(comparison: Comparison, known: Predictions, limit: str | None,
             for one, part in zip(parts, result.parts, strict=True)
             if one is not None
         ]
-        shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+        try:
+            shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+        except UnavailableError as error:
+            refused.append(error)
+    if refused and not any(one.power for one in shown.values() if one is not None):
+        raise refused[0]
     return shown

@@ -15,7 +15,7 @@ from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record
 
-FOR_SECONDS = PowerAsked(clock=SUSTAINED)
+FOR_SECONDS, USUAL = PowerAsked(clock=SUSTAINED), PowerAsked()
 
 
 def for_seconds(found: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
@@ -35,12 +35,11 @@ def state_at(seconds: float, case: Case, record: Record, device: Device, fallbac
     if not isinstance(case.workload, ModelStep):
         try:
             follows = behind_itself(case, record.workload, seconds)
-            found = [of_case(case, record.workload, record.dtype, device, follows)]
+            return state_of([of_case(case, record.workload, record.dtype, device, follows)], device, USUAL, SUSTAINED)
         except UnavailableError:
             return None
-        return state_of(found, device, FOR_SECONDS, SUSTAINED)
     rows = case.workload.on(device, fallbacks)
-    return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, FOR_SECONDS, SUSTAINED)
+    return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, USUAL, SUSTAINED)
 
 
 @dataclass(frozen=True, slots=True)
