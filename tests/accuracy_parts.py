@@ -91,7 +91,8 @@ def sustained_part(page: str | None = None) -> str:
     assert fit is not None
     missing = sum(sustained_rows.unpredicted().values())
     return (
-        f"Parameters were fitted to {fit.points} other kernels; steps had no part in the fit. Fits without a point miss its watts by\n"
+        f"Parameters were fitted to {fit.points} other kernels; other steps had a part in the choice of the clock's exponent and of the\n"
+        "draw of a moment. Fits without a point miss its watts by\n"
         f"{fit.median_error:.1%} in the median and {fit.p90_error:.1%} at the 90 % quantile. Below: a draw with a seed of its own,\n"
         "each cell median and 90 % quantile of |predicted / measured - 1|. Time alone: predicted by the kernel's own model, so that\n"
         "its error is in all figures, or measured, so that the power model alone is judged.\n"
