@@ -36,16 +36,17 @@ def device_ids() -> list[str]:
     return sorted(path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str, option: str = "--hardware") -> Device:
     """The device that ``name`` means: an id, whole hyphen-separated words of exactly one id, or a path to a profile.
 
-    Where the words are those of several, and one of these alone is an SXM module, it is that one: ``h100`` is no PCIe card.
+    Where the words are those of several, and one of these alone is an SXM module, it is that one: ``h100`` is no PCIe card. ``option``:
+    what messages begin with.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
     words = sorted({*ids, *"-".join(ids).split("-")})
-    found = _meant(name, ids, "--hardware: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
+    found = _meant(name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
     return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
 
 

@@ -49,8 +49,12 @@ def parameters(name: str) -> set[str]:
     return {param.name for param in command(name).params}
 
 
-MEASURING = {"calibrate": f"calibrate --from-records {RECORDS} --require 0", "validate": f"validate --records {RECORDS}"}
-"""Lines for commands whose examples measure the machine or read thousands of records."""
+MEASURING = {
+    "calibrate": f"calibrate --from-records {RECORDS} --require 0",
+    "hardware add": "hardware add my-card --like l4 --dram-bandwidth 432GB/s --force",
+    "validate": f"validate --records {RECORDS}",
+}
+"""Lines for commands whose examples measure the machine, read thousands of records or can be run once."""
 
 
 def device() -> Any:

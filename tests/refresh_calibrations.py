@@ -53,20 +53,26 @@ def _block(block: Calibration) -> str:
 
 
 def blocks_of(found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibration]:
-    """All blocks of a device, in the order of their names; those that the fit gives again as they were."""
+    """All blocks of a device, in the order of their names; those that the fit gives again as they were, none that no record belongs to."""
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
     blocks = []
     for block in sorted(found.device.calibration, key=fits.family_of):
         old = before.get(fits.family_of(block), block)
         new = block if fits.family_of(block) in fitted else judged(block, found, grouped)
-        blocks.append(old if replace(new, date=old.date, source=old.source) == old else new)
+        if new is not None:
+            blocks.append(old if replace(new, date=old.date, source=old.source) == old else new)
     return blocks
 
 
-def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> Calibration:
-    """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
-    key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
+def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> Calibration | None:
+    """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones.
+
+    None where no record belongs to it: its model gave way to another one.
+    """
+    key = next((key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture), None)
+    if key is None:
+        return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
     new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)

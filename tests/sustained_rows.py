@@ -1,4 +1,7 @@
-"""Rows that ran for seconds, against the model: kernels and steps of the draw that no fit and no rule has seen."""
+"""Rows that ran for seconds, against the model: kernels and steps of the draw that no fit and no rule has seen.
+
+They are those of sustained*.jsonl whose source says so; ``tools.measure.sustained`` writes such files.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,8 @@ def table_rows() -> list[list[str]]:
     for group in GROUPS:
         for predicted, words in ((True, "predicted"), (False, "measured")):
             found = errors(group, predicted)
+            if not found["clock"]:
+                continue
             cells = [f"{absolute(found[what]):.1%}, {absolute(found[what], 0.9):.1%}" for what in WHAT]
             lines.append([group, words, str(len(found["clock"])), *cells])
     return lines

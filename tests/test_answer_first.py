@@ -85,6 +85,22 @@ def test_of_several_algorithms_the_fastest_predicted_one_is_told(run) -> None:
     assert alone[0].startswith("Fits: flash2 takes ")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "attention --n 131072 --d 64 --heads 16 --batch 8 --algorithm standard",
+        "attention --n 16777216 --d 128 --heads 128 --batch 8",
+        "matmul -m 400000 -n 400000 -k 4096",
+        "mlp --batch 40000000 --d-in 1024 --d-hidden 4096 --d-out 1024",
+        "softmax --rows 4000000 --cols 32768",
+    ],
+)
+def test_what_does_not_fit_says_so_first_and_marks_its_time(run, line: str) -> None:
+    said = run(line).out.splitlines()
+    assert re.match(r"Does not fit(; |: (standard|flash2) needs [\d.]+ TB of 85\.1 GB\.$)", said[1])
+    assert re.match(r"If it fitted: (predicted [\d,.]+ s |not predicted; roof )", said[2])
+
+
 # What limits
 
 
@@ -171,7 +187,7 @@ def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device
     assert too_few(98, h200)
     assert too_few(99, h200) == []
     said = run("attention --n 1024 --d 64 --heads 16 --dtype fp8 --hardware h100-sxm --json").json["verdict"]
-    assert said[2] == "Limited by the exponential unit, at the roof."
+    assert said[2] == "Limited by the exponential unit, at the roof; left out: standard's eager softmax."
 
 
 def test_blocks_that_are_not_of_the_tiles_shown_name_theirs(run) -> None:

@@ -18,7 +18,7 @@ from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
-from perfmodel.timing.models.gemm import plans, worth_timing
+from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends, last_slot
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of

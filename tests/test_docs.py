@@ -159,12 +159,13 @@ def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
         (["att"], ["attention"]),
         (["kv"], ["kv-cache"]),
         (["--v"], ["--version"]),
-        (["hardware", ""], ["list", "show", "check", "--help"]),
-        (["hardware", "show", "nvidia-h2"], ["nvidia-h200-sxm"]),
+        (["hardware", ""], ["list", "show", "check", "add", "--help"]),
+        (["hardware", "add", "my-card", "--like", "nvidia-h200"], ["nvidia-h200-sxm"]),
+        (["hardware", "show", "nvidia-h200"], ["nvidia-h200-sxm"]),
         (["hardware", "check", "mi300x"], ["amd-mi300x"]),
         (["attention", "--hardware", "h200-sxm"], ["nvidia-h200-sxm"]),
-        (["attention", "--hardware", "=", "nvidia-h2"], ["nvidia-h200-sxm"]),
-        (["attention", "--hardware=nvidia-h2"], ["--hardware=nvidia-h200-sxm"]),
+        (["attention", "--hardware", "=", "nvidia-h200"], ["nvidia-h200-sxm"]),
+        (["attention", "--hardware=nvidia-h200"], ["--hardware=nvidia-h200-sxm"]),
         (["attention", "--kv-"], ["--kv-heads", "--kv-len"]),
         (["attention", "--algorithm", "fla"], ["flash1", "flash2"]),
         (["attention", "--config", "flash"], ["flashattention-fig2"]),
@@ -200,7 +201,7 @@ def test_scripts_are_in_the_language_of_their_shell(run, shell):
 
 def test_bash_completes():
     """The script as bash evaluates it, with the words that bash hands over."""
-    words = "COMP_WORDS=(perfmodel attention --hardware nvidia-h2); COMP_CWORD=3"
+    words = "COMP_WORDS=(perfmodel attention --hardware nvidia-h200); COMP_CWORD=3"
     line = f'eval "$(perfmodel --show-completion bash)"; {words}; _perfmodel; echo ${{COMPREPLY[@]}}'
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     finished = subprocess.run(["bash", "-c", line], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)

@@ -82,7 +82,9 @@ def check_files(args: list[str], code: int) -> None:
 
 
 def asked_files(args: list[str]) -> list[str]:
-    """What the line gives as ``--output``, however it is joined to it."""
+    """What the line gives as ``--output``, however it is joined to it, or what its profile is named after."""
+    if args[:2] == ["hardware", "add"]:
+        args = [*args, *(f"-o{word}.yaml" for word in args[2:])]
     joined = [word.removeprefix(option) for word in args for option in ("--output=", "-o") if word.startswith(option)]
     return [*joined, *(args[place + 1] for place, word in enumerate(args[:-1]) if word in ("-o", "--output"))]
 

@@ -439,6 +439,20 @@ def test_the_published_t4_times_are_no_faster_than_the_one_answer(run):
     assert t4["without_cache_s"][0] > found["without_cache"]["seconds"]
 
 
+@pytest.mark.parametrize(
+    ("line", "said", "kinds"),
+    [
+        ("gpt2 --n 1000 --kv-dtype fp32 --hardware t4", "at least 1.67 s; without a cache in at least 14.5 s.", {"roofline"}),
+        ("llama-3-8b --n 1000 --hardware h200", "x that time.", {"predicted"}),
+    ],
+)
+def test_a_cache_gains_a_ratio_only_where_both_times_are_predicted(run, line, said, kinds):
+    found = run(f"kv-cache {line} --json").json
+    assert found["verdict"][-1].startswith("One sequence is generated in ")
+    assert found["verdict"][-1].endswith(said)
+    assert {found["generation"][key]["times_from"] for key in ("with_cache", "without_cache")} <= kinds
+
+
 def test_the_claim_takes_the_same_generation(run):
     """What a cache saves of GPT-2's layers, over 1000 tokens: 484x, as the table of kv-cache has it without the head."""
     found = evaluate(workload(find_model("gpt2"), 1000, 1, CacheFormat(), "fp16"), find_device("t4"))

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from perfmodel.transformer.answer import ModelAnswer
+
 LINES = [
     "model llama-3-8b",
     "model llama-3-8b --phase decode --batch 64 --n 4096 --hardware h200",
@@ -106,3 +108,11 @@ def test_layouts_are_columns_that_80_hold(run) -> None:
 @pytest.mark.parametrize("command", ["model llama-3-8b", "batch llama-3-8b", "attention --n 512 --d 64 --sram 1MiB"])
 def test_a_device_without_fp16_takes_bf16(run, command: str) -> None:
     assert run(f"{command} --hardware tpu-v5p --json").json["inputs"]["dtype"] == "bf16"
+
+
+def test_rows_of_a_generation_are_added_up_once_per_table(run, monkeypatch) -> None:
+    """Not once per row of each: a generation adds up thousands of them."""
+    added, add = [], ModelAnswer._line
+    monkeypatch.setattr(ModelAnswer, "_line", lambda *args: added.append(add(*args)) or added[-1])
+    rows = run("model gpt2 --phase generate --n 16 --json").json["ops"]
+    assert len(rows) <= len(added) <= 8 * len(rows)

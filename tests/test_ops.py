@@ -280,7 +280,7 @@ def test_three_pass_softmax_moves_3_or_4_per_element(run):
 
 
 def test_a_row_that_does_not_fit_is_said(run):
-    assert "faster than safe; a row (391 KiB) does not fit SRAM.\n" in run("softmax --rows 64 --cols 200000").out
+    assert "faster than safe at its roof; a row (391 KiB) does not fit SRAM.\n" in run("softmax --rows 64 --cols 200000").out
     assert "fused does not fit" in run("softmax --rows 64 --cols 200000 --full").out
     entries = run("softmax --rows 64 --cols 200000 --json").json["results"]
     assert [entry["row_fits"] for entry in entries] == [None, None, False]
@@ -595,7 +595,7 @@ def test_every_device_answers_or_says_what_it_lacks(run, device):
         ("matmul -m 8 -n 8 -k 8 --dtype quarter", 2, ["unknown dtype 'quarter'"]),
         ("matmul -m 8 -n 8 -k 8 --dtype fp8", 1, ["has no fp8 peak", "fp16 (tensor)"]),
         ("matmul -m 8 -n 8 -k 8 --hardware tpu-v5e --dtype bf16", 1, ["no SRAM size per block", "--sram"]),
-        ("matmul -m 8 -n 8 -k 8 --hardware h20", 2, ["no device is called 'h20'"]),
+        ("matmul -m 8 -n 8 -k 8 --hardware h201", 2, ["no device is called 'h201'"]),
         ("matmul -m 8 -n 8 -k 8 -o x.pdf", 2, ["'.pdf'"]),
         ("mlp --batch 0 --d-in 8 --d-hidden 8 --d-out 8", 2, ["--batch is 0"]),
         ("mlp --batch 8 --d-in 8 --d-hidden -8 --d-out 8", 2, ["--d-hidden is -8"]),

@@ -259,7 +259,9 @@ VALUES = {
     **{"counters_csv": "x.csv", "records": "shipped", "tolerance": "0.0001%", "verdict": "wrong", "ncu": "x.csv", "baseline": "x.json"},
     **{"attention": "n=128 d=64", "matmul": "64x64x64", "model": "gpt2 decode", "threshold": "1%", "fail_on": "changed", "where": "n<600"},
     **{"columns": "n,time", "minimize": "time", "subject_to": "n<600", "pareto": "time,memory", "top": "3", "form": "csv", "dask": "x"},
-    **{"from_records": str(RECORDS), "required": "10000000", "explained": "all"},
+    **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
+    **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
+    **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
 OF_COMMAND = {

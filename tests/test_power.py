@@ -5,27 +5,37 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from math import isclose
 
 import pytest
 import sustained_rows
-from hypothesis import given
+import tabled_power
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refresh_power import section, with_power
 
 import perfmodel
-from perfmodel.catalog import data_folder, find_device
+from perfmodel.catalog import data_folder, find_device, find_model
 from perfmodel.cli import main
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.core.hardware import PowerFit
-from perfmodel.core.power import BURST, SUSTAINED, Demand, Power, PowerAsked, energy, joules_of, time_at
+from perfmodel.core.power import BURST, SETTLES_S, SUSTAINED, Demand, Power, PowerAsked, energy, joules_of, time_at
 from perfmodel.core.sanity import validated
-from perfmodel.core.workload import Stream
+from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import KINDS, behind_another, kind_of, of_case
-from perfmodel.validation.power_fit import absolute, points, power_fit, solved, terms
-from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.timing.power import KINDS, behind_another, behind_itself, kind_of, of_case, state_of
+from perfmodel.timing.predict import roof_s
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.step import decode, prefill
+from perfmodel.transformer.step_power import of_row
+from perfmodel.validation.libraries.measure import as_line
+from perfmodel.validation.power_fit import absolute, points, power_fit, power_point, solved, terms
+from perfmodel.validation.records import Record, Seconds, held_out, read_records, shipped_records
+from tools.measure.sustained.__main__ import lasting
+from tools.measure.sustained.run import Sustained
 
 H200 = "nvidia-h200-sxm"
 PREFILL = {"name": "llama-3-8b", "phase": "prefill", "n": 2048, "hardware": "h200"}
@@ -75,16 +85,38 @@ def test_dram_does_not_slow_down():
 
 
 def test_a_burst_draws_no_more_than_a_moment_may():
-    """Limit 700 W, a moment 1.2 times: 100 + 1,000 f = 840 at f = 0.74, the clock at which the kernel takes its second."""
-    found = Power(plain(burst=1.2)).run([Demand(1.0, 0.0, 1000.0, 0.0, 0.0)], BURST)
-    assert found.clock == pytest.approx(0.74)
-    assert found.seconds == pytest.approx(1.0)
+    """Limit 700 W, a moment 1.2 times: 100 + 1,000 f = 840 at f = 0.74, the clock at which a short kernel takes its time."""
+    power, one = Power(plain(burst=1.2)), Demand(1e-6, 0.0, 1e-3, 0.0, 0.0)
+    assert power.burst_clock(one) == pytest.approx(0.74)
+    assert power.run([one], BURST).clock == pytest.approx(0.74, rel=1e-4)
+    assert power.run([one], BURST).seconds == 1e-6
+
+
+def test_a_call_longer_than_power_may_exceed_its_limit_runs_at_the_clock_that_this_leaves():
+    """Without DRAM, a = 1, time goes as 1/f: of 20 ms, half is at the burst's 0.74, half at 0.6 or so, where 700 W is left."""
+    power, one = Power(plain(burst=1.2)), Demand(SETTLES_S, 0.0, 1e3 * SETTLES_S, 0.0, 0.0)
+    alone, lasting = power.run([one], BURST), power.run([one], SUSTAINED)
+    assert alone.seconds == SETTLES_S
+    assert 1 / alone.clock == pytest.approx((1 / 0.74 + 1 / lasting.clock) / 2, rel=1e-4)
+    assert lasting.watts == pytest.approx(700.0)
+    assert lasting.seconds == pytest.approx(SETTLES_S * alone.clock / lasting.clock)
+
+
+def test_a_device_that_waits_for_its_host_draws_static_power_meanwhile():
+    """1 s x (100 + 300) W and 1 s x 100 W: 500 J in 2 s. Under 200 W the average counts: at half the clock nothing is left to wait for."""
+    idle = Power(plain(), None, 2.0).run([Demand(1.0, 0.0, 300.0, 0.0, 0.0)])
+    assert (idle.seconds, idle.waits_s, idle.clock) == (2.0, 1.0, 1.0)
+    assert idle.joules == pytest.approx(500.0)
+    assert idle.watts == pytest.approx(250.0)
+    slow = Power(plain(), 200.0, 2.0).run([Demand(1.0, 0.0, 400.0, 0.0, 0.0)])
+    assert slow.clock == pytest.approx(0.5)
+    assert slow.seconds == pytest.approx(2.0)
 
 
 def test_a_sustained_run_is_slower_than_a_burst_by_their_clocks():
-    power, one = Power(plain(burst=1.2)), Demand(1.0, 0.0, 1000.0, 0.0, 0.0)
+    power, one = Power(plain(burst=1.2)), Demand(1e-3, 0.0, 1.0, 0.0, 0.0)
     burst, lasting = power.run([one], BURST), power.run([one], SUSTAINED)
-    assert lasting.seconds == pytest.approx(burst.clock / lasting.clock)
+    assert lasting.seconds == pytest.approx(1e-3 * burst.clock / lasting.clock)
     assert lasting.watts == pytest.approx(700.0)
 
 
@@ -153,15 +185,48 @@ def test_kinds_of_kernels():
 
 def test_bytes_that_the_l2_keeps_cost_no_dram():
     own = find_device(H200)
-    small, cold = (Case(Stream("scale", 1024, 1024), "torch-scale", cold=cold) for cold in (False, True))
+    small, cold = (Case(Stream("scale", 1024, 1024), "torch-scale", cache=cache) for cache in ("warm", "clean"))
     warm, flushed = (dict(of_case(case, "scale", "fp16", own, 1e-5).counts) for case in (small, cold))
     assert warm["dram"] == 0 < flushed["dram"] == 4 << 20
     assert warm["l2"] == flushed["l2"]
 
 
+def test_bytes_that_a_cache_nearly_as_large_loses_come_from_dram():
+    """Tensors of 0.53 of the L2 survive, of 0.8 none of them: 2 x 29 MB of 63 MB."""
+    own = find_device(H200)
+    warm = dict(of_case(Case(Stream("scale", 7366, 1992), "torch-scale", cache="warm"), "scale", "fp16", own, 1e-5).counts)
+    assert warm["dram"] == 2 * 7366 * 1992 * 2
+
+
 def test_behind_another_a_launch_is_hidden_and_never_all_of_a_kernel():
-    assert behind_another(1e-3) == pytest.approx(1e-3 - 2.4e-6)
+    assert behind_another(1e-3) == pytest.approx(1e-3 - 2.3e-6)
+    assert behind_another(1e-3, 4) == pytest.approx(1e-3 - 2.3e-6 - 3 * 1.4e-6)
     assert behind_another(1e-6) == pytest.approx(0.3e-6)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "warm_us", "graph_us"),
+    [
+        (Case(Stream("scale", 687, 768), "torch-scale"), "scale", 3.8, 1.4),
+        (Case(Stream("softmax", 58, 6800), "torch-softmax"), "softmax", 6.4, 4.0),
+        (Case(Matmul(1, 7056, 120), "torch-matmul"), "matmul", 5.0, 2.6),
+        (Case(Attention(n=1, kv_len=640, d=192, dv=192, heads=8, kv_heads=1, batch=11), "torch-sdpa-flash"), "attention", 13.9, 10.3),
+        (Case(Attention(n=64, d=80, dv=80, kv_len=64, heads=11, batch=3), "torch-eager"), "attention", 14.1, 8.4),
+        (Case(Attention(n=128, d=80, dv=80, kv_len=128, batch=25, causal=True), "torch-eager-masked-fill"), "attention", 23.2, 15.2),
+    ],
+    ids=str,
+)
+def test_kernels_of_a_graph_follow_one_another_as_measured(case, kind, warm_us, graph_us):
+    """H200: single calls with warm caches, and many of them in one CUDA graph."""
+    assert behind_itself(case, kind, warm_us * 1e-6) == pytest.approx(graph_us * 1e-6, abs=0.9e-6)
+
+
+def test_zeros_that_fill_a_tile_cost_a_quarter():
+    """76 columns are computed as a tile of 256, and rows as tiles of 64."""
+    own = find_device(H200)
+    case = Case(Matmul(14686, 76, 1350, dtype=DTYPES["fp32"]), "torch-matmul", cache="warm")
+    counted = dict(of_case(case, "matmul", "fp32", own, 1e-4).counts)["vector"]
+    assert counted == 2 * 1350 * (0.75 * 14686 * 76 + 0.25 * 14720 * 256)
 
 
 # The shipped fit
@@ -222,18 +287,86 @@ def test_a_fit_without_meaning_is_refused(name, value):
 TARGETS = {"clock": 0.04, "watts": 0.10, "joules": 0.10, "seconds": 0.05}
 
 
-@pytest.mark.parametrize(("group", "predicted", "short"), [("kernels", False, ()), ("kernels that the limit slows", True, ())], ids=str)
-def test_drawn_kernels_that_ran_for_seconds(group, predicted, short):
-    found = sustained_rows.errors(group, predicted)
-    assert len(found["clock"]) >= 11
-    assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most and what not in short]
-
-
-def test_drawn_steps_that_ran_for_seconds():
-    both = [sustained_rows.errors(group, True) for group in ("prefill steps", "decode steps")]
-    found = {what: [value for one in both for value in one[what]] for what in TARGETS}
-    assert len(found["clock"]) == 24
+@pytest.mark.parametrize(("groups", "least"), [(("kernels",), 40), (("prefill steps", "decode steps"), 20)], ids=str)
+def test_drawn_kernels_and_steps_that_ran_for_seconds(groups, least):
+    """Of rows held out: of every file of sustained runs, those whose source says so."""
+    each = [sustained_rows.errors(group, True) for group in groups]
+    found = {what: [value for one in each for value in one[what]] for what in TARGETS}
+    assert len(found["clock"]) >= least
     assert not [what for what, most in TARGETS.items() if absolute(found[what]) > most]
+
+
+def test_a_file_of_sustained_runs_ships_as_it_is_written(tmp_path):
+    case = Record("scale", "torch-scale", H200, "fp16", {"rows": 8192, "cols": 8192}, Seconds(1.0), source="torch 2.11; seed 1; held out")
+    ran = Sustained([9e-5, 8e-5, 8e-5], 612.34, (1980.0, 1965.0, 1980.0), 4, 1.4, True)
+    path = tmp_path / "sustained-drawn.jsonl"
+    path.write_text(as_line(lasting(case, [8.2e-5, 8.4e-5, 8.3e-5], ran)))
+    [(_, record)] = read_records(path)
+    assert (record.clock, record.cache_state, record.power_w, record.sm_hz) == (SUSTAINED, "warm", 612.3, 1.98e9)
+    assert record.time_s.median == 8e-5
+    assert record.environment["burst_s"] == 8.3e-5
+    assert held_out(record)
+    assert power_point(record, find_device(H200)).watts == 612.3
+
+
+# Limits, over kernels and steps
+
+ANY_SIZE = st.integers(1, 1 << 14)
+ANY_KERNEL = st.one_of(
+    st.builds(
+        lambda m, n, k, dtype: ("matmul", dtype, Case(Matmul(m, n, k, dtype=DTYPES[dtype]), "torch-matmul")),
+        *(ANY_SIZE, ANY_SIZE, ANY_SIZE, st.sampled_from(["bf16", "fp32", "tf32"])),
+    ),
+    st.builds(
+        lambda n, d, heads, name: (
+            "attention",
+            "fp16",
+            Case(Attention(n=n, kv_len=n, d=d, dv=d, heads=heads, kv_heads=heads, causal=True), name),
+        ),
+        *(st.integers(1, 8192), st.sampled_from([64, 96, 128, 256]), st.integers(1, 64)),
+        st.sampled_from(["torch-sdpa-flash", "torch-sdpa-cudnn", "torch-eager"]),
+    ),
+    st.builds(
+        lambda rows, cols, op: (op, "fp16", Case(Stream(op, rows, cols), f"torch-{op}")),
+        *(ANY_SIZE, ANY_SIZE, st.sampled_from(["scale", "add", "softmax"])),
+    ),
+)
+
+
+def held(states, limits):
+    """Along falling limits: no clock rises, no time falls, no watts are above their limit."""
+    for state, limit in zip(states, limits, strict=True):
+        assert state.watts <= limit * (1 + 1e-6)
+    for more, less in pairwise(states):
+        assert less.sm_hz <= more.sm_hz * (1 + 1e-6)
+        assert less.sustained_s >= more.sustained_s * (1 - 1e-6)
+        assert less.burst_s >= more.burst_s * (1 - 1e-6)
+
+
+@settings(max_examples=40)
+@given(ANY_KERNEL, st.lists(st.floats(350, 700), min_size=2, max_size=3), st.floats(1, 20))
+def test_a_lower_limit_slows_any_kernel(drawn, limits, over):
+    """Of a kernel that takes some time over its roof and a launch."""
+    kind, dtype, case = drawn
+    own, limits = find_device(H200), sorted(limits, reverse=True)
+    found = of_case(case, kind, dtype, own, 2e-6 + over * roof_s(case, own))
+    held([state_of([found], own, PowerAsked(f"{limit}W"), BURST) for limit in limits], [float(limit) for limit in limits])
+
+
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["gpt2", "llama-3.2-1b"]),
+    st.sampled_from(["prefill", "decode"]),
+    st.integers(1, 16),
+    st.integers(64, 4096),
+    st.sampled_from([0.0, 0.01, 0.05]),
+)
+def test_a_lower_limit_slows_any_step_with_or_without_waits(model, phase, batch, length, host_s):
+    own, limits = find_device(H200), (700, 550, 400)
+    make = prefill if phase == "prefill" else decode
+    rows = run_pass(find_model(model), make(batch, length, dtype=DTYPES["bf16"]), own).rows
+    found = [of_row(row, own) for row in rows if row.seconds > 0]
+    held([state_of(found, own, PowerAsked(f"{limit}W"), SUSTAINED, host_s) for limit in limits], limits)
 
 
 # Commands
@@ -290,6 +423,24 @@ def test_steps_are_sustained_unless_asked_otherwise():
     assert lasting["totals"]["energy_per_token_j"] == pytest.approx(lasting["totals"]["energy_j"] / 2048)
 
 
+def test_an_eager_step_waits_for_its_host_at_static_power():
+    ask = {"name": "llama-3.2-1b", "phase": "decode", "kv_len": 1000, "hardware": "h200", "dtype": "bf16"}
+    graph, eager = (perfmodel.model(**ask, **more)["totals"] for more in ({}, {"graph": False, "host_us": 20.0}))
+    waits = eager["time_s"]["sustained"] - graph["time_s"]["sustained"]
+    assert waits > 0
+    assert eager["power_w"] < graph["power_w"]
+    assert eager["energy_j"] == pytest.approx(eager["power_w"] * eager["time_s"]["sustained"])
+    assert eager["energy_j"] > find_device(H200).power.static_w * waits
+
+
+def test_a_search_says_that_its_times_are_bursts(capsys):
+    line = "model gpt2 --phase train --batch 8 --n 256 --search 2 --hardware h200"
+    main([*line.split(), "--full"])
+    assert "Times are bursts" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(UsageError, match="--power-limit is for one layout"):
+        perfmodel.model(name="gpt2", phase="train", batch=8, n=256, search=2, hardware="h200", power_limit="400W")
+
+
 def test_batch_shows_joules_per_token_that_fall_with_the_batch():
     found = perfmodel.batch(name="llama-3-8b", kv_len=2048, hardware="h200")["results"]
     joules = [row["energy_per_token_j"] for row in found]
@@ -306,6 +457,41 @@ def test_a_device_without_a_power_model_says_so_when_asked():
     ):
         with pytest.raises(UnavailableError, match="no power model"):
             call()
+
+
+def test_a_limit_that_no_model_can_keep_is_no_silent_wish():
+    """The tables of a B200 have no products; an H200 draws more than 130 W at any clock."""
+    with pytest.raises(UnavailableError, match="no power model of matmul"):
+        perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="b200", power_limit="700W")
+    with pytest.raises(UnavailableError, match="cannot stay within 130 W"):
+        perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="h200", power_limit="130W")
+    assert "power_w" not in perfmodel.matmul(m=4096, n=4096, k=4096, dtype="bf16", hardware="b200")["results"][0]
+
+
+# Public tables of a B200
+
+
+def test_watts_of_a_b200_in_the_half_that_no_fit_saw():
+    """Kernels of vLLM; in the time that they took."""
+    found = tabled_power.reported()
+    assert len(found) >= 300
+    assert absolute(found) <= 0.15
+
+
+def test_the_profile_of_a_b200_holds_what_the_tables_give():
+    device, fit = tabled_power.shipped()
+    rows = [record for record in tabled_power.records() if not held_out(record)]
+    again = tabled_power.fitted(rows, device, find_device(H200).power)
+    assert (again.picojoules, again.busy_w, again.static_w) == (fit.picojoules, fit.busy_w, fit.static_w)
+    assert (again.clock_exponent, again.burst_over_limit, fit.points) == (fit.clock_exponent, fit.burst_over_limit, len(rows))
+
+
+def test_a_row_that_the_limit_holds_counts_only_where_less_is_predicted():
+    """100 W from others; held at 150 W it pulls, held at 50 W it does not."""
+    rows = [{"a": 1.0}] * 4
+    assert solved(rows, [100.0, 100.0, 100.0, 50.0], held={3})["a"] == pytest.approx(100.0)
+    assert solved(rows, [100.0, 100.0, 100.0, 150.0], held={3})["a"] > 101.0
+    assert solved(rows[:3], [100.0] * 3, static_w=40.0)["a"] == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize("options", [{"power_limit": "800W"}, {"power_limit": "500"}, {"power_limit": "-5W"}, {"clock": "fast"}])

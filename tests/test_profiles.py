@@ -232,6 +232,14 @@ def test_peaks_may_be_rounded_by_three_percent(dtype: str, dense: float, more: f
     assert [message.split(":")[0] for message in sanity.check(other)] == [f"peaks.tensor.{dtype}"] * told
 
 
+def test_a_part_limited_for_export_is_below_its_chip_and_sound() -> None:
+    """Without a rate per clock a peak may be lower than the chip's; higher is still told."""
+    h20, limits = device("nvidia-h20-sxm-96gb"), {"peaks.tensor.bf16.per_clk": 4096}
+    assert sanity.fp16_peak_is_dense(h20) == []
+    assert "expected 4096 dense" in sanity.fp16_peak_is_dense(changed("nvidia-h20-sxm-96gb", limits))[0]
+    assert "sparse" in sanity.fp16_peak_is_dense(changed("nvidia-h20-sxm-96gb", {"peaks.tensor.bf16.value": "1.2 PFLOP/s"}))[0]
+
+
 def test_each_rule_has_a_broken_profile() -> None:
     assert {rule.__name__ for rule in sanity.RULES} == {rule for rule, *_ in BROKEN}
 
@@ -272,8 +280,8 @@ def test_of_one_module_and_its_cards_the_module_is_meant() -> None:
 
 
 def test_unknown_name_suggests_near_ones() -> None:
-    with pytest.raises(UsageError, match="no device is called 'nvidia-h20-sxm'") as raised:
-        catalog.find_device("nvidia-h20-sxm")
+    with pytest.raises(UsageError, match="no device is called 'nvidia-h201-sxm'") as raised:
+        catalog.find_device("nvidia-h201-sxm")
     assert "did you mean nvidia-h200-sxm" in str(raised.value)
 
 

@@ -127,7 +127,7 @@ def test_derived_axes() -> None:
         ({"n": "d", "d": "n"}, (), ["circle"]),
         ({"n": 64, "d": "d"}, (), ["circle"]),
         ({"n": 64, "d": "window"}, (), ["needs window, which has no value"]),
-        ({"n": 64, "d": 64, "hardware": "h20"}, (), ["no device is called 'h20'"]),
+        ({"n": 64, "d": 64, "hardware": "h201"}, (), ["no device is called 'h201'"]),
         ({"n": 64, "d": 64, "dtype": "fp7"}, (), ["unknown dtype"]),
         ({"n": "-3", "d": 64}, (), ["--n is -3"]),
         ({"n": "3 / 2", "d": 64}, (), ["--n is 1.5"]),

@@ -114,7 +114,8 @@ def test_a_cold_cache_costs_time_and_a_warm_one_hides_the_shorter():
 
 def test_grouped_heads_need_two_more_kernels_backward():
     slow = {**STARTS, "side_block_cycles": STARTS["side_block_cycles"] + 1.83e9}  # a second each
-    for group, kernels in ((1, 2), (4, 4)):
+    blocks = 2 * 2 * 1024 * 64 // 512 / 132  # of the sums of dK and dV over the query heads of two KV heads, on each multiprocessor
+    for group, kernels in ((1, 2), (4, 4 + 0.06 * blocks)):
         case = Case(attention(1, 8, 8 // group, 1024, 64, True), "torch-sdpa-flash", BACKWARD)
         assert seconds(case, H200, slow) - seconds(case, H200, STARTS) == pytest.approx(kernels)
 
@@ -141,8 +142,7 @@ def test_one_measured_tile_leaves_softmax_to_the_plan():
 
 def test_passes_that_are_not_covered():
     assert not covers(Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", BACKWARD))
-    assert covers(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-efficient", BACKWARD))
-    assert not covers(Case(attention(1, 8, 8, 1024, 192, True), "torch-sdpa-efficient", BACKWARD))
+    assert not covers(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-efficient", BACKWARD))  # ``efficient_backward``
 
 
 def test_before_hopper_nothing_is_known_of_cudnn():

@@ -30,8 +30,9 @@ def test_every_command_of_the_page_is_a_step() -> None:
 
 
 @pytest.mark.parametrize(("line", "answers"), STEPS)
-def test_the_answer_is_on_the_first_screen(monkeypatch, line: str, answers: str) -> None:
+def test_the_answer_is_on_the_first_screen(monkeypatch, tmp_path, line: str, answers: str) -> None:
     """The last line of the screen is the next prompt's."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = Terminal()

@@ -45,6 +45,7 @@ _WORDS = {
 }
 _LISTED = {
     "--hardware": ("catalog", "device_ids"),
+    "--like": ("catalog", "device_ids"),
     "--model": ("catalog", "model_names"),
     "--config": ("catalog", "config_names"),
     "--dtype": ("core.dtypes", "DTYPES"),

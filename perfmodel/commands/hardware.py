@@ -1,15 +1,17 @@
-"""List, show and check device profiles."""
+"""List, show, check and add device profiles."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import typer
 
 from perfmodel.commands._command import Destination, ExplainedPicture, add_command, new_app
-from perfmodel.core.question import Question, argument
+from perfmodel.core.question import Question, argument, option
 
-app = new_app(help="List, show and check device profiles.", no_args_is_help=True)
+app = new_app(help="List, show, check and add device profiles.", no_args_is_help=True)
+_GIVEN = "What is known of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,35 @@ class ProfileQuestion(Question):
     """Which profile."""
 
     file: str = argument("FILE", "A device profile, or the id of a shipped one.")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedQuestion(Question):
+    """A card that is not shipped, by what sets it apart from one that is."""
+
+    name: str = argument("NAME", "Its id: small letters, digits and hyphens.")
+    like: str | None = option("The shipped device nearest to it, which lends the rest.", metavar="DEVICE")
+    force: bool = option("Replace the file.", default=False)
+    dram_bandwidth: str | None = option("Such as 432GB/s.", group=_GIVEN)
+    dram_capacity: str | None = option("Such as 24GiB.", group=_GIVEN)
+    l2: str | None = option("L2 capacity, such as 48MiB.", group=_GIVEN)
+    sms: int | None = option("Multiprocessors.", group=_GIVEN)
+    clock: str | None = option("Advertised boost clock, such as 2040MHz.", group=_GIVEN)
+    fp16: str | None = option("Dense tensor peak, such as 121TFLOP/s.", group=_GIVEN)
+    bf16: str | None = option("Dense tensor peak.", group=_GIVEN)
+    fp8: str | None = option("Dense tensor peak.", group=_GIVEN)
+    tf32: str | None = option("Dense tensor peak.", group=_GIVEN)
+    fp4: str | None = option("Dense tensor peak.", group=_GIVEN)
+    int8: str | None = option("Dense tensor peak, such as 242TOP/s.", group=_GIVEN)
+    fp32: str | None = option("Peak of the vector unit.", group=_GIVEN)
+    tdp: str | None = option("Such as 72W.", group=_GIVEN)
+
+
+@dataclass(frozen=True)
+class _Profile(Destination):
+    OFFERS = None
+
+    output: list[str] | None = option("To FILE: .yaml, {formats}. [default: NAME.yaml]", "--output", "-o", metavar="FILE")
 
 
 @add_command(app, "list")
@@ -65,3 +96,31 @@ def check(asked: ProfileQuestion) -> None:
     if problems:
         raise DataError("\n  ".join([f"{asked.file}: {len(problems)} value(s) contradict each other", *problems]))
     typer.echo(visible(f"{asked.file}: {device.name} is sound"))
+
+
+@add_command(app)
+def add(asked: AddedQuestion, to: _Profile) -> None:
+    """Write the profile of a card that is not shipped: what is known of it, the rest from the device that it is like.
+
+    Peaks go with --sms and --clock, or with a peak that is given. Nothing measured is taken. Without -o the file is NAME.yaml.
+    Example: perfmodel hardware add my-card --like l4 --dram-bandwidth 432GB/s
+    """
+    from perfmodel.catalog import device_ids, find_device
+    from perfmodel.core.errors import UsageError
+    from perfmodel.core.kin import FIELDS, device_like
+    from perfmodel.report.hardware import added_report
+
+    to = replace(to, output=to.output or [f"{asked.name}.yaml", "-"])
+    [like] = asked.require("hardware add my-card --like l4 --dram-bandwidth 432GB/s", "like")
+    given = {name: value for name in FIELDS if (value := getattr(asked, name)) is not None}
+    if not given:
+        raise UsageError(f"nothing says how {asked.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
+    if asked.name in device_ids():
+        raise UsageError(f"{asked.name} is the id of a shipped device", "choose another; 'perfmodel hardware list' shows those taken")
+    kin = find_device(like, "--like")
+    device = device_like(kin, asked.name, given)
+    to.check(["profile"])
+    there = [name for name in to.files if not asked.force and Path(name).exists()]
+    if there:
+        raise UsageError(f"{there[0]} is there already", "add --force to replace it, or name another with -o")
+    to.emit(added_report(device, kin, to.files))

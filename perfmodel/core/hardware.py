@@ -323,3 +323,13 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
     elif is_dataclass(record):
         parts = [(one.name, getattr(record, one.name)) for one in fields(record)]
     return [found for name, part in parts for found in quantities(part, f"{place}.{name}" if place else str(name))]
+
+
+def named_quantities(device: Device) -> list[tuple[str, Quantity]]:
+    """Every Quantity of ``device`` by its field, memory by the name of its level: ``memory.dram.capacity``."""
+    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
+    named = []
+    for place, quantity in quantities(device):
+        number = next((old for old in levels if place.startswith(old)), "")
+        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
+    return named

@@ -162,10 +162,14 @@ def taken(known: Interval) -> str:
     return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
 
 
-def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
-    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop."""
+def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number) -> str:
+    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop.
+
+    ``memory``: bytes that must fit the device; of what does not, the time is as if it fitted.
+    """
     start = f"Predicted {taken(known)}" if known else f"Not predicted; roof {format_time(metered_s(cost, known), 3)}"
     rate = rate_and_share(cost, known, device, dtype)
+    start = f"If it fitted: {start[0].lower()}{start[1:]}" if device.fits(int(memory)) is False else start
     return f"{start}, {rate}" if rate else start
 
 
@@ -198,8 +202,8 @@ def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype
 def sentence(words: str) -> str:
     """``words`` with a capital letter and a full stop.
 
-    >>> sentence("by roofs fused is 2x faster")
-    'By roofs fused is 2x faster.'
+    >>> sentence("by roofs fused is as fast")
+    'By roofs fused is as fast.'
     """
     return f"{words[:1].upper()}{words[1:]}."
 
@@ -224,13 +228,14 @@ def compared(reference: Side, other: Side) -> str:
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
     'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
     >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
-    'by roofs flash2 is 2x faster than standard; neither is predicted'
+    'flash2 is at most 2x faster than standard at its roof; not predicted'
     """
     if reference.time is None or other.time is None:
-        known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "neither is predicted")
+        known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "not predicted")
         roofs = reference.roof_s / other.roof_s
-        words = way(1.0 if abs(roofs - 1) <= ROOFS_EVEN else roofs, reference.name)
-        return f"by roofs {other.name} is {words}; {known}"
+        if abs(roofs - 1) <= ROOFS_EVEN:
+            return f"by roofs {other.name} is {way(1.0, reference.name)}; {known}"
+        return f"{other.name} is {way(roofs, reference.name, 'at most ')} at its roof; {known}"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     return f"{other.name} is {kind} {way(gain.value, reference.name)}{ends(gain)}"

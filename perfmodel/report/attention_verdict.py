@@ -35,10 +35,17 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     """Whether it fits and which is faster; at what rate; what limits it: of the main result, against standard attention."""
     main, reference, device = main_result(comparison, predictions), comparison.standard(comparison.direction), comparison.device
     known = seconds(predictions.get((main.algorithm.name, main.direction)))
-    rate = f"{rate_of(main.total, known, device, comparison.workload.dtype)}."
+    rate = f"{rate_of(main.total, known, device, comparison.workload.dtype, main.memory_bytes)}."
     limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
     first = _fits(main, None if reference is main else reference, comparison, predictions)
-    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}."] * bool(limit)]
+    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
+
+
+def _softmax(reference: AttentionResult | None, device: Device, predictions: Predictions) -> str:
+    """What the roof of standard attention leaves out of its time, where it has no other."""
+    if reference is None or (reference.algorithm.name, reference.direction) in predictions or EAGER not in left_out(reference, device):
+        return ""
+    return "; left out: standard's eager softmax"
 
 
 def _fits(main: AttentionResult, reference: AttentionResult | None, comparison: Comparison, predictions: Predictions) -> str:
@@ -46,7 +53,7 @@ def _fits(main: AttentionResult, reference: AttentionResult | None, comparison: 
     device, name = comparison.device, main.algorithm.name
     fits, _, size = fit(main.memory_bytes, device).partition(":")
     if reference is None or fits == "does not fit":
-        return f"{fits}: {name} takes{size.replace(',', '')}" if fits else ""
+        return f"{fits}: {name}{' takes' * (fits == 'fits')}{size.replace(',', '')}" if fits else ""
     faster = compared(*(side(result, comparison, predictions) for result in (reference, main)))
     if device.fits(reference.memory_bytes) is False:
         return f"only {name} fits; {faster.replace(f'{name} is', 'it is', 1)}"

@@ -178,7 +178,8 @@ def _of_one(one: Change, before: str, after: str) -> str:
     """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
     kind, known = ("measured", "predicted", "by roofs", "by bounds")[one.kind], ratio(_interval(one.before), _interval(one.after))
     both = f"{format_time(one.after.value, 3)} against {format_time(one.before.value, 3)}"
-    return f"{after} is {kind} {way(known.value, before)}{ends(known)}: {both}, {one.before.key}"
+    most = "at most " if kind == "by roofs" else ""
+    return f"{after} is {kind} {way(known.value, before, most)}{ends(known)}: {both}, {one.before.key}"
 
 
 def _in_short(one: Change) -> str:

@@ -109,7 +109,7 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
 def _faster(results: list[ChainResult]) -> str:
     unfused, _, fused = results
     counted = "roofs" if unfused.total_s is None else "roofs and launches"
-    return f"Fused is {way(_time(unfused) / _time(fused), 'unfused')}, by {counted}; neither is predicted."
+    return f"Fused is {way(_time(unfused) / _time(fused), 'unfused', 'at most ')} by {counted}; not predicted."
 
 
 def _figures(results: list[ChainResult]) -> list[Figure]:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, quantities
+from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quantities
+from perfmodel.core.kin import KIN, USER
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary, format_si
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
+from perfmodel.validation.profile_text import profile_text
 
 if TYPE_CHECKING:
     pass
@@ -76,7 +78,7 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
     """
     ridges = _ridge_points(device)
     tables = [
-        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in _named(device)], "lrlll"),
+        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in named_quantities(device)], "lrlll"),
         Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]),
         *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
         *([_power(device.power)] if device.power is not None else []),
@@ -101,6 +103,16 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
 
 
+def added_report(device: Device, kin: Device, files: Sequence[str]) -> Report:
+    """``device``, made of what was given and of ``kin``, with its profile to write to ``files``."""
+    shown, sources = show_report(device), [quantity.source for _, quantity in named_quantities(device)]
+    given = ", ".join(f"{place} {quantity.value}" for place, quantity in named_quantities(device) if quantity.source == USER)
+    said = f"Given: {given}. Of {kin.id}: {sources.count(KIN)} values."
+    profiles = [name for name in files if name.endswith(".yaml")]
+    used = [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {name}" for name in profiles[:1]]
+    return replace(shown, verdict=[said, *shown.verdict[:1], *used], profile=profile_text(device))
+
+
 FIGURES = "DRAM", "bandwidth", "L2", "SRAM per block", "fp16 tensor"
 BRIEF = (
     *("memory.dram.capacity", "memory.dram.bandwidth", "memory.l2.capacity", "memory.sram.per_block"),
@@ -110,18 +122,8 @@ BRIEF = (
 """Fields that a screen shows."""
 
 
-def _named(device: Device) -> list[tuple[str, Quantity]]:
-    """Every quantity by its field, memory by the name of its level."""
-    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
-    named = []
-    for place, quantity in quantities(device):
-        number = next((old for old in levels if place.startswith(old)), "")
-        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
-    return named
-
-
 def _brief(device: Device) -> Table:
-    found = dict(_named(device))
+    found = dict(named_quantities(device))
     return Table(
         "", ["field", "value", "kind"], [[name, str(found[name].value), _kind(found[name])] for name in BRIEF if name in found], "lrl"
     )

@@ -13,6 +13,7 @@ from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.model_first import least
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
+from perfmodel.transformer.estimate import PREDICTED
 from perfmodel.transformer.kv_cache import attention_kinds, batch_bytes
 from perfmodel.transformer.spec import GroupedAttention
 
@@ -75,9 +76,10 @@ def _generation_gain(result: CacheResult, times: Generated) -> list[str]:
     if isinstance(times, UnavailableError):
         return []
     cached, uncached = times
-    took = f"{least(cached.times_from)}{format_time(cached.seconds, 3)}"
-    gain = f"; without a cache in {digits(uncached.seconds / cached.seconds, 3)}x that time" if cached.seconds else ""
-    return [f"One sequence is generated in {took}{gain}{', with more memory' * (result.fits is False)}."]
+    took, longer = (f"{least(one.times_from)}{format_time(one.seconds, 3)}" for one in times)
+    if cached.times_from == uncached.times_from == PREDICTED and cached.seconds:
+        longer = f"{digits(uncached.seconds / cached.seconds, 3)}x that time"
+    return [f"One sequence is generated in {took}; without a cache in {longer}{', with more memory' * (result.fits is False)}."]
 
 
 def _meters(result: CacheResult) -> list[Meter]:

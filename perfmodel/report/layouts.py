@@ -167,6 +167,8 @@ def _search_notes(found: SearchResult) -> list[str]:
     unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
     timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
     return [
+        *["Times are bursts: run for seconds, the power limit may slow a step, by as much as its layout without --search shows."]
+        * (found.on.device.power is not None),
         *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
         f"{timed}, {digits(found.tried / found.took_s, 2)} a second; {format_count(found.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "

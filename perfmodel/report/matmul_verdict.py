@@ -28,9 +28,10 @@ TIMES = "Predicted time, and how much of it is the roof"
 
 def verdict(result: MatmulResult, prediction: Prediction | None) -> list[str]:
     """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
-    fitting, (side, best, ridge) = fit(memory_of(result), result.device), _best(result)
+    memory, (side, best, ridge) = memory_of(result), _best(result)
+    fitting = fit(memory, result.device)
     fits = f"{fitting.partition(':')[0]}; " if fitting else ""
-    rate = rate_of(result.total, seconds(prediction), result.device, result.workload.dtype)
+    rate = rate_of(result.total, seconds(prediction), result.device, result.workload.dtype, memory)
     first = f"{fits}{side} if operands move once: {intensity(best)} FLOP/B, ridge point {ridge:.4g}"
     return [sentence(first), f"{rate}.", f"Limited by {_limit(result, prediction)}."]
 

@@ -63,7 +63,7 @@ def answered(plain: Report, found: ModelAnswer, pictures: bool) -> Report:
 
 def phase_before(line: Line, found: ModelAnswer) -> str:
     """The phase of a row, where there are two."""
-    return f"{line.phase}: " if len({one.phase for one in found.lines}) > 1 else ""
+    return f"{line.phase}: " if len({one.step.phase for one, _ in found.steps}) > 1 else ""
 
 
 def _parts(found: ModelAnswer) -> list[StepPart]:

@@ -90,8 +90,9 @@ def _verdict(w: Softmax, device: Device, results: list[SoftmaxResult], predictio
     faster = compared(
         Side(results[0].variant.name, float(results[0].cost.roofline_s)), Side(best.variant.name, float(best.cost.roofline_s))
     )
-    first = sentence(f"{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}")
-    return [first, f"{rate_of(best.cost, known, device, w.dtype)}.", f"Limited by {limit}."]
+    unfit = "does not fit; " * (device.fits(best.memory_bytes) is False)
+    first = sentence(f"{unfit}{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}")
+    return [first, f"{rate_of(best.cost, known, device, w.dtype, best.memory_bytes)}.", f"Limited by {limit}."]
 
 
 def _causes(w: Softmax, device: Device, best: SoftmaxResult, prediction: Prediction | None) -> list[str]:

@@ -34,9 +34,12 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
 
 
 def under_power(found: PassEstimate, asked: PowerAsked) -> PassEstimate:
-    """``found`` at the clock of its headline, sustained unless asked otherwise; as it is where the device has no power model."""
-    rows = [row for row in found.rows if row.seconds > 0]
-    state = power.state_of([of_row(row, found.device) for row in rows], found.device, asked, SUSTAINED)
+    """``found`` at the clock of its headline, sustained unless asked otherwise; as it is where the device has no power model.
+
+    Where the host is slower than the kernels, the device waits for it at static power, and the clock is that of the average.
+    """
+    rows, host = [row for row in found.rows if row.seconds > 0], found.host_s
+    state = power.state_of([of_row(row, found.device) for row in rows], found.device, asked, SUSTAINED, host[0] if host else 0.0)
     if state is None:
         return found
     slower = {id(row): seconds / row.seconds for row, seconds in zip(rows, state.shown.each, strict=True)}

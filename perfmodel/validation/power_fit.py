@@ -6,15 +6,17 @@ the clock and the draw of a moment are chosen among a few values by what fits wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import SUSTAINED, Power, PowerState
-from perfmodel.timing.power import IDLE, Activity, behind_another, launches, of_case
+from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
+from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
 from perfmodel.validation.statistics import quantile
@@ -24,19 +26,24 @@ EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
+MOST_COUNTED, NEAR_LIMIT = 0.2, 0.95
 STATIC = "static"
 DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """A record that ran for seconds: ``measured`` in its measured time, and ``alone``, the same call alone after a pause."""
+    """A record that ran for seconds: ``measured`` in its measured time, and ``alone``, the same call alone after a pause.
+
+    ``held``: watts near the limit, and no clock was read: at the highest clock it asks for as many at least.
+    """
 
     record: Record
     measured: Activity
     alone: Activity
     clock: float
     watts: float
+    held: bool = False
 
 
 def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
@@ -45,18 +52,44 @@ def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
 
 
 def power_point(record: Record, device: Device) -> PowerPoint | None:
-    """None for a record without watts, a clock or a burst time, or that has no counts."""
-    burst, highest = record.environment.get("burst_s"), device.clocks.max
-    if record.clock != SUSTAINED or record.power_w is None or record.sm_hz is None or burst is None or highest is None:
+    """None for a record without watts, a clock or a burst time, or that has no counts.
+
+    Where no clock was read, watts well below the limit say that it was the highest.
+    """
+    burst, highest, most = record.environment.get("burst_s"), device.clocks.max, limit_of(device)
+    if record.clock != SUSTAINED or record.power_w is None or highest is None or most is None:
+        return None
+    f = 1.0 if record.sm_hz is None else record.sm_hz / float(highest.number)
+    burst = record.time_s.median if record.sm_hz is None else burst
+    if burst is None:
         return None
     try:
         case = case_of(record)
-        kernels = launches(record.implementation, record.direction) if record.environment.get("graph") else 0
-        both = [record.time_s.median, behind_another(burst, kernels)]
+        both = [record.time_s.median, behind_itself(case, record.workload, burst) if record.environment.get("graph") else burst]
         measured, alone = (of_case(case, record.workload, record.dtype, device, seconds) for seconds in both)
     except PerfmodelError:
         return None
-    return PowerPoint(record, measured, alone, record.sm_hz / float(highest.number), record.power_w)
+    return PowerPoint(record, measured, alone, f, record.power_w, record.sm_hz is None and record.power_w > NEAR_LIMIT * most)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """A step that ran for seconds, and what its rows do alone after a pause, each its predicted share of that time."""
+
+    record: Record
+    alone: tuple[Activity, ...]
+
+
+def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDevices = tuple) -> list[StepPoint]:
+    """Steps among ``records`` that fits may see, under a power limit."""
+    found = []
+    for record in records:
+        burst = record.environment.get("burst_s")
+        if record.workload == "transformer" and burst is not None and not held_out(record) and limited(record, device):
+            whole = case_of(record).workload.on(device, fallbacks)
+            rows = [of_row(row, device, burst / whole.seconds) for row in whole.rows if row.seconds > 0]
+            found.append(StepPoint(record, tuple(rows)))
+    return found
 
 
 def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
@@ -66,23 +99,30 @@ def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
     return found | {STATIC: 1.0} | ({} if one.kind == IDLE else {one.kind: one.busy * f ** (exponent + 1)})
 
 
-def solved(rows: Sequence[Mapping[str, float]], watts: Sequence[float]) -> dict[str, float]:
-    """Parameters, none negative, that fit sums over ``rows`` to ``watts``; coordinate descent on the normal equations, re-weighted."""
-    names = sorted({name for row in rows for name in row})
+def solved(
+    rows: Sequence[Mapping[str, float]], watts: Sequence[float], static_w: float | None = None, held: Collection[int] = ()
+) -> dict[str, float]:
+    """Parameters, none negative, that fit sums over ``rows`` to ``watts``; coordinate descent on the normal equations, re-weighted.
+
+    ``static_w``: of the parameter ``STATIC``, where that is known. ``held``: rows that ask for at least their watts, and count where
+    less is predicted.
+    """
+    names = sorted({name for row in rows for name in row} - ({STATIC} if static_w is not None else set()))
+    targets = [1 - (static_w or 0.0) / w for w in watts]
     matrix = [[row.get(name, 0.0) / w for name in names] for row, w in zip(rows, watts, strict=True)]
-    x, weights = [0.0] * len(names), [1.0] * len(rows)
+    x, weights = [0.0] * len(names), [0.0 if i in held else 1.0 for i in range(len(rows))]
     for _ in range(ROUNDS):
-        x = _descent(matrix, weights, x)
-        misses = [abs(sum(a * b for a, b in zip(line, x, strict=True)) - 1) for line in matrix]
-        weights = [min(1.0, FAR / max(miss, 1e-9)) for miss in misses]
-    return dict(zip(names, x, strict=True))
+        x = _descent(matrix, weights, targets, x)
+        misses = [sum(a * b for a, b in zip(line, x, strict=True)) - target for line, target in zip(matrix, targets, strict=True)]
+        weights = [0.0 if i in held and miss >= 0 else min(1.0, FAR / max(abs(miss), 1e-9)) for i, miss in enumerate(misses)]
+    return dict(zip(names, x, strict=True)) | ({} if static_w is None else {STATIC: static_w})
 
 
-def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], start: Sequence[float]) -> list[float]:
+def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], targets: Sequence[float], start: Sequence[float]) -> list[float]:
     size = len(start)
     columns = [[line[i] for line in matrix] for i in range(size)]
     products = [[sum(w * a * b for w, a, b in zip(weights, one, other, strict=True)) for other in columns] for one in columns]
-    wanted = [sum(w * a for w, a in zip(weights, one, strict=True)) for one in columns]
+    wanted = [sum(w * a * t for w, a, t in zip(weights, one, targets, strict=True)) for one in columns]
     x = list(start)
     for _ in range(SWEEPS):
         for i in range(size):
@@ -92,9 +132,10 @@ def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], start:
     return x
 
 
-def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, **words: Any) -> PowerFit:
-    """The fit to ``found`` at that exponent and draw of a moment; ``words``: source, records and date."""
-    x = solved([terms(point, exponent) for point in found], [point.watts for point in found])
+def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, static_w: float | None = None, **words: Any) -> PowerFit:
+    """The fit to ``found`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
+    held = {at for at, point in enumerate(found) if point.held}
+    x = solved([terms(point, exponent) for point in found], [point.watts for point in found], static_w, held)
     kinds = {point.measured.kind for point in found}
     busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
     joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}
@@ -126,6 +167,17 @@ def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFi
     return pairs
 
 
+def mean_error(values: Sequence[float]) -> float:
+    """Of their sizes; one far off counts no more than ``MOST_COUNTED``."""
+    return sum(min(abs(value), MOST_COUNTED) for value in values) / len(values)
+
+
+def of_steps(steps: Iterable[StepPoint], device: Device, fit: PowerFit) -> list[tuple[Record, PowerState]]:
+    """What ``fit`` says of each step."""
+    power = Power(replace(device, power=fit))
+    return [(step.record, power.state([one.demand(fit) for one in step.alone], SUSTAINED)) for step in steps]
+
+
 def absolute(values: Iterable[float], share: float = 0.5) -> float:
     """That quantile of their sizes."""
     return quantile([abs(value) for value in values], share)
@@ -141,8 +193,9 @@ def limited(record: Record, device: Device) -> bool:
     return highest is not None and record.sm_hz is not None and record.sm_hz < LIMITED * highest.number
 
 
-def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFit:
-    """The exponent and the draw of a moment with the best clocks and times of limited points left out; fitted to all.
+def chosen(found: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
+    """The exponent and the draw of a moment with the best clocks and times of limited points left out and of ``steps``; fitted to all
+    points.
 
     DataError without any point that power limits.
     """
@@ -153,7 +206,8 @@ def chosen(found: Sequence[PowerPoint], device: Device, **words: Any) -> PowerFi
 
     def miss(pair: tuple[float, float]) -> float:
         those = power_errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if limited(one[0], device))
-        return absolute(those.clock) + absolute(those.seconds)
+        own = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
+        return sum(mean_error(errors) for errors in (those.clock, those.seconds, own.clock, own.seconds) if errors)
 
     exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
     judged = power_errors(left_out(found, device, fits[exponent], burst))

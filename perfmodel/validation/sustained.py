@@ -9,13 +9,13 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import behind_another, launches, of_case, scaled, state_of
+from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
 from perfmodel.timing.predict import FallbackDevices, Prediction
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record
 
-FOR_SECONDS = PowerAsked(clock=SUSTAINED)
+FOR_SECONDS, USUAL = PowerAsked(clock=SUSTAINED), PowerAsked()
 
 
 def for_seconds(found: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
@@ -33,14 +33,13 @@ def state_at(seconds: float, case: Case, record: Record, device: Device, fallbac
     A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.
     """
     if not isinstance(case.workload, ModelStep):
-        follows = behind_another(seconds, launches(case.implementation, case.direction))
         try:
-            found = [of_case(case, record.workload, record.dtype, device, follows)]
+            follows = behind_itself(case, record.workload, seconds)
+            return state_of([of_case(case, record.workload, record.dtype, device, follows)], device, USUAL, SUSTAINED)
         except UnavailableError:
             return None
-        return state_of(found, device, FOR_SECONDS, SUSTAINED)
     rows = case.workload.on(device, fallbacks)
-    return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, FOR_SECONDS, SUSTAINED)
+    return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, USUAL, SUSTAINED)
 
 
 @dataclass(frozen=True, slots=True)

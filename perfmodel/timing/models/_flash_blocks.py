@@ -47,8 +47,9 @@ class FlashPlan:
     multiplied by the values that exist alone, and the first tile of a block does without ``mask_tile`` and ``uneven``. ``threads``: of
     a block.
     ``uneven``: part by which matmuls of a tile take longer where heads are narrower than the kernel.
-    ``paired``: key tiles of a head are launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head
-    dim, and dK and dV over query heads by PyTorch's sums.
+    ``adding``: backward, share of a tile's additions to dQ that its warps do between matmuls. ``paired``: key tiles of a head are
+    launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query
+    heads by PyTorch's sums.
     ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
     """
 
@@ -78,6 +79,7 @@ class FlashPlan:
     threads: int = 128
     softmax_share: float = 0.0
     uneven: float = 0.0
+    adding: float = 1.0
     paired: int = 1
     rounded: bool = False
 

@@ -37,7 +37,7 @@ SOFTMAX_SHARE = 0.62  # tuned
 UNEVEN, UNEVEN_FORWARD, UNEVEN_SPLIT = 0.2, 0.18, 0.5  # tuned
 """FlashAttention-2: of a tile's matmuls, where each load asks whether its head ends before; in its split kernel up to head dim 128."""
 IN_TURN = 1.0  # tuned
-"""Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
+"""Overlap of FlashAttention-2's tiles and of cuDNN's backward pass: matmuls and exponentials one after the other."""
 WGMMA_BACKWARD = 2.6  # tuned
 """cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
 DROPOUT = 1.1  # tuned
@@ -46,7 +46,9 @@ CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.8  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_WIDER, CUDNN_CAUSAL_BACKWARD = 0.33, 0.27  # tuned
 """cuDNN's backward pass, in block latencies: per 64 of the head dim it is compiled for beyond the first; causal masks."""
-CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.6, 3.0  # tuned
+CUDNN_WIDE = 3.65  # tuned
+"""cuDNN's backward pass over head dim 128: what one stage of small tiles leaves unhidden, in exponentials' time of every tile."""
+CUDNN_OVERLAP = 1.6  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
 EFFICIENT_OVERLAP, EFFICIENT_UNHELD = 2.0, 0.2  # tuned
 """Memory-efficient kernels; over head dim 128, O passes through memory: of a tile's matmuls, after the first of a block."""
@@ -209,9 +211,10 @@ def cudnn(case: Case, device: Device) -> FlashPlan:
     if major(device) < _HOPPER:
         raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
     width = _compiled(w)
-    if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
-        bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)
-        plan = FlashPlan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w), paired=128 // bc)
+    if backward:
+        bc, unhidden = (128, 0.0) if width <= 128 else (64, CUDNN_WIDE)
+        plan = FlashPlan(64, bc, WGMMA, overlap=IN_TURN, width=width, side_kernels=_side_kernels(w), paired=128 // bc)
+        plan = replace(plan, adding=0.0, mask_tile=unhidden)
         return replace(plan, mask_block=CUDNN_WIDER * (width / 64 - 1) + CUDNN_CAUSAL_BACKWARD * w.causal)
     plan = FlashPlan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
     return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * ragged(w, plan))

@@ -105,13 +105,16 @@ def parts_of_k(blocks: int, slices: int, resident: int, slots: int) -> list[int]
 
 @lru_cache(maxsize=4096)
 def block_plans(
-    m: int, n: int, k: int, batch: int, depth: int, slots: int, tiles: tuple[tuple[int, int, int], ...], split_k: int
+    m: int, n: int, k: int, batch: int, depth: int, slots: int, tiles: tuple[tuple[int, int, int], ...], split_k: int | None
 ) -> tuple[BlockPlan, ...]:
-    """Plans of C [m, n] over a depth k in slices of ``depth``, ``batch`` times; ``tiles``: rows, columns, resident blocks."""
+    """Plans of C [m, n] over a depth k in slices of ``depth``, ``batch`` times; ``tiles``: rows, columns, resident blocks.
+
+    ``split_k``: parts of k; None where the library may choose.
+    """
     slices, found = ceil_div(k, depth), []
     for br, bc, resident in tiles:
         grid = batch * ceil_div(m, br) * ceil_div(n, bc)
-        for parts in [split_k] if split_k > 1 else parts_of_k(grid, slices, resident, slots):
+        for parts in [split_k] if split_k else parts_of_k(grid, slices, resident, slots):
             turns = ceil_div(grid * parts, slots)
             found.append(BlockPlan(turns, ceil_div(turns, resident), ceil_div(slices, parts), parts, br, bc))
     return _worth_timing(found)

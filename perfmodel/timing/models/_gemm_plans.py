@@ -89,7 +89,8 @@ def _shared_plans(w: Matmul, width: int, slots: int, given: Given) -> tuple[Bloc
     simt = w.dtype.matmul_unit == "vector"
     table, depth = (blocks.SIMT_TILES, blocks.SIMT_DEPTH) if simt else (_copy_table(w.dtype.size, width), blocks.COPY_DEPTH)
     tiles = _rows_of(table) if given is None else ((*given, table.get(given, 1)),)
-    found = block_plans(w.m, w.n, w.k, w.batch, depth, slots, tiles, w.split_k)
+    parts = w.split_k if given is not None or w.split_k > 1 else None
+    found = block_plans(w.m, w.n, w.k, w.batch, depth, slots, tiles, parts)
     few = few_row_plan(w.m, w.n, w.k, slots) if simt and given is None and w.batch == w.split_k == 1 else None
     return found if few is None else (*found, few)
 

@@ -1,8 +1,9 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
-scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the kernel of
-``masked_fill`` with its boolean matrix is fitted within its sequence. Each kernel is predicted by the calibration of its own
+scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; ``masked_fill``
+copies the scores, and the kernel that fills its boolean matrix in is fitted within the sequence. A kernel finds in L2 what the one
+before has written as far as it fits, else lines that must be written first. Each kernel is predicted by the calibration of its own
 implementation; parameters give the time saved by a kernel that follows another, and the rates of kernels that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 
@@ -24,11 +25,31 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case, plain_attention
+from perfmodel.timing.base import (
+    ALONE,
+    Case,
+    Model,
+    Parameter,
+    calibrated_seconds,
+    dram_bandwidth,
+    lost_share,
+    once_per_case,
+    plain_attention,
+)
+from perfmodel.timing.models.row_kernels import WARP_BYTES
 from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
 
 SHORT_ROW = 1024  # known
 """Longest row whose gradient a warp keeps in registers."""
+WIDE_WARP_SHARE = 0.82  # tuned
+"""Of a warp's bandwidth, what is left for rows longer than half of that: 96 registers a thread instead of 32 to 55."""
+VECTOR_BYTES, UNALIGNED_SHARE = 16, 0.52  # known, tuned
+"""Alignment of rows that a block reads in vectors and keeps in shared memory; bandwidth of other long rows, over that of those."""
+WARP_MASKED, BLOCK_MASKED, STARTING_S = 0.32, 0.12, 3e-6  # tuned
+"""More of softmax's time over rows with zeros, a warp or a block per row, and what of that time is the start of the kernel."""
+SCORES_SURVIVE, SCORES_ARE_LOST, DELAY_SHARE = 0.25, 1.0, 0.3  # tuned
+"""Scores over L2 up to which a kernel finds those that the one before has written, and from which it finds none; the L2's share of
+lines that it waits for then, as they must be written first."""
 
 HOST_S = 0.25e-3  # tuned
 """The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
@@ -92,29 +113,61 @@ def _alone(case: Case, device: Device) -> tuple[int, float]:
 
 def _each(case: Case, device: Device) -> list[tuple[str, float]]:
     """Each kernel that is also timed alone, by its implementation, with its seconds."""
-    listed = parts(case.workload, case.direction)
+    w: Attention = case.workload
+    listed = parts(w, case.direction)
     if case.implementation == FILLED:
-        listed = [part for part in listed if part[1].implementation not in ("torch-mask", "torch-add")]
-    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in listed]
+        copied = "copy", Case(Stream("copy", w.query_heads * w.n, w.kv_len, dtype=w.dtype), "torch-copy")
+        listed = [copied if part[1].implementation in ("torch-mask", "torch-add") else part for part in listed]
+    found = [(name, part, part_seconds(name, part, device)) for name, part in listed]
+    return [(f"{part.implementation} ({name})", s + (masked_s(w, s) if name == "softmax" else 0.0)) for name, part, s in found]
+
+
+def masked_s(w: Attention, softmax_s: float) -> float:
+    """Seconds more of softmax where a causal mask leaves zeros: the division takes another way for a numerator of 0.
+
+    Source: what nvcc makes of a division in fp32, a fast path and a subroutine for zeros, infinities and denormals.
+    """
+    slower = WARP_MASKED if w.kv_len * w.dtype.size <= WARP_BYTES else BLOCK_MASKED
+    return slower * max(softmax_s - STARTING_S, 0.0) if w.causal else 0.0
+
+
+def handed_on_s(case: Case, device: Device, handoff_share: float) -> float:
+    """Seconds that a kernel saves on what the one before has left in L2, less what it waits for lines that are to be written.
+
+    ``handoff_share``: of the time of those bytes, what they still take.
+    """
+    w: Attention = case.workload
+    scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
+    size = device.cache_bytes
+    if not size:
+        return 0.0
+    lost = lost_share(scores / size, SCORES_SURVIVE, SCORES_ARE_LOST)
+    kept_s = (1 - lost) * scores / dram_bandwidth(device) * (1 - min(1.0, handoff_share))
+    return kept_s - lost * DELAY_SHARE * size / dram_bandwidth(device)
+
+
+def gradient_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of softmax's own backward, which reads two matrices of scores and writes one."""
+    w: Attention = case.workload
+    share = p["gradient_share"] if w.kv_len <= SHORT_ROW else p["long_gradient_share"]
+    if w.kv_len <= SHORT_ROW:
+        share *= WIDE_WARP_SHARE if w.kv_len > SHORT_ROW / 2 else 1.0
+    elif w.kv_len * w.dtype.size % VECTOR_BYTES:
+        share *= UNALIGNED_SHARE
+    scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
+    return 3 * scores / (dram_bandwidth(device) * share) + p["overlap_us"] * 1e-6
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
-    w: Attention = case.workload
     kernels, alone = _alone(case, device)
-    scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
-    bandwidth = dram_bandwidth(device)
-    kept = min(scores, (device.cache_bytes or 0) / 2) / bandwidth * (kernels - 1) * (1 - min(1.0, p["handoff_share"]))
-    gradient = 0.0
-    if case.direction != FORWARD:
-        share = p["gradient_share"] if w.kv_len <= SHORT_ROW else p["long_gradient_share"]
-        gradient = 3 * scores / (bandwidth * share) + p["overlap_us"] * 1e-6
-    saved = p["overlap_us"] * 1e-6 * (kernels - 1)
-    return max(alone - saved - kept, alone / (2 * kernels)) + gradient
+    saved = (p["overlap_us"] * 1e-6 + handed_on_s(case, device, p["handoff_share"])) * (kernels - 1)
+    gradient = 0.0 if case.direction == FORWARD else gradient_s(case, device, p)
+    return max(alone - saved, alone / (2 * kernels)) + gradient
 
 
 def filled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds with a mask that is filled in; UnavailableError if a kernel is not calibrated."""
+    """Predicted seconds with a mask that is filled into a copy; UnavailableError if a kernel is not calibrated."""
     w: Attention = case.workload
     scores = w.query_heads * w.n * w.kv_len
     moved = 2 * scores * w.dtype.size / (dram_bandwidth(device) * STREAM_SHARE)

@@ -27,54 +27,64 @@ PARAMETERS = (
     Parameter("alone", "cycles of such a tile alone over its share of a full multiprocessor", 2.0),
     Parameter("row_cycles", "cycles of a row tile's sums of O dO, per load of each thread", 600.0),
     Parameter("turn_cycles", "cycles for which a block of 64 x 64 keeps others from a row tile of dQ", 6000.0),
-    Parameter("crowd_cycles", "cycles of a block of head dim 256 for its gradients in memory, on a full device", 100000.0),
+    Parameter(
+        "crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone", 100000.0
+    ),
     Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
 )
 
-SHARED = 0.22  # tuned
+SHARED = 0.15  # tuned
 """Of a tile: to take and to return dQ where other blocks add to it."""
 UNEVEN = 0.12  # tuned
-"""Of a tile: its bounds are checked where tiles do not divide both lengths."""
-WIDER = 0.65  # tuned
+"""Of a tile up to head dim 128: its bounds are checked where tiles do not divide both lengths."""
+WIDER = 0.5  # tuned
 """Change of a tile's time over that of head dim, over 128."""
-SQUARED = 1.8  # tuned
+FIRST = 0.35  # tuned
+"""Of a tile over head dim 128: to take and to return dK and dV, which the first row tile of a key tile need not."""
+SQUARED = 1.5  # tuned
 """Exponent of head dim in ``crowd_cycles``."""
+IN_TURN, ONE_ROW = 1.3, 6.0  # tuned
+"""Exponent of the norm that adds tiles and waiting where a head has many row tiles, and what a single one adds; 1 is one after the
+other. Blocks that all wait for one row tile do nothing else."""
+STEEP = 4.0  # tuned
+"""How soon blocks of several row tiles wait, once turns of all take longer than their tiles; those of one row tile always do."""
+TILES = 0.97, 1.0, 3.3, 8.8  # tuned
+"""Cycles of a tile over ``tile_cycles``, by kernel: up to head dim 32, 64, 128, and over."""
+BLOCKS = 1.0, 1.0, 2.0, 1.0  # tuned
+"""The same of a block over ``block_cycles``."""
+ROWS = 1.0, 1.0, 1.1, 6.5  # tuned
+"""The same of a row tile's load over ``row_cycles``."""
+TURNS = 1.0, 1.0, 1.9, 1.0  # tuned
+"""The same of a turn over ``turn_cycles``."""
+EMPTY = 0.0, 0.0, 0.7, 0.0  # tuned
+"""Share of a tile's time that goes with the rows and keys in it, by kernel."""
 MANY, MOST_BLOCKS = 256, 200  # known
 """Heads from which two key tiles share a block; blocks of all heads over head dim 128 (attention_backward.cu)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One of the kernels for sm80 in two-byte elements (kernels/cutlassB.h), the first that fits.
-
-    ``per_row``: threads that sum a row of O dO. The rest, measured on one H200, over parameters: ``tile``, ``block``, ``row``, ``turn``;
-    ``empty``: share of a tile's time that goes with its rows and keys.
-    """
-
-    br: int
-    bc: int
-    resident: int
-    per_row: int
-    tile: float
-    block: float = 1.0
-    row: float = 1.0
-    turn: float = 1.0
-    empty: float = 0.0
-
-
-_NARROWEST = _Kernel(64, 64, 3, 2, tile=0.97)  # tuned
-_NARROW = _Kernel(64, 64, 3, 2, tile=1.0)  # tuned
-_MIDDLE = _Kernel(128, 128, 1, 4, tile=3.3, block=2.0, row=1.1, turn=1.9, empty=0.7)  # tuned
-_WIDE = _Kernel(128, 64, 1, 2, tile=8.8, row=5.5, turn=1.0, empty=1.2)  # tuned
 _ACCESS = 8  # known
 """Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
 _LINES = 32  # known
 """Rows that a step of the matmuls takes: those of a tile beyond the last row or key are left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel for sm80 in two-byte elements. ``per_row``: threads that sum a row of O dO; ``resident``: by registers and SRAM."""
+
+    place: int
+    br: int
+    bc: int
+    resident: int
+    per_row: int
+
+
+_KERNELS = (_Kernel(0, 64, 64, 3, 2), _Kernel(1, 64, 64, 3, 2), _Kernel(2, 128, 128, 1, 4), _Kernel(3, 128, 64, 1, 2))  # known
+"""Up to head dim 32, 64, 128, and over: the first that fits (kernels/cutlassB.h)."""
+_WIDE = _KERNELS[3]
+
+
 def _kernel(w: Attention) -> _Kernel:
     widest = max(w.d, w.dv)
-    return _NARROWEST if widest <= 32 else _NARROW if widest <= 64 else _MIDDLE if widest <= 128 else _WIDE
+    return next((kernel for kernel, most in zip(_KERNELS, (32, 64, 128), strict=False) if widest <= most), _WIDE)
 
 
 def splits(w: Attention) -> int:
@@ -145,7 +155,7 @@ def _work(case: Case, device: Device) -> _Work:
         rows=rows,
         tiles=sum(each) / parts,
         loads=int(ceil_div(w.dv, access * kernel.per_row)),
-        full=1 - kernel.empty * (2 * (1 - seen_rows) + (1 - seen_keys)) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
+        full=1 - EMPTY[kernel.place] * (2 * (1 - seen_rows) + (1 - seen_keys)) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
         even=kernel is _WIDE or not (w.n % kernel.br or w.kv_len % kernel.bc),
         equal=len(set(each)) == 1,
         moved=int(sum(tensors)) * w.dtype.size,
@@ -157,34 +167,37 @@ def _work(case: Case, device: Device) -> _Work:
 
 
 def _waiting_cycles(work: _Work, heads: int, tile: float, block: float, turn: float) -> float:
-    """Cycles until all heads had their turns; 0 where a head's blocks rather wait for tiles.
+    """Cycles until all heads had their turns, as far as a head's blocks wait for turns rather than for tiles.
 
     A head with K blocks serves one per turn and row tile, the device holds W blocks in order. With m heads at work a head's blocks enter
     m at a time, so that on average K (m - 1) / 2 of them wait, and W = K (m - 1) / 2 + m b, where a block works for b turns.
     """
     k, held, passes = work.splits, work.blocks.slots, max(1.0, -(-work.tiles // max(1, work.rows)))
-    if k == 1 or k * turn * passes < block + tile * work.tiles:
+    crowding = k * turn * passes / (block + tile * work.tiles) - 1
+    share = 1.0 if work.rows == 1 else min(1.0, STEEP * max(crowding, 0.0))
+    if k == 1 or share == 0:
         return 0.0
-    busy = (block / work.rows + tile) / turn
+    busy = (block / (work.rows * passes) + tile) / turn
     next_head = k * (busy + k / 2) / (held + k / 2)
     if k >= 2 * held:  # two heads at most
         next_head = max(next_head, k - held + busy)
-    return (max(0.0, heads - max(1.0, held / k)) * next_head + k + busy) * turn * passes
+    return share * (max(0.0, heads - max(1.0, held / k)) * next_head + k + busy) * turn * passes
 
 
 def main_cycles(work: _Work, w: Attention, parameters: Mapping[str, float]) -> float:
     """Cycles of the main kernel on warm caches."""
     kernel, blocks, widest = work.kernel, work.blocks, max(w.d, w.dv)
-    wide = 1 + WIDER * (widest / 256 - 1) if kernel is _WIDE else 1.0
-    tile = parameters["tile_cycles"] * kernel.tile * wide * work.full * (1 if work.even else 1 + UNEVEN)
+    wide = (1 + WIDER * (widest / 256 - 1)) * (1 - FIRST / work.rows) if kernel is _WIDE else 1.0
+    tile = parameters["tile_cycles"] * TILES[kernel.place] * wide * work.full * (1 if work.even else 1 + UNEVEN)
     tile *= 1 + SHARED * (work.splits > 1)
-    block = parameters["block_cycles"] * kernel.block + work.rows * work.loads * parameters["row_cycles"] * kernel.row
-    if kernel is _WIDE:
-        block += parameters["crowd_cycles"] * min(1.0, blocks.count / blocks.slots) * (widest / 256) ** SQUARED
+    block = parameters["block_cycles"] * BLOCKS[kernel.place] + work.rows * work.loads * parameters["row_cycles"] * ROWS[kernel.place]
+    crowd = parameters["crowd_cycles"] * (widest / 256) ** SQUARED if kernel is _WIDE else 0.0
     alone = min(max(parameters["alone"], 1.0), kernel.resident)
     listed = (equal_cycles if work.equal else interleaved_cycles)(blocks, tile / alone, block, alone)
-    turn = parameters["turn_cycles"] * kernel.turn
-    return max(listed, _waiting_cycles(work, int(w.query_heads), tile, block, turn))
+    turn = parameters["turn_cycles"] * TURNS[kernel.place]
+    waiting = _waiting_cycles(work, int(w.query_heads), tile, block, turn)
+    norm = IN_TURN + ONE_ROW / work.rows
+    return float((listed**norm + waiting**norm) ** (1 / norm) + crowd * blocks.count / blocks.slots)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:

@@ -92,9 +92,9 @@ def _tile_cycles(w: Attention, work: _FlashWork, direction: str, parameters: Map
     """
     plan, rates = work.plan, work.rates
     d, dv, scores = plan.width or padded(w.d), plan.width or padded(w.dv), plan.br * plan.bc
-    flop, other = 2 * scores * (d + dv * work.values), scores
+    flop, other = 2 * scores * (d + dv * work.values), float(scores)
     if direction == BACKWARD:
-        flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
+        flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.adding * plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
     slower = slowdown(plan, rates.matmul, w.dtype.size)
     matmul = (1 + plan.uneven * work.later) * slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)

@@ -40,8 +40,13 @@ LARGEST = 1e9  # known
 """Upper limit of every parameter, so that a fit that diverges stays finite."""
 STORE_COST = 3.0  # tuned
 """A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
-OVERLAP = 3.0  # tuned
-"""Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one."""
+OVERLAP, LOOSE_OVERLAP = 3.0, 2.0  # tuned
+"""Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one; and outside of 16 bits.
+
+In 16 bits the longer of multiplication and loads hides the other; in tf32 and fp8 the looser norm joins them too.
+"""
+XMMA_LAUNCH_S = 2e-6  # tuned
+"""By which kernels in tf32 with ``wgmma`` start later than those of 8.0."""
 THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0  # tuned
 """Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
 COPY_CYCLES, MMA_SHARE = 7.2, 0.59  # tuned
@@ -102,6 +107,7 @@ class _MatmulWork:
     listed: Listed
     dram_bytes: float
     part_bytes: int
+    element_size: int
 
 
 @once_per_case
@@ -110,7 +116,8 @@ def _work(case: Case, device: Device) -> _MatmulWork:
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
     slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
     peak, part_bytes = rates.matmul if half is None else half.number, 2 * w.outputs * ACCUMULATOR_SIZE
-    return _MatmulWork(slots, clock, rates, peak, listed_plans(case, device, slots), dram_bytes(case, device), part_bytes)
+    listed, dram = listed_plans(case, device, slots), dram_bytes(case, device)
+    return _MatmulWork(slots, clock, rates, peak, listed, dram, part_bytes, w.dtype.size)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -160,7 +167,7 @@ def _vector(w: Matmul, work: _MatmulWork, p: Mapping[str, float]) -> tuple[float
     streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
     turns = ceil_div(ceil_div(rows, blocks.FEW_COLUMNS), work.slots)
     br, bc = min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
-    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, turns, 1, 1, br, bc)
+    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, ceil_div(turns, blocks.FEW_RESIDENT), 1, 1, br, bc)
 
 
 def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device: Device) -> BlockCosts:
@@ -197,14 +204,19 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
     store_s, slice_s, wave_s = STORE_COST * load_s, p["slice_cycles"] * cycle_s, p["wave_cycles"] * cycle_s
     launch_s, split_s, half = p["launch_us"] * 1e-6, p["split_us"] * 1e-6, p["half_bandwidth_share"]
     dram_s, part_s = work.dram_bytes / (work.rates.dram * p["dram_share"]), work.part_bytes * load_s / slots
+    tight = work.element_size == ACTIVATION_SIZE
+    overlap = OVERLAP if tight else LOOSE_OVERLAP
+    launch_s += XMMA_LAUNCH_S if work.listed.shared else 0
 
     def time(plan: TilePlan) -> float:
         waves, flops, loaded, stored, steps, busy, parts = plan[:7]
-        busy_s = max(flops * flop_s, loaded * load_s) + stored * store_s + steps * slice_s + (waves - 1) * wave_s
+        multiply_s, loaded_s = flops * flop_s, loaded * load_s
+        slices_s = max(multiply_s, loaded_s) if tight else math.hypot(multiply_s, loaded_s)
+        busy_s = slices_s + stored * store_s + steps * slice_s + (waves - 1) * wave_s
         if busy_s > THROTTLE_FROM_S:
             busy_s *= 1 + p["throttle"] * min(math.log(busy_s / THROTTLE_FROM_S), THROTTLE_SPAN)
         streamed_s = dram_s * (busy + half) / (busy * (1 + half))
-        found: float = launch_s + (busy_s**OVERLAP + streamed_s**OVERLAP) ** (1 / OVERLAP)
+        found: float = launch_s + (busy_s**overlap + streamed_s**overlap) ** (1 / overlap)
         return found if parts == 1 else found + split_s + parts * part_s
 
     return time

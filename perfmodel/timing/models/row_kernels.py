@@ -1,8 +1,8 @@
 """Kernels that reduce rows: softmax and norms. Blocks take one row each; wide rows are passed over again.
 
-Sources: PyTorch, aten/src/ATen/native/cuda: SoftMax.cu, dispatch by row length and alignment; layer_norm_kernel.cu, one block of 128
-threads per row, which reads it for its statistics and again for its result, and two kernels by element where rows do not start on
-four elements. Times of both on an H200.
+Sources: PyTorch, aten/src/ATen/native/cuda: SoftMax.cu and PersistentSoftmax.cuh, dispatch by row length and alignment, rows of a warp;
+layer_norm_kernel.cu, one block of 128 threads per row, which reads it for its statistics and again for its result, and two kernels by
+element where rows do not start on four elements. Times of both on an H200.
 """
 
 from __future__ import annotations
@@ -10,41 +10,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.base import WARM, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.cache_state import WARM_LATENCY_S
 from perfmodel.timing.models.stream import BLOCK_THREADS, STREAM_SHARE, model_name
 
-WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS = 2048, 4096, 1024  # known
-"""Longest row that a warp takes, in elements and bytes, and longest whose elements its registers hold."""
-SPILLED = 1.38  # tuned
-"""Time of a warp's rows that spill, over what they would take. Cross-validated on 400 shapes of an H200."""
+WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
+"""Kernels of softmax, by where a row is kept between its maximum, its sum and its result: the last reads it again each time."""
+WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS, TWO_ROWS_COLUMNS = 2048, 4096, 1024, 128  # known
+"""Longest row that a warp takes, in elements and bytes, longest whose elements its registers hold, and longest of two at once."""
+SPILLED, SPILLED_FIRST = 1.38, 1.12  # tuned
+"""Time of a warp's rows that spill, over what they would take, and latency of the first. Cross-validated on 400 shapes of an H200."""
+ROW_CYCLES = 15.0  # tuned
+"""Of a multiprocessor, for a row that a warp takes, beside its elements."""
 ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
 """Longest rows in the registers of a block, two blocks at once and one: 1,024 threads hold up to nine elements each."""
+FIRST_CYCLES = 0.7  # tuned
+"""Of the first row in registers, per element: fewer than of those that follow, as nothing else is read meanwhile."""
+BLOCK_CYCLES = 500.0  # tuned
+"""Of a multiprocessor, for each that follows, beside its elements."""
+FOLLOWING = 0.85  # tuned
+"""Time of each further row of a multiprocessor over the first, where no registers hold them."""
+VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
+"""What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
+SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
+"""Steps of a row that is read three times, over one in shared memory: whole vectors, and its last elements one by one."""
+
+WARM_SAVES = {"softmax": 0.35, "norm": 0.45}  # tuned
+"""Share of the latency of first rows that they save if the L2 holds them: WARM_LATENCY_S of it as every kernel does."""
 
 NORM_BLOCKS = 16  # known
 """Of 128 threads, on a multiprocessor of 2,048."""
 AGAIN_SURVIVES, AGAIN_IS_LOST = 0.32, 0.55  # tuned
 """Rows of all blocks at once over L2, up to which a block finds its row again, and from which it does not."""
 JOINED = 1.7  # tuned
-"""How the latency of a first row and the bytes of all rows at once add up: 1 is one after the other."""
-VECTOR, NORM_COLUMNS = 4, 512  # known
-"""Elements that a thread of a norm reads at once, if rows are a multiple of them, and all 128 threads."""
-STEP_SHARE, ISSUED = 0.2, 2.0  # tuned
-"""Instructions of each further step over a row's, and how they and the bytes of all rows add up."""
+"""How the latency of first rows and the time of all rows at once add up: 1 is one after the other."""
+VECTOR, NORM_WARP_COLUMNS, NORM_COLUMNS = 4, 128, 512  # known
+"""Elements that a thread of a norm reads at once, if rows are a multiple of them; a warp, and all 128 threads."""
+WARP_SHARE, ISSUED = 0.13, 4.0  # tuned
+"""Instructions of each further warp and step over a row's first, and how those and the bytes of all rows add up. Cross-validated on
+460 shapes of an H200."""
 SCALAR_LAUNCH_US, SCALAR_COLUMN_NS, SCALAR_ROW_NS, SCALAR_ELEMENT_NS = 3.2, 2.2, 660.0, 0.47  # tuned
 """Where rows are read element by element: the second kernel; latency of a row, per element; a row on one multiprocessor, and more per
 element. Of both norms alike, on 250 shapes of an H200 that nothing divides."""
-TWO_ROWS_COLUMNS = 128  # known
-"""Longest rows of which a warp takes two."""
-ROW_CYCLES = 15.0  # tuned
-"""Of a multiprocessor, for a row that a warp takes, beside its elements."""
-VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
-"""What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
-FIRST_CYCLES = 0.7  # tuned
-"""Of the first row in registers, per element: less than of those that follow, with which it does not share anything."""
-SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
-"""Steps of a row that is read three times, over one in shared memory: whole vectors, and its last elements one by one."""
 
 
 def padded(cols: int) -> int:
@@ -58,43 +68,75 @@ def padded(cols: int) -> int:
     return int(ceil_div(cols, BLOCK_THREADS)) * BLOCK_THREADS
 
 
+def softmax_kernel(w: Stream) -> str:
+    """The kernel of softmax over rows of ``w``.
+
+    >>> [softmax_kernel(Stream("softmax", 1, cols)) for cols in (2048, 2049, 9224, 9225)]
+    ['warp', 'registers', 'shared memory', 'repeated']
+    """
+    row = w.cols * w.dtype.size
+    if row <= WARP_BYTES:
+        return WARP
+    if w.cols <= REGISTER_COLUMNS:
+        return REGISTERS
+    return SHARED if row % VECTOR_BYTES == 0 and row < SHARED_BYTES else REPEATED
+
+
 def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of softmax over rows; each range of row lengths has another kernel.
 
-    Up to 2,048 elements a warp keeps a row in its registers, of which it has too few beyond 1,024: latency grows with the row, bytes
-    flow at a share of the bandwidth. Beyond that a block of 1,024 threads takes a row, one after another on each multiprocessor, and
-    its steps, not the bytes, set the pace; up to 9,216 elements it stays in registers, which leave room for one block only beyond
-    6,144, longer ones in shared memory.
+    Up to 2,048 elements a warp keeps a row in its registers, of which it has too few beyond 1,024, or two rows up to 128: latency grows
+    with the row, bytes flow at a share of the bandwidth. Beyond that a block of 1,024 threads takes a row, one after another on each
+    multiprocessor, and its steps, not the bytes, set the pace.
     UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile.
     """
     w: Stream = case.workload
-    columns = padded(w.cols)
-    moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
+    moved_s = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
-    launch = p["launch_us"] * 1e-6
-    if w.cols * w.dtype.size <= WARP_BYTES:
-        at_once = 2 if w.cols <= TWO_ROWS_COLUMNS else 1
-        slower = SPILLED if columns > SPILLING_COLUMNS else 1.0
-        held = w.rows / (sms * clock) * (ROW_CYCLES + columns * p["element_cycles"])
-        first = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
-        return float(launch + _joined(first, slower * (held + moved / p["warp_share"])))
-    waves = ceil_div(w.rows, int(sms))
-    if columns > REGISTER_COLUMNS:
-        rows_s = waves * (p["shared_row_us"] * 1e-6 + _block_steps(w) * p["shared_cycles"] * BLOCK_THREADS / clock)
-    elif columns > ROOMY_COLUMNS:
-        rows_s = columns / clock * (FIRST_CYCLES + (waves - 1) * p["single_cycles"])
+    if softmax_kernel(w) == WARP:
+        rows_s = _joined(_in_state(_warp_latency_s(w, p), case, device), _warps_s(w, sms * clock, moved_s, p))
     else:
-        rows_s = columns / clock * (FIRST_CYCLES + max(w.rows / sms - 1, 0.0) * p["register_cycles"])
-    return float(launch + max(rows_s, moved / STREAM_SHARE))
+        rows_s = max(_blocks_s(w, int(sms), clock, p), moved_s / STREAM_SHARE)
+    return float(p["launch_us"] * 1e-6 + rows_s)
 
 
-def _block_steps(w: Stream) -> float:
-    """Elements of each thread of a block for a row that no registers hold, scalar ones and those of repeated reads by what they cost.
+def _in_state(first_s: float, case: Case, device: Device) -> float:
+    """Latency of first rows, ``first_s`` from a clean L2, less what they save beyond every other warm kernel."""
+    if case.cache != WARM or not device.cache_bytes:
+        return first_s
+    w: Stream = case.workload
+    lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+    return first_s - (1 - lost) * max(WARM_SAVES[w.op] * first_s - WARM_LATENCY_S, 0.0)
 
-    A row of whole vectors is kept in shared memory if it fits. Else it is read three times, its end element by element.
+
+def _warp_latency_s(w: Stream, p: Mapping[str, float]) -> float:
+    columns, at_once = padded(w.cols), 2 if w.cols <= TWO_ROWS_COLUMNS else 1
+    return float(at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9 * (SPILLED_FIRST if columns > SPILLING_COLUMNS else 1.0))
+
+
+def _warps_s(w: Stream, cycles_per_s: float, moved_s: float, p: Mapping[str, float]) -> float:
+    columns = padded(w.cols)
+    held_s = w.rows / cycles_per_s * (ROW_CYCLES + columns * p["element_cycles"])
+    return float((SPILLED if columns > SPILLING_COLUMNS else 1.0) * (held_s + moved_s / p["warp_share"]))
+
+
+def _blocks_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> float:
+    columns, waves = padded(w.cols), ceil_div(w.rows, sms)
+    if columns > REGISTER_COLUMNS:
+        row_s = p["shared_row_us"] * 1e-6 + thread_elements(w) * p["shared_cycles"] * BLOCK_THREADS / clock
+        return float(row_s * (1 + FOLLOWING * (waves - 1)))
+    roomy = columns <= ROOMY_COLUMNS
+    after, cycles = (max(w.rows / sms - 1, 0.0), p["register_cycles"]) if roomy else (waves - 1, p["single_cycles"])
+    return float((columns * FIRST_CYCLES + after * (BLOCK_CYCLES + columns * cycles)) / clock)
+
+
+def thread_elements(w: Stream) -> float:
+    """Elements that each thread of a block reads of a row that no registers hold, by what they cost over those in shared memory.
+
+    Whole vectors; of a row that is read three times, the end element by element.
     """
     vector = VECTOR_BYTES // w.dtype.size
-    if w.cols % vector == 0 and w.cols * w.dtype.size < SHARED_BYTES:
+    if softmax_kernel(w) == SHARED:
         return float(ceil_div(w.cols, vector * BLOCK_THREADS) * vector)
     whole, rest = divmod(w.cols, vector * BLOCK_THREADS)
     return float(vector * (SPILLED_STEP * whole + SCALAR_STEP * ceil_div(rest, BLOCK_THREADS)))
@@ -111,11 +153,12 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     again = lost_share(min(w.rows, slots) * row / device.cache_bytes, AGAIN_SURVIVES, AGAIN_IS_LOST) if device.cache_bytes else 0.0
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
-        first, rows_s = w.cols * SCALAR_COLUMN_NS * 1e-9, w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
+        first = _in_state(w.cols * SCALAR_COLUMN_NS * 1e-9, case, device)
+        rows_s = w.rows / sms * (SCALAR_ROW_NS + w.cols * SCALAR_ELEMENT_NS) * 1e-9
         return float((p["launch_us"] + SCALAR_LAUNCH_US) * 1e-6 + _joined(first, max(rows_s, bytes_s)))
     steps = ceil_div(w.cols, NORM_COLUMNS)
-    first = steps * NORM_COLUMNS * p["column_ns"] * 1e-9
-    issued = w.rows / sms * p["row_ns"] * (1 + STEP_SHARE * (steps - 1)) * 1e-9
+    first = _in_state(steps * NORM_COLUMNS * p["column_ns"] * 1e-9, case, device)
+    issued = w.rows / sms * p["row_ns"] * (1 + WARP_SHARE * (ceil_div(w.cols, NORM_WARP_COLUMNS) - 1)) * 1e-9
     all_s = _joined(issued, bytes_s, ISSUED)
     at_once = all_s * min(1.0, slots / w.rows)
     return float(p["launch_us"] * 1e-6 + _joined(first, at_once) + all_s - at_once)

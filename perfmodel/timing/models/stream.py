@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp
 
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import PRIVATE_IS_LOST
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
@@ -32,9 +32,11 @@ SPREAD_US, SPREAD_BYTES = 0.25, 3e4  # tuned
 WORD, SHORT_COPY, UNALIGNED_US = 4, 1400, 0.5  # tuned
 """More of a smaller copy instead if it is no whole number of words, and not very short."""
 KEPT_SHARE = 0.14  # tuned
-"""Of the L2, what a copy has written and leaves there: it is written to DRAM after the kernel has ended."""
+"""Of the L2, what a kernel has written and leaves there: it reaches DRAM after the kernel has ended."""
 HANDED_ON = {"torch-silu-mul": 2}  # known
-"""Outputs' worth of bytes that kernels of one call write and read between them; what the L2 keeps of them costs little."""
+"""Outputs' worth of bytes that kernels of one call write and read between them; what the L2 keeps of them costs less."""
+HANDED_SURVIVES, HANDED_COST = 0.3, 0.6  # tuned
+"""Of the L2, up to which it keeps all of them for the next kernel, and the time of such a byte over one of DRAM."""
 
 
 def cycles_per_second(device: Device) -> float:
@@ -51,16 +53,23 @@ def copy_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     w: Stream = case.workload
     size, moved = w.write_bytes, float(w.read_bytes + w.write_bytes)
     launch_us = p["launch_us"] + _copy_latency_us(size, p["large_us"], case.implementation == "torch-copy")
-    kept = KEPT_SHARE * device.cache_bytes * (1 - exp(-((moved / device.cache_bytes) ** 2))) if device.cache_bytes else 0.0
-    return launch_us * 1e-6 + (moved - kept) / (dram_bandwidth(device) * p["bandwidth_share"])
+    return launch_us * 1e-6 + (moved - _left_bytes(moved, size, device)) / (dram_bandwidth(device) * p["bandwidth_share"])
+
+
+def _left_bytes(moved: float, written: float, device: Device) -> float:
+    """Of the ``written`` bytes, those that the L2 still holds when a kernel ends that moved ``moved`` in all."""
+    size = device.cache_bytes
+    return min(written, KEPT_SHARE * size * (1 - exp(-((moved / size) ** 2)))) if size else 0.0
 
 
 def _copy_latency_us(size: int, large_us: float, by_driver: bool) -> float:
     """Beside the launch, of a copy of ``size`` bytes."""
     spread_us = SPREAD_US * (1 - exp(-size / SPREAD_BYTES))
+    if not by_driver:
+        return spread_us
     if size >= LARGE_COPY:
         return spread_us + (large_us if size % PAGE else 0.0)
-    return UNALIGNED_US if by_driver and size % WORD and size > SHORT_COPY else spread_us
+    return UNALIGNED_US if size % WORD and size > SHORT_COPY else spread_us
 
 
 def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -71,8 +80,9 @@ def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     w: Stream = case.workload
     latency = w.cols * p["column_ns"] + w.rows / numbers_of(device, "multiprocessors")[0] * p["row_ns"]
     handed = HANDED_ON.get(case.implementation, 0) * w.write_bytes
-    lost = lost_share(handed / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST) if device.cache_bytes else 1.0
-    moved = w.read_bytes + w.write_bytes + handed * lost
+    lost = lost_share(handed / device.cache_bytes, HANDED_SURVIVES, PRIVATE_IS_LOST) if device.cache_bytes else 1.0
+    moved = float(w.read_bytes + w.write_bytes + handed * (lost + (1 - lost) * HANDED_COST))
+    moved -= _left_bytes(moved, float(w.write_bytes), device)
     return float(p["launch_us"] * 1e-6 + latency * 1e-9 + moved / (dram_bandwidth(device) * p["bandwidth_share"]))
 
 

@@ -1,4 +1,7 @@
-"""Kernels and steps of one seed, alone after a pause and for seconds: ``python -m tools.measure.sustained SEED SECONDS OUT``."""
+"""Kernels and steps of one seed, for seconds and alone after a pause before: ``python -m tools.measure.sustained SEED SECONDS OUT``.
+
+Lines of OUT are records as they ship, held out: perfmodel/validation/measured/DEVICE/sustained-drawn.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 from perfmodel.catalog import find_model
 from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import CLEAN
+from perfmodel.timing.base import WARM
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import load_torch
 from perfmodel.validation.libraries.measure import TOLERANCE, TorchTimer, as_line
@@ -23,7 +26,7 @@ from tools.measure.steps.clock import captured, step_times
 from tools.measure.steps.llama import Llama
 from tools.measure.steps.measure import step_run
 from tools.measure.sustained.cases import FP8, kernels, prepare, steps
-from tools.measure.sustained.nvml import limit_w, sm_mhz
+from tools.measure.sustained.nvml import limit_w
 from tools.measure.sustained.run import Sustained, one_run, run_for_seconds
 
 PAUSE_S = 0.3
@@ -33,52 +36,50 @@ STEPS_SHARE = 0.45
 """Of the seconds, at most."""
 FP8_TOLERANCE = 0.02
 """Products of the same rounded operands, accumulated by the tensor unit."""
-HOST_BOUND = 1.3
+HOST_BOUND = 1.1
 """Two runs enqueued one by one, over one that waited for the host: beyond it the time is the host's. Backward passes are not captured."""
 
 Write = Callable[[Record], None]
 
 
-def both(record: Record, burst: list[float], mhz: int, found: Sustained) -> list[Record]:
-    """``record`` twice: alone after a pause, and run for seconds."""
-    seconds, environment = Seconds.of(found.seconds), record.environment
-    more = {"graph": found.graph, "span_s": round(found.span_s, 3), "sm_mhz": list(found.mhz[1:]), "reasons": found.reasons}
-    alone = replace(record, time_s=Seconds.of(burst), clock="burst", sm_hz=mhz * 1e6, environment=environment | {"runs": len(burst)})
-    lasting = replace(
+def lasting(record: Record, burst: list[float], found: Sustained) -> Record:
+    """``record`` as it ran for seconds; ``burst_s``: the same alone after a pause, with caches as warm."""
+    seconds = Seconds.of(found.seconds)
+    more = {"graph": found.graph, "reasons": found.reasons, "sm_mhz": list(found.mhz[1:]), "burst_s": Seconds.of(burst).median}
+    return replace(
         record,
         time_s=seconds,
         cache="warm",
         clock="sustained",
-        environment=environment | more,
+        environment=record.environment | more,
         power_w=round(found.watts, 1),
         sm_hz=found.mhz[0] * 1e6,
         energy_j=float(f"{found.watts * seconds.median:.4g}"),
     )
-    return [alone, lasting]
 
 
 def _software(torch: Any) -> dict[str, Any]:
     return {"torch": torch.__version__, "limit_w": limit_w()}
 
 
-def kernel(case: KernelCase, torch: Any, timer: TorchTimer) -> list[Record]:
-    """Records of one kernel."""
+def kernel(case: KernelCase, torch: Any, timer: TorchTimer) -> Record:
+    """The record of one kernel."""
     prepared = prepare(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
         if not error <= (FP8_TOLERANCE if case.dtype == FP8 else TOLERANCE[case.direction]):
             raise RuntimeError(f"its relative error against float64 is {error:.2g}")
         time.sleep(PAUSE_S)
-        burst = timer.times(prepared.run, CLEAN)
+        burst = timer.times(prepared.run, WARM)
         found = case.record(current_profile(torch), source=f"torch {torch.__version__.split('+')[0]}", environment=_software(torch))
-        capture, mhz = case.direction == FORWARD, sm_mhz()
+        capture = case.direction == FORWARD
         if not capture and one_run(torch, prepared.run) > HOST_BOUND * sorted(burst)[len(burst) // 2]:
             raise RuntimeError("the host is slower than the kernel")
-        return both(found, burst, mhz, run_for_seconds(torch, prepared.run, capture))
+        return lasting(found, burst, run_for_seconds(torch, prepared.run, capture))
 
 
-def step(case: StepCase, model: Llama) -> list[Record]:
-    """Records of one step, a CUDA graph in prefill too: the host has no part in it."""
+def step(case: StepCase, model: Llama) -> Record:
+    """The record of one step, a CUDA graph in prefill too: the host has no part in it."""
     torch = model.torch
     shape: dict[str, Any] = {**case.shape, "cuda_graph": True}
     with torch.no_grad():
@@ -88,7 +89,7 @@ def step(case: StepCase, model: Llama) -> list[Record]:
         burst = step_times(torch, run, BURST_RUNS)
         source = f"torch {torch.__version__.split('+')[0]}; {case.role}"
         record = Record("transformer", "torch", current_profile(torch), "bf16", shape, Seconds(1.0), cache="warm", source=source)
-        return both(replace(record, environment=_software(torch)), burst, sm_mhz(), run_for_seconds(torch, run, False))
+        return lasting(replace(record, environment=_software(torch)), burst, run_for_seconds(torch, run, False))
 
 
 def all_steps(seed: int, torch: Any, end: float, write: Write) -> None:
@@ -115,10 +116,9 @@ def all_kernels(seed: int, torch: Any, end: float, write: Write) -> None:
             torch.cuda.empty_cache()
 
 
-def _tried(case: object, run: Callable[[], list[Record]], write: Write) -> None:
+def _tried(case: object, run: Callable[[], Record], write: Write) -> None:
     try:
-        for record in run():
-            write(record)
+        write(run())
     except Exception as error:  # torch raises RuntimeError where no kernel fits or memory is short: the rest still runs
         sys.stderr.writelines([f"{case}: {type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error) else ''}\n"])
 

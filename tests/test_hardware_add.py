@@ -1,0 +1,133 @@
+"""Profiles of cards that are not shipped, made of what is given and of the device nearest to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfmodel import catalog
+from perfmodel.core import sanity
+from perfmodel.core.hardware import Device, named_quantities
+from perfmodel.core.kin import FIELDS, KIN, USER, device_like
+
+CARD = "hardware add my-card --like l4 --dram-bandwidth 432GB/s --dram-capacity 32GiB --sms 76 --clock 2.2GHz"
+DEVICES = [catalog.find_device(name) for name in catalog.device_ids()]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def numbers(device: Device) -> dict[str, float]:
+    return {place: quantity.number for place, quantity in named_quantities(device)}
+
+
+def test_the_profile_is_sound_and_answers(run) -> None:
+    made = run(CARD)
+    assert (made.code, made.err) == (0, ""), made
+    assert "--hardware my-card.yaml" in made.out
+    assert "is sound" in run("hardware check my-card.yaml").out
+    attention = json.loads(run("attention --n 4096 --d 64 --heads 16 --hardware my-card.yaml --json").out)
+    assert attention["hardware"]["id"] == "my-card"
+    assert "predicted" in run("attention --n 4096 --d 64 --heads 16 --hardware my-card.yaml").out
+    lines = [f"matmul -m 1 -n 8192 -k 8192 --hardware {name} --json" for name in ("l4", "my-card.yaml")]
+    slow, fast = (json.loads(run(line).out)["results"][0]["time_s"]["lower"] for line in lines)
+    assert slow / fast == pytest.approx(432 / 300.05, rel=1e-3), "DRAM decides"
+    assert "432" in run("roofline --matmul 512x512x512 --hardware my-card.yaml --full").out
+
+
+def test_rates_go_with_clock_and_multiprocessors_and_nothing_measured_is_taken(run) -> None:
+    run(CARD)
+    kin, made = catalog.find_device("l4"), catalog.load_device(Path("my-card.yaml"))
+    found, its = numbers(made), numbers(kin)
+    more = 76 / 58 * 2200 / 2040
+    assert found["multiprocessors"] == 76
+    for place in ("peaks.tensor.fp16", "peaks.tensor_int.int8", "peaks.vector.fp32", "peaks.exp", "memory.sram.bandwidth"):
+        assert found[place] == pytest.approx(its[place] * more, rel=1e-5), place
+    assert found["clocks.max"] == 2.2e9
+    assert found["memory.l2.capacity"] == its["memory.l2.capacity"]
+    assert its.keys() - found.keys() == {"clocks.base", "launch_overhead.stream", "launch_overhead.graph"}
+    origin = {place: quantity.source for place, quantity in named_quantities(made)}
+    given = {"multiprocessors", "clocks.vector", "memory.dram.bandwidth", "memory.dram.capacity"}
+    assert {place for place, source in origin.items() if source == USER} == given
+    assert {source for place, source in origin.items() if place not in given} == {KIN}
+    assert [made.calibration, made.microbenchmarks, made.power] == [[], [], None]
+
+
+def test_other_peaks_of_the_unit_follow_one_that_is_given() -> None:
+    kin = catalog.find_device("l40s")
+    found, its = numbers(device_like(kin, "half", {"fp16": "181 TFLOP/s"})), numbers(kin)
+    share = 181 / 362.05
+    for place in ("peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.tensor_int.int8"):
+        assert found[place] == pytest.approx(its[place] * share, rel=1e-5), place
+    assert found["peaks.vector.fp32"] == its["peaks.vector.fp32"]
+    assert "memory.l2.measured_bandwidth" not in found
+
+
+@pytest.mark.parametrize("kin", DEVICES, ids=lambda device: device.id)
+def test_every_device_lends_a_sound_profile(kin: Device) -> None:
+    """Alone with a bandwidth, and with fewer multiprocessors at a lower clock; what is given reads back as it was."""
+    bandwidth = kin.dram.bandwidth_bytes_per_s
+    assert bandwidth is not None
+    given: dict[str, str | int] = {"dram_bandwidth": f"{bandwidth * 0.8:.0f} B/s"}
+    slower = {"sms": max(1, int(kin.multiprocessors.number * 0.9))} if kin.multiprocessors else {}
+    slower |= {"clock": f"{kin.clocks.vector.number * 0.9:.0f} Hz"} if kin.clocks.vector else {}
+    for more in ({}, slower):
+        made = device_like(kin, "my-card", given | more)
+        assert sanity.check(made) == []
+        assert set(made.sources) == {quantity.source for _, quantity in named_quantities(made)}
+        assert numbers(made)["memory.dram.bandwidth"] == pytest.approx(bandwidth * 0.8, rel=1e-6)
+        assert not [place for place, quantity in named_quantities(made) if quantity.kind == "measured"]
+
+
+BAD = [
+    ("hardware add my-card --dram-bandwidth 432GB/s", 2, ["--like is missing", "--like l4"]),
+    ("hardware add my-card --like l4", 2, ["nothing says how my-card differs from l4", "--dram-bandwidth 432GB/s"]),
+    ("hardware add my-card --like l44 --dram-bandwidth 432GB/s", 2, ["--like: no device is called 'l44'", "did you mean"]),
+    ("hardware add my-card --like a100 --dram-bandwidth 432GB/s", 2, ["--like: 'a100' could be any of 4 devices"]),
+    ("hardware add My_Card --like l4 --dram-bandwidth 432GB/s", 2, ["NAME is 'My_Card'", "small letters"]),
+    ("hardware add nvidia-a10 --like l4 --dram-bandwidth 432GB/s", 2, ["nvidia-a10 is the id of a shipped device", "hardware list"]),
+    ("hardware add my-card --like l4 --dram-bandwidth 432", 2, ["--dram-bandwidth: '432' is not in B/s", "4.8 TB/s"]),
+    ("hardware add my-card --like l4 --dram-bandwidth 432GFLOP/s", 2, ["--dram-bandwidth", "is not in B/s"]),
+    ("hardware add my-card --like l4 --dram-bandwidth -432GB/s", 2, ["--dram-bandwidth: '-432GB/s' is not a number with a unit"]),
+    ("hardware add my-card --like l4 --dram-bandwidth 432TB/s", 2, ["1.44e+03 x the 300.05 GB/s of nvidia-l4", "prefix"]),
+    ("hardware add my-card --like l4 --sms 0", 2, ["--sms is 0", "whole number from 1"]),
+    ("hardware add my-card --like l4 --sms -4", 2, ["--sms is -4"]),
+    ("hardware add my-card --like l4 --tdp 0W", 2, ["--tdp is 0W", "more than zero"]),
+    ("hardware add my-card --like l4 --fp16 242TFLOP/s", 1, ["expected 1024 dense on 8.9", "sparse", "nothing was written"]),
+    (
+        "hardware add my-card --like l4 --sms 40 --fp16 121TFLOP/s",
+        1,
+        ["peaks.tensor.fp16: 121 TOP/s, expected 83.56 TOP/s", "nothing was written"],
+    ),
+    ("hardware add my-card --like l4 --tdp 90W -o no/such/card.yaml", 2, ["no folder no/such"]),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "words"), BAD)
+def test_one_message_and_nothing_written(run, line, code, words) -> None:
+    outcome = run(line)
+    assert (outcome.code, outcome.out) == (code, ""), outcome
+    assert outcome.err.count("perfmodel: ") == 1
+    assert all(word in outcome.err for word in words), outcome.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_file_that_is_there_is_replaced_if_told_to(run) -> None:
+    Path("mine.yaml").write_text("mine")
+    refused = run("hardware add my-card --like l4 --tdp 90W -o mine.yaml")
+    assert refused.code == 2
+    assert "mine.yaml is there already" in refused.err
+    assert "--force" in refused.err
+    assert Path("mine.yaml").read_text() == "mine"
+    assert run("hardware add my-card --like l4 --tdp 90W -o mine.yaml --force").code == 0
+    assert catalog.load_device(Path("mine.yaml")).id == "my-card"
+
+
+def test_every_option_of_the_command_is_a_field(run) -> None:
+    shown = run("hardware add --help").out
+    assert all(f"--{option.replace('_', '-')} " in shown for option in FIELDS)
+    assert len(shown.splitlines()) <= 50
