@@ -214,7 +214,7 @@ def key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))
 
 
-TAIL = 0.2  # tuned
+TAIL = 0.3  # tuned
 """Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""

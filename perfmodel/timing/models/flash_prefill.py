@@ -42,8 +42,9 @@ PARAMETERS = (
     Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
 )
 
-COLD = 2.0  # tuned
-"""Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap."""
+COLD, COLD_SYNC = 2.0, 1.5  # tuned
+"""Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap. The
+second is of forward kernels that multiply by mma.sync, whose own threads start their loads."""
 
 FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
@@ -176,7 +177,8 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     tile = _tile_cycles(w, work, case.direction, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
-    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.flushed and not plan.writes_cache else max(computing, moving)
+    cold = COLD_SYNC if plan.interleaved else COLD
+    main = (computing**cold + moving**cold) ** (1 / cold) if case.flushed and not plan.writes_cache else max(computing, moving)
     started = parameters["launch_us"] * 1e-6 + code_s(case, plan, blocks)
     return started + _side_seconds(w, work, case.direction, parameters) + main
 
