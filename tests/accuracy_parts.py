@@ -15,7 +15,7 @@ import tuned
 import wide_rows
 
 from perfmodel.catalog import find_device
-from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
+from perfmodel.timing.base import MAX_PARAMETERS, STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
@@ -103,14 +103,20 @@ def sustained_part(page: str | None = None) -> str:
 
 def wide_part(page: str | None = None) -> str:
     """Errors and coverage of the last draw: clean, dirty and warm, alone and for seconds."""
-    kernels, of_steps, together = wide_rows.table_rows()
+    kernels, of_steps = wide_rows.judged(wide_rows.raws()), wide_rows.steps()
     words = [
         f"- {state}: {len(one.errors):,} kernels, error {one.median:.1%} in the median, {one.p90:.1%} at the 90 % quantile; "
         f"{one.coverage:.1%} of the intervals hold; {len(one.missing)} rows have no prediction.\n"
-        for state, one in together.items()
+        for (_, state), one in wide_rows.together(kernels, lambda group: "").items()
     ]
-    burst = table(["steps", "burst", "sustained"], of_steps)
-    return "".join(words) + "\n" + table(["group", *together], kernels) + "\n" + burst
+    clocks = (wide_rows.BURST, wide_rows.SUSTAINED)
+    every_step = wide_rows.together(of_steps, lambda group: "steps")
+    tables = (
+        (["kernels", *STATES], wide_rows.lines(wide_rows.together(kernels, wide_rows.class_of), STATES)),
+        (["steps", *clocks], [*wide_rows.lines(every_step, clocks), *wide_rows.lines(of_steps, clocks)]),
+        (["group", *STATES], wide_rows.lines(kernels, STATES)),
+    )
+    return "".join(words) + "".join(f"\n{table(heads, rows)}" for heads, rows in tables)
 
 
 PARTS = {

@@ -8,13 +8,58 @@ from datetime import date
 import pytest
 import wide_rows
 from accuracy_parts import PAGE, PART, wide_part
-from wide_rows import FILES, LEAST_COVERED, MOST_COVERED, limits_of
+from wide_rows import BURST, FILES, LEAST_COVERED, MOST_COVERED, SUSTAINED, limits_of
 
-from perfmodel.timing.base import STATES
+from perfmodel.timing.base import CLEAN, DIRTY, STATES, WARM
 from perfmodel.validation.records import as_record, held_out, read_records, shipped_records
 
 CELL = re.compile(r"([\d.]+)%, ([\d.]+)%, (\d+)% of (\d+)")
-FALLS_SHORT: dict[tuple[str, str], str] = {}
+CHANCE = "within what chance does to this many rows, of an interval that holds 82 %"
+KEPT = "what the L2 keeps is a rule of few constants, and the interval is that of clean and dirty runs"
+ROW_LATENCY = "rows that wait for the one before take less than the rule says where the L2 holds them, by an amount that it does not know"
+FEW = "12 steps; of all 24, 79 % hold"
+FALLS_SHORT = {
+    ("attention/torch-sdpa-cudnn/forward/decode", CLEAN): f"coverage 91% of 223; {CHANCE}",
+    ("attention/torch-sdpa-efficient/backward", CLEAN): f"coverage 91% of 223; {CHANCE}",
+    ("attention/torch-sdpa-efficient/backward", DIRTY): f"coverage 91% of 223; {CHANCE}",
+    ("attention/torch-sdpa-flash/backward", DIRTY): f"coverage 74% of 223; {CHANCE}",
+    ("copy/torch-copy/forward", CLEAN): "coverage 74% of 222; copies of 1 to 30 MB take one of two times, 0.7 us apart, by the run",
+    ("matmul/torch-matmul/forward/fp32", CLEAN): f"coverage 91% of 223; {CHANCE}",
+    ("matmul/torch-matmul/forward/fp32", DIRTY): f"coverage 92% of 223; {CHANCE}",
+    ("scale/torch-silu-mul/forward", DIRTY): f"coverage 92% of 222; {CHANCE}",
+    ("steps/decode", BURST): f"coverage 100% of 12; {FEW}",
+    ("steps/decode", SUSTAINED): f"coverage 100% of 12; {FEW}",
+    ("steps/prefill", BURST): f"coverage 58% of 12; {FEW}",
+    ("steps/prefill", SUSTAINED): f"coverage 58% of 12; {FEW}",
+    **{
+        (group, WARM): f"{said}; {ROW_LATENCY if group.startswith('norm') else KEPT}"
+        for group, said in {
+            "attention": "error 5.7%, 90 % 15.4%, coverage 70% of 2007",
+            "decode": "90 % 17.5%, coverage 72% of 446",
+            "matmul": "90 % 21.9%, coverage 69% of 892",
+            "rows and copies": "90 % 21.9%, coverage 57% of 1558",
+            "attention/torch-sdpa-flash/forward": "error 6.1%, 90 % 16.8%, coverage 72% of 223",
+            "attention/torch-sdpa-flash/backward": "error 5.8%, coverage 52% of 223",
+            "attention/torch-sdpa-cudnn/forward": "error 5.3%, 90 % 17.6%, coverage 74% of 223",
+            "attention/torch-sdpa-cudnn/backward": "error 6.4%, coverage 57% of 223",
+            "attention/torch-sdpa-efficient/forward": "error 6.1%, coverage 66% of 223",
+            "attention/torch-sdpa-cudnn/forward/decode": "error 5.5%, 90 % 21.5%, coverage 66% of 223",
+            "attention/torch-eager/forward": "error 5.1%, coverage 74% of 223",
+            "attention/torch-eager/backward": "error 7.1%, 90 % 18.8%, coverage 73% of 223",
+            "attention/torch-eager-masked-fill/forward": "error 5.9% of 223",
+            "matmul/torch-matmul/forward": "90 % 21.7%, coverage 70% of 223",
+            "matmul/torch-matmul/forward/fp32": "error 8.1%, 90 % 25.1% of 223",
+            "matmul/torch-matmul/forward/tf32": "90 % 21.7% of 223",
+            "matmul/torch-scaled-mm/forward/fp8": "error 8.5%, coverage 55% of 223",
+            "softmax/torch-softmax/forward": "90 % 21.6%, coverage 55% of 223",
+            "norm/torch-rms-norm/forward": "error 8.5%, 90 % 32.4%, coverage 36% of 223",
+            "norm/torch-layer-norm/forward": "error 11.8%, 90 % 36.2%, coverage 34% of 223",
+            "scale/torch-scale/forward": "coverage 51% of 223",
+            "scale/torch-add/forward": "coverage 69% of 222",
+            "scale/torch-silu-mul/forward": "coverage 66% of 222",
+        }.items()
+    },
+}
 """Groups and states beyond a limit: which one, and what is known of it. Found, not chosen by: nothing was set on these rows."""
 
 
@@ -23,7 +68,7 @@ def cells() -> dict[tuple[str, str], tuple[float, float, float, int]]:
     found, heads = {}, []
     for line in dict(PART.findall(PAGE.read_text(encoding="utf-8")))["wide"].splitlines():
         parts = line.strip("| ").split(" | ")
-        if parts[0] in ("group", "steps"):
+        if parts[0] in ("group", "kernels", "steps") and parts[1] in (*STATES, BURST):
             heads = parts[1:]
         for state, cell in zip(heads, parts[1:], strict=False):
             if match := CELL.fullmatch(cell):
@@ -40,14 +85,14 @@ def test_every_group_is_within_its_limits_or_listed() -> None:
         said = [f"error {median:.1%}"] * (median > most) + [f"90 % {p90:.1%}"] * (p90 > most_p90)
         said += [f"coverage {covered:.0%}"] * (not LEAST_COVERED <= covered <= MOST_COVERED)
         if said:
-            short[group, state] = f"{', '.join(said)} of {rows}"
+            short[group, state] = f"{', '.join(said)} of {rows:.0f}"
     assert short == {key: said.partition("; ")[0] for key, said in FALLS_SHORT.items()}
     assert all(said.partition("; ")[2] for said in FALLS_SHORT.values()), "each with what is known of it"
 
 
 def test_the_draw_is_wide() -> None:
     found = cells()
-    assert {state for _, state in found} == {*STATES, wide_rows.BURST, wide_rows.SUSTAINED}
+    assert {state for _, state in found} == {*STATES, BURST, SUSTAINED}
     assert sum(rows for *_, rows in found.values()) > 5000
     assert len({group for group, _ in found}) > 20
 

@@ -51,15 +51,20 @@ def meanings(module: ModuleType) -> dict[str, str]:
     return found
 
 
+def flat(value: Any) -> list[float]:
+    """The numbers that a constant holds."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else None
+    return [value] if inside is None else [number for one in inside for number in flat(one)]
+
+
 def numbers(value: Any) -> int:
     """How many a constant holds."""
-    return len(value) if isinstance(value, (tuple, dict)) else 1
+    return len(flat(value))
 
 
 def shown(value: Any) -> str:
     """The number, or all of them."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
-    return ", ".join(f"{one:.4g}" for one in values)
+    return ", ".join(f"{one:.4g}" for one in flat(value))
 
 
 def declared() -> Iterator[Constant]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 import sustained_rows
 
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.timing.base import STATES
 from perfmodel.validation.compare import RecordRow, compare
 from perfmodel.validation.records import Record, Seconds, as_record, raw_of
 from perfmodel.validation.statistics import quantile
@@ -58,6 +57,12 @@ class Judged:
             self.errors.append(row.error)
             self.covered.append(bool(row.covered))
 
+    def extend(self, other: Judged) -> None:
+        """With the rows of another group."""
+        self.errors.extend(other.errors)
+        self.covered.extend(other.covered)
+        self.missing.extend(other.missing)
+
     def cell(self) -> str:
         """As the page shows it."""
         return f"{self.median:.1%}, {self.p90:.1%}, {self.coverage:.0%} of {len(self.errors)}"
@@ -76,9 +81,16 @@ def group_of(record: Record) -> str:
     return record.group + decode + (f"/{record.dtype}" if record.dtype in APART else "")
 
 
+def class_of(group: str) -> str:
+    """The kind of kernels that a group belongs to."""
+    if group.startswith("attention/"):
+        return "decode" if group.endswith("/decode") else "attention"
+    return "matmul" if group.startswith("matmul/") else group if group.startswith("steps") else "rows and copies"
+
+
 def limits_of(group: str) -> tuple[float, float]:
     """The largest median and 90 % quantile of the error that a group may have."""
-    return LIMITS["fused" if group.startswith(("attention/", "steps")) else "rows"]
+    return LIMITS["fused" if group.startswith(("attention", "decode", "steps")) else "rows"]
 
 
 def judged(raws: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Judged]:
@@ -108,13 +120,14 @@ def steps() -> Mapping[tuple[str, str], Judged]:
     return found
 
 
-def table_rows() -> tuple[list[list[str]], list[list[str]], dict[str, Judged]]:
-    """Lines of kernels by state, lines of steps by clock, and all kernels of each state together."""
-    kernels, together = judged(raws()), {state: Judged() for state in STATES}
-    for (_, state), one in kernels.items():
-        together[state].errors.extend(one.errors)
-        together[state].covered.extend(one.covered)
-        together[state].missing.extend(one.missing)
-    lines = [[group, *(kernels[group, state].cell() for state in STATES)] for group in sorted({group for group, _ in kernels})]
-    of_steps = [[group, *(steps()[group, clock].cell() for clock in (BURST, SUSTAINED))] for group in sorted({name for name, _ in steps()})]
-    return lines, of_steps, together
+def together(found: Mapping[tuple[str, str], Judged], name: Callable[[str], str]) -> dict[tuple[str, str], Judged]:
+    """Groups of one ``name`` as one."""
+    summed: dict[tuple[str, str], Judged] = defaultdict(Judged)
+    for (group, state), one in found.items():
+        summed[name(group), state].extend(one)
+    return summed
+
+
+def lines(found: Mapping[tuple[str, str], Judged], states: Iterable[str]) -> list[list[str]]:
+    """A row of the page per group, a cell per state."""
+    return [[group, *(found[group, state].cell() for state in states)] for group in dict.fromkeys(group for group, _ in found)]

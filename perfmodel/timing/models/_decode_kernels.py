@@ -156,6 +156,7 @@ COLUMNS_PER_SM = 256  # known
 CUDNN_PARTIAL_CYCLES = 60  # tuned
 """From the durations of its reduction at 8 to 64 splits."""
 CUDNN_COMBINE_STEPS = 1.35  # tuned
+"""Waits of cuDNN's reduction of splits. Cross-validated."""
 CUDNN_TILE_STEPS = {64: (0.56, 0.12), 128: (0.73, 0.15), 256: (2.5, 1.6)}  # tuned
 """Waits per tile by width of the kernel, of its tile and of the short one. Cross-validated."""
 CUDNN_MMA = 2.4  # tuned
