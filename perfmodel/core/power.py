@@ -100,6 +100,16 @@ def energy(seconds: Number, switched_j: Number, memory_j: Number, busy_w: Number
     return static_w * seconds + switched_j * f**a + memory_j + busy_w * f ** (a + 1) * seconds
 
 
+def flops_per_joule(fit: PowerFit, name: str, peak: float, bandwidth: float, intensity: Number) -> Number:
+    """FLOP per joule at best, of ``intensity`` FLOP per DRAM byte: the arch line of the roofline of energy, at the highest clock.
+
+    ``name``: of the operation, in ``picojoules``; ``peak`` in FLOP/s, ``bandwidth`` in B/s. A FLOP takes the longer of 1 / peak and
+    its bytes' time, static power meanwhile, and the joules of itself and of its bytes.
+    """
+    seconds = max(1 / peak, 1 / (intensity * bandwidth))
+    return 1 / (fit.static_w * seconds + 1e-12 * (fit.picojoules[name] + fit.picojoules["dram"] / intensity))
+
+
 @dataclass(frozen=True, slots=True)
 class PowerState:
     """A call as it runs, for seconds (``sustained``) and ``alone`` after a pause; ``clock``: which of them its headline time is of.

@@ -6,6 +6,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.answer import compared, sentence, time_bar
 from perfmodel.report.attention_verdict import main_result, moved, side
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
+from perfmodel.report.energy_chart import energy_roofline
 from perfmodel.report.metrics import BOUND_WORDS, outside, seconds
 from perfmodel.report.roofline_chart import point, roofline
 from perfmodel.timing.select_kernel import Predictions
@@ -31,8 +32,10 @@ def pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
     for result in shown:
         waiting.setdefault(BOUND_WORDS.get(result.total.bound or "", "nothing known"), []).append(result.algorithm.name)
     bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in waiting.items())
+    energies = [(one.algorithm.name, one.total, predictions.get((one.algorithm.name, one.direction))) for one in shown]
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
         roofline(device, points, caption=f"Bound at the roof: {bound}."),
         BarChart(f"Bytes between {outside(device)} and multiprocessors, and to DRAM", "B", bars, caption=fewer),
+        *energy_roofline(device, dtype, energies),
     ]

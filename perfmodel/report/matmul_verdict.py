@@ -105,7 +105,9 @@ def reasons(result: MatmulResult, prediction: Prediction | None) -> str:
 
 
 def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Chart]:
-    """Its time and its roof, its roofline, and the bytes that it moves beside the least that it must."""
+    """Its time and its roof, its rooflines of time and energy, and the bytes that it moves beside the least that it must."""
+    from perfmodel.report.energy_chart import energy_roofline
+
     w, device, cost, known = result.workload, result.device, result.total, seconds(prediction)
     name, size = f"{w.m} x {w.n} x {w.k}", w.dtype.size
     dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction, tiled=True)
@@ -121,6 +123,7 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
             caption=f"Limited by {_limit(result, prediction)}.",
         ),
         BarChart("Bytes that it moves", "B", [Bar(label, [("bytes", value)]) for label, value in bars.items()], caption=again),
+        *energy_roofline(device, w.dtype, [(name, cost, prediction)]),
     ]
 
 

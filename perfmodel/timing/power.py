@@ -92,6 +92,11 @@ class Activity:
         return Demand(self.seconds, self.memory_s, joules_of(fit, switched), joules_of(fit, memory), busy_w)
 
 
+def energy_name(dtype: str) -> str:
+    """The name in ``picojoules`` of a tensor operation in ``dtype``."""
+    return f"tensor.{SAME_ENERGY.get(dtype, dtype)}"
+
+
 def activity(
     cost: Estimate,
     seconds: float,
@@ -112,7 +117,7 @@ def activity(
     l2 = cost.dram.total if kind == DECODE else cost.sram.total
     tensor, vector = live(cost)
     counts = (
-        (f"tensor.{SAME_ENERGY.get(dtype, dtype)}", tensor),
+        (energy_name(dtype), tensor),
         ("vector", vector),
         ("sfu", cost.work.sfu),
         ("l2", l2),

@@ -35,6 +35,7 @@ UNITS: dict[str, Callable[[float], str]] = {
     "B/s": lambda value: format_si(value, "B/s"),
     "FLOP": lambda value: format_si(value, "FLOP"),
     "FLOP/s": lambda value: format_si(value, "FLOP/s"),
+    "FLOP/J": lambda value: format_si(value, "FLOP/J", 3),
     "FLOP/B": lambda value: f"{digits(value, 4)} FLOP/B",
     "tokens/s": lambda value: format_si(value, "tokens/s"),
     "s": format_time,
