@@ -16,7 +16,7 @@ from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import RecordRow, compare_files
-from perfmodel.validation.records import held_out, profiled, read_records, shipped_records
+from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width, shipped_records
 from perfmodel.validation.run import scoreboard
 from perfmodel.validation.statistics import quantile
 
@@ -30,12 +30,17 @@ def all_rows() -> list[RecordRow]:
     return compare_files(shipped_records(), find_device, cache(calibrated_devices))
 
 
+def judges(record: Record) -> bool:
+    """Whether neither a parameter nor a width was made of ``record``."""
+    return held_out(record) and not sets_width(record)
+
+
 @cache
 def rows() -> dict[tuple[str, str], list[RecordRow]]:
     """Held-out rows with a calibrated prediction, by device and group; fused attention of several queries and of one apart."""
     found: dict[tuple[str, str], list[RecordRow]] = defaultdict(list)
     for row in all_rows():
-        if row.prediction is not None and row.prediction.kind == CALIBRATED and held_out(row.record):
+        if row.prediction is not None and row.prediction.kind == CALIBRATED and judges(row.record):
             decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
             found[row.record.hardware, row.record.group + decode].append(row)
     return found
@@ -135,22 +140,42 @@ def test_large_groups_are_there():
     assert len(LARGE) >= 19
 
 
+DRAWN = "the width is of shapes drawn wider than these, which err more"
+"""Split conformal prediction promises as much for records like those of the width alone; ``test_wide`` judges it on a draw like theirs."""
 WIDE = {
     ("nvidia-a100-sxm-80gb", "attention/vllm-flash-attn/forward"): "kernels below 60 us scatter six times as much as longer ones",
     ("nvidia-b200-sxm", "matmul/cublas/forward"): "kernels below 10 us scatter twice as much as longer ones",
-    (H200, "attention/torch-sdpa-cudnn/forward decode"): "head dims 96 and 256 scatter more than 64 and 128",
-    ("nvidia-h100-sxm-80gb", "latent-attention/trtllm-mla/forward"): "3.03 median errors",
+    ("nvidia-h100-sxm-80gb", "latent-attention/trtllm-mla/forward"): "3.04 median errors",
+    (H200, "matmul/trtllm-fp8-linear/forward"): "products from 30 us on err nearly twice as much as shorter ones",
+    (H200, "copy/torch-copy/forward"): f"{DRAWN}: 2.0 % in the median against 1.3 %",
+    (H200, "scale/torch-add/forward"): f"{DRAWN}: 1.7 % in the median against 0.7 %",
+    (H200, "scale/torch-scale/forward"): f"{DRAWN}: 1.0 % in the median against 0.8 %",
+    (H200, "attention/torch-eager/backward"): f"{DRAWN}: 4.0 % in the median and 15 % at the 90 % quantile, against 3.1 % and 9 %",
+    (H200, "attention/torch-eager-masked-fill/forward"): f"{DRAWN}: 10.8 % at the 90 % quantile, four medians, against 7.2 %",
+    (H200, "attention/torch-sdpa-cudnn/forward"): f"{DRAWN}: 3.2 % in the median and 12 % at the 90 % quantile, against 2.6 % and 8 %",
+    (
+        H200,
+        "attention/torch-sdpa-efficient/backward",
+    ): f"{DRAWN}: 3.5 % in the median and 13 % at the 90 % quantile, against 2.7 % and 11 %",
     **{
         (name, "collective/nccl/forward"): "where NCCL changes protocol, at 1 to 16 MiB, errors are three times those elsewhere"
         for name in ("nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-gb200")
     },
 }
-"""Groups whose interval is wider than three median errors, and why: one interval for two kinds of kernels."""
+"""Groups whose interval is wider than three median errors, and why: one interval for two kinds of kernels or of shapes."""
 OFF = {
-    (H200, "attention/torch-sdpa-flash/forward decode"): "59 of 82 covered, one short",
     ("nvidia-h100-sxm-80gb", "collective/nccl/forward"): "90.4 % covered: H100 and H200 of one shape are kin, which widens both intervals",
     ("nvidia-b200-sxm", "moe/trtllm-moe/forward"): "53 of 76 covered, two short",
-    (H200, "matmul/trtllm-fp8-linear/forward"): "60 of 84 covered, one short",
+    (
+        H200,
+        "transformer/torch/forward",
+    ): "79 of 83 covered, five too many: all 47 steps of two GPUs, of which no fit saw any, and 32 of 36 of one",
+    (H200, "attention/torch-sdpa-flash/forward"): f"168 of 185 covered, two too many: {DRAWN}",
+    (H200, "attention/torch-sdpa-cudnn/forward"): f"161 of 176 covered, three too many: {DRAWN}",
+    (H200, "attention/torch-sdpa-cudnn/forward decode"): f"130 of 141 covered, four too many: {DRAWN}",
+    (H200, "attention/torch-eager-masked-fill/forward"): f"82 of 89 covered, two too many: {DRAWN}",
+    (H200, "attention/torch-eager/backward"): f"168 of 176 covered, ten too many: {DRAWN}",
+    (H200, "scale/torch-add/forward"): f"105 of 111 covered, six too many: {DRAWN}",
 }
 
 
@@ -238,9 +263,9 @@ def test_every_held_out_record_is_predicted_or_listed_with_its_reason():
         found[line.hardware] += line.points + sum(line.unpredicted.values())
         assert all(line.unpredicted)
     assert found == wanted
-    [efficient] = [line for line in lines if line.group == "attention/torch-sdpa-efficient/backward prefill"]
-    assert efficient.points + sum(efficient.unpredicted.values()) == 77
-    assert "over head dim 128" in next(iter(efficient.unpredicted))
+    [efficient] = [line for line in lines if line.group == "attention/torch-sdpa-efficient/backward"]
+    assert (efficient.points, efficient.unpredicted) == (363, {})  # head dims over 128 among them
+    assert any(line.unpredicted for line in lines)
 
 
 def test_only_groups_with_an_opponent_are_won():

@@ -56,7 +56,7 @@ def test_a_measurement_that_beats_its_bound_is_no_noise_and_fits_nothing() -> No
 
 def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
     """The 90 % quantile of |log error| of rows that a fit may see, by the other architecture's parameters, times sqrt(1 + 1/2)."""
-    p, model = {"launch_us": 1.0, "bandwidth_share": 1.0}, find_model("copy")
+    p, model = {"launch_us": 1.0, "bandwidth_share": 1.0, "large_us": 1.0}, find_model("copy")
     block = Calibration("numba-copy", "copy", "copy", ["fp32"], p, 1, 0.9, 1.1, "records", "", "")
 
     def rows(device: Device) -> list[FitPoint]:

@@ -102,7 +102,7 @@ MORE_MMA = (
 
 def calibrated_cases() -> list[KernelCase]:
     """The default list of calibrate: that of validate, and as many families more as fits of every kernel ask for."""
-    more = copies(17, 22, 28)
+    more = copies(17, 22, 23, 28)
     for name, families, dtype in (("flash", MORE_FLASH, "fp32"), ("standard", MORE_STANDARD, "fp32"), ("flash-mma", MORE_MMA, "fp16")):
         for d, causal, tile in families:
             more += _of(name, d, causal, [tile], (*SQUARES, RAGGED), dtype)
