@@ -45,6 +45,7 @@ SMALL = [
     attention(n=50, kv_len=33, heads=2, kv_heads=2),
     attention(n=40, heads=4, kv_heads=2, causal=False),
     attention(n=64, heads=2, kv_heads=1, window=20),
+    attention(n=20, kv_len=90, heads=2, kv_heads=1, window=25),
 ]
 
 
