@@ -11,8 +11,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import DIRTY, Case, model_of
 from perfmodel.timing.models import efficient_backward as efficient
-from perfmodel.timing.models._flash_blocks import FlashPlan, key_tile_visits, key_tiles_visits
-from perfmodel.timing.models._flash_gradients import gradient_blocks, main_bytes, side_bytes, sum_blocks
+from perfmodel.timing.models._flash_blocks import FlashPlan, key_tile_visits
+from perfmodel.timing.models._flash_gradients import gradient_blocks, key_tiles_visits, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import plan_of
 
 H200 = find_device("nvidia-h200-sxm")

@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 from math import sqrt
 
-from perfmodel.core.arith import clipped_floor_sum
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
@@ -213,18 +212,6 @@ def key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
         return int(max(0, tiles - start))
     last_query = min((j + 1) * plan.bc, walk.kv_len) - 1 - shift + walk.window - 1
     return int(max(0, min(tiles, -(-g * (last_query + 1) // plan.br)) - start))
-
-
-def key_tiles_visits(walk: Attention, plan: FlashPlan, first: int, step: int) -> int:
-    """Row tiles that key tiles ``first``, ``first + step``, ... visit together, each counted by itself."""
-    count, tiles, g = max(0, -(-(key_tiles(walk, plan.bc) - first) // step)), row_tiles(walk, plan.br), walk.row_group
-    if not walk.causal:
-        return int(count * tiles)
-    apart, row = g * step * plan.bc, g * (first * plan.bc - walk.kv_len + walk.n)
-    ended = count * tiles
-    if walk.window is not None:
-        ended = clipped_floor_sum(count, apart, row + g * (plan.bc + walk.window - 1) + plan.br - 1, plan.br, 0, tiles)
-    return int(ended - clipped_floor_sum(count, apart, row, plan.br, 0, tiles))
 
 
 TAIL = 0.3  # tuned

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
-from perfmodel.core.arith import ceil_div
+from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.attention.walk import visited_tiles
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, key_tile_visits, padded
 
 _FP32 = 4  # known
@@ -51,6 +51,18 @@ def side_bytes(w: Attention, plan: FlashPlan) -> int:
 def sum_blocks(w: Attention, plan: FlashPlan) -> float:
     """Blocks of PyTorch's sums of dK and dV over query heads; 0 where the library has kernels of its own."""
     return w.stored_kv_heads * w.kv_len * (w.d + w.dv) / SUM_OUTPUTS if plan.rounded and w.group > 1 else 0.0
+
+
+def key_tiles_visits(walk: Attention, plan: FlashPlan, first: int, step: int) -> int:
+    """Row tiles that key tiles ``first``, ``first + step``, ... visit together, each counted by itself."""
+    count, tiles, g = max(0, ceil_div(key_tiles(walk, plan.bc) - first, step)), row_tiles(walk, plan.br), walk.row_group
+    if not walk.causal:
+        return int(count * tiles)
+    apart, row = g * step * plan.bc, g * (first * plan.bc - walk.kv_len + walk.n)
+    ended = count * tiles
+    if walk.window is not None:
+        ended = clipped_floor_sum(count, apart, row + g * (plan.bc + walk.window - 1) + plan.br - 1, plan.br, 0, tiles)
+    return int(ended - clipped_floor_sum(count, apart, row, plan.br, 0, tiles))
 
 
 def gradient_blocks(w: Attention, plan: FlashPlan, sms: int) -> TileBlocks:

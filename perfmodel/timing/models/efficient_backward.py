@@ -19,7 +19,8 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, equal_cycles, interleaved_cycles, key_tiles_visits
+from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, equal_cycles, interleaved_cycles
+from perfmodel.timing.models._flash_gradients import key_tiles_visits
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 3.5),
