@@ -40,7 +40,7 @@ from perfmodel.study.swept import ROOF, Pairwise, SweptSeries
 from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import WARM, Case
 from perfmodel.timing.models import flash_published, gemm, numba_attention, register_tiles
 from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, interleaved_cycles, key_tile_visits
 from perfmodel.timing.models._flash_plans import plan_of
@@ -269,7 +269,7 @@ def test_published_runs_find_in_the_cache_what_just_fits() -> None:
     a100 = find_device("a100-sxm-80gb")
     assert a100.cache_bytes == 40 << 20
     just, more = (Attention(n, n, 64, 64, 1, 20, 20, DTYPES["fp16"]) for n in (4096, 4097))
-    assert [flash_published._as_run(Case(w, "fa2", cold=False), a100).cold for w in (just, more)] == [False, True]
+    assert [flash_published._as_run(Case(w, "fa2", cache=WARM), a100).flushed for w in (just, more)] == [False, True]
 
 
 def test_chunks_of_stages_keep_more() -> None:

@@ -11,7 +11,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import DIRTY, Case, model_of
 from perfmodel.timing.models import efficient_backward as efficient
-from perfmodel.timing.models._flash_gradients import gradient_blocks, main_bytes, side_bytes, sum_blocks
+from perfmodel.timing.models._flash_blocks import FlashPlan, key_tile_visits
+from perfmodel.timing.models._flash_gradients import gradient_blocks, key_tiles_visits, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import plan_of
 
 H200 = find_device("nvidia-h200-sxm")
@@ -55,9 +56,28 @@ def test_blocks_of_a_head_and_bytes_zeroed_are_those_profiled(w: Attention, bloc
 
 def test_blocks_take_key_tiles_in_turn() -> None:
     """Three key tiles of two row tiles, causal: blocks 0 and 2 make one, key tile 1 the other."""
-    blocks, each = efficient._blocks(attention(1, 1, 1, 192, 192, 256, True), efficient._WIDE, 2, 132)
-    assert each == [2 + 1, 2]
+    blocks, tiles = efficient._blocks(attention(1, 1, 1, 192, 192, 256, True), efficient._WIDE, 2, 132)
+    assert tiles == 2 + 1 + 2
     assert (blocks.last, blocks.count, blocks.resident) == ((3, 2), 2, 1)
+
+
+@pytest.mark.parametrize("step", [1, 3, 20])
+@pytest.mark.parametrize("window", [None, 1, 33, 700])
+@pytest.mark.parametrize(("n", "kv_len"), [(500, 500), (130, 700), (700, 130)])
+def test_key_tiles_in_turn_visit_what_each_of_them_does(n: int, kv_len: int, window: int | None, step: int) -> None:
+    w, plan = replace(attention(1, 2, 1, n, kv_len, 64, True), window=window), FlashPlan(48, 32)
+    each = [key_tile_visits(w, plan, j) for j in range(-(-kv_len // 32))]
+    assert [key_tiles_visits(w, plan, first, step) for first in range(step)] == [sum(each[first::step]) for first in range(step)]
+
+
+@pytest.mark.parametrize("d", [64, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_backward_passes_beyond_any_machine_word_are_predicted_at_once(d: int, causal: bool) -> None:
+    huge = attention(10**15, 10**15, 10**15, 10**15, 10**15, d, causal)
+    assert work_of(huge).blocks.count == huge.query_heads * efficient.splits(huge)
+    for name in ("torch-sdpa-flash", "torch-sdpa-cudnn"):
+        plan = plan_of(case(huge, name), H200)
+        assert gradient_blocks(huge, plan, 132).count >= huge.query_heads * (10**15 // plan.bc)
 
 
 def test_a_head_takes_as_many_turns_as_it_has_key_tiles() -> None:

@@ -45,6 +45,7 @@ SMALL = [
     attention(n=50, kv_len=33, heads=2, kv_heads=2),
     attention(n=40, heads=4, kv_heads=2, causal=False),
     attention(n=64, heads=2, kv_heads=1, window=20),
+    attention(n=20, kv_len=90, heads=2, kv_heads=1, window=25),
 ]
 
 
@@ -178,12 +179,16 @@ PASSES = [
 
 @pytest.mark.parametrize(("device", "implementation", "direction"), PASSES, ids=lambda value: getattr(value, "id", value))
 def test_more_work_never_takes_less_time(device, implementation, direction):
+    """Masks cost time, too, which outweighs half the tiles in blocks of a few: 9.9 us with a causal mask, 9.3 without, measured of cuDNN
+    on an H200 (8 x 8 heads of 128 tokens of 128 numbers)."""
+
+    def time(w):
+        return seconds(Case(w, implementation, direction), device, STARTS)
+
     small = attention(n=1024, d=64, heads=16, kv_heads=4, batch=4)
-    more = [replace(small, batch=16), replace(small, n=8192, kv_len=8192), replace(small, causal=False)]
-    case = Case(small, implementation, direction)
-    assert all(
-        seconds(replace(case, workload=w), device, STARTS) >= seconds(case, device, STARTS) > STARTS["launch_us"] * 1e-6 for w in more
-    )
+    long = replace(small, n=8192, kv_len=8192)
+    for w, more in ((small, replace(small, batch=16)), (small, long), (long, replace(long, causal=False))):
+        assert time(more) >= time(w) > STARTS["launch_us"] * 1e-6
 
 
 @pytest.mark.parametrize("name", STARTS)

@@ -15,6 +15,7 @@ from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, 
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.models import latent_attention
+from perfmodel.timing.models.gemm import dram_bytes
 from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear
@@ -145,9 +146,12 @@ def linear_time(m, n, k, **parameters):
 
 
 def test_rounding_costs_what_it_moves():
+    """x in 16 bits and its copy in 8; the result of the product, in 16 bits, is the product's own."""
     free = linear_time(4096, 8192, 2048, quantize_share=1e6)
     rounding = linear_time(4096, 8192, 2048, quantize_share=1.0) - free
-    assert rounding == pytest.approx(4096 * (2048 * 3 + 8192) / H200.dram.bandwidth.number, rel=1e-3)
+    assert rounding == pytest.approx(4096 * 2048 * 3 / H200.dram.bandwidth.number, rel=1e-3)
+    product = Case(Matmul(4096, 8192, 2048, dtype=DTYPES["fp8"]), "trtllm-fp8-linear")
+    assert dram_bytes(product, H200) == 4096 * 2048 + 2048 * 8192 + 2 * 4096 * 8192
 
 
 def test_fp8_linear_is_for_fp8_alone():

@@ -30,9 +30,6 @@ FIRST_LINES_S, FIRST_LINES_BYTES = 0.2e-6, 2e6  # tuned
 """Latency of the first line that has to wait, and bytes from which there is surely one."""
 WARM_LATENCY_S = 0.8e-6  # tuned
 """By which first loads and last stores are sooner where the L2 holds them."""
-WAITING_SAVED, BEFORE_S = 0.45, 4e-6  # tuned
-"""Of the time that blocks wait for a row after another (norms, softmax on few rows), what they save where the L2 holds it; and what a
-kernel takes besides."""
 LARGEST_SAVING = 0.6  # known
 """Of a clean run: what is left is mostly the launch."""
 
@@ -51,10 +48,10 @@ def write_back_s(clean_s: float, read: float, written: float, device: Device) ->
     return float(pushed_s * read / moved * busy**HIDDEN + FIRST_LINES_S * (1 - exp(-moved / FIRST_LINES_BYTES)))
 
 
-def warm_s(clean_s: float, read: float, written: float, device: Device, *, waits: bool = False) -> float:
+def warm_s(clean_s: float, read: float, written: float, device: Device) -> float:
     """Seconds of a kernel of ``clean_s`` on the buffers of the run before; ``read`` and ``written`` in bytes.
 
-    ``waits``: blocks take a row after another, and wait for each. UnavailableError without a DRAM bandwidth in the profile.
+    UnavailableError without a DRAM bandwidth in the profile.
     """
     size, moved, l2 = device.cache_bytes, read + written, device.level("l2")
     if not size or not moved:
@@ -62,6 +59,5 @@ def warm_s(clean_s: float, read: float, written: float, device: Device, *, waits
     faster = l2.measured_bandwidth.number if l2 is not None and l2.measured_bandwidth else None
     sooner_s = moved * (1 / dram_bandwidth(device) - (1 / faster if faster else 0.0))
     lost = lost_share(moved / size, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
-    waited_s = clean_s - BEFORE_S - moved / dram_bandwidth(device) if waits else 0.0
-    saved_s = (1 - lost) * max(WARM_LATENCY_S + max(sooner_s, 0.0), WAITING_SAVED * waited_s)
+    saved_s = (1 - lost) * (WARM_LATENCY_S + max(sooner_s, 0.0))
     return clean_s - min(saved_s, LARGEST_SAVING * clean_s) + lost * write_back_s(clean_s, read, written, device) * written / moved

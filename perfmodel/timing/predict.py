@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
-ROWS_IN_TURN = ("norm", "softmax")
-"""Streams whose blocks wait for a row after another."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
@@ -124,7 +122,7 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
     read, written = _moved_bytes(case, device)
     if case.cache == DIRTY:
         return seconds + write_back_s(seconds, read, written, device)
-    return warm_s(seconds, read, written, device, waits=getattr(case.workload, "op", "") in ROWS_IN_TURN)
+    return warm_s(seconds, read, written, device)
 
 
 @once_per_case

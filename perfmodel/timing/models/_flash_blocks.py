@@ -211,7 +211,7 @@ def key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     if walk.window is None:
         return int(max(0, tiles - start))
     last_query = min((j + 1) * plan.bc, walk.kv_len) - 1 - shift + walk.window - 1
-    return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))
+    return int(max(0, min(tiles, -(-g * (last_query + 1) // plan.br)) - start))
 
 
 TAIL = 0.3  # tuned

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import CLEAN, Case
 from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, padded
 
@@ -68,7 +69,6 @@ def parts_of_tiles(w: Attention, plan: FlashPlan, blocks: TileBlocks) -> tuple[f
     if not plan.cut_values:
         return 1.0, 1.0
     tiles = max(1.0, (blocks.early_tiles + blocks.last_tiles) / blocks.count)
-    shift = w.kv_len - w.n
-    ends = [min(start + plan.br, w.n) + shift for start in range(0, w.n, plan.br)] if w.causal else [w.kv_len]
-    values = sum(-(-max(0, end) // VALUES) * VALUES for end in ends) / len(ends)
+    walk = replace(w, packed=False, window=None)
+    values = VALUES * visited_tiles(walk, plan.br, VALUES) / row_tiles(walk, plan.br)
     return min(1.0, values / (plan.bc * tiles)), 1 - 1 / tiles

@@ -11,9 +11,11 @@ PyTorch 2.11's and cuDNN 9's kernels on an H200 by its profiler.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, partial
 
-from perfmodel.core.arith import ceil_div
+from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, key_tile_visits, padded
 
 _FP32 = 4  # known
@@ -51,12 +53,26 @@ def sum_blocks(w: Attention, plan: FlashPlan) -> float:
     return w.stored_kv_heads * w.kv_len * (w.d + w.dv) / SUM_OUTPUTS if plan.rounded and w.group > 1 else 0.0
 
 
+def key_tiles_visits(walk: Attention, plan: FlashPlan, first: int, step: int) -> int:
+    """Row tiles that key tiles ``first``, ``first + step``, ... visit together, each counted by itself."""
+    count, tiles, g = max(0, ceil_div(key_tiles(walk, plan.bc) - first, step)), row_tiles(walk, plan.br), walk.row_group
+    if not walk.causal:
+        return int(count * tiles)
+    apart, row = g * step * plan.bc, g * (first * plan.bc - walk.kv_len + walk.n)
+    ended = count * tiles
+    if walk.window is not None:
+        ended = clipped_floor_sum(count, apart, row + g * (plan.bc + walk.window - 1) + plan.br - 1, plan.br, 0, tiles)
+    return int(ended - clipped_floor_sum(count, apart, row, plan.br, 0, tiles))
+
+
 def gradient_blocks(w: Attention, plan: FlashPlan, sms: int) -> TileBlocks:
     """The main kernel's blocks, one per key tile and query head, tiles of a head one after another; ``plan.paired`` key tiles at least."""
-    keys = int(ceil_div(ceil_div(w.kv_len, plan.bc), plan.paired)) * plan.paired
+    tiles = int(ceil_div(w.kv_len, plan.bc))
+    keys = int(ceil_div(tiles, plan.paired)) * plan.paired
     walk = replace(w, packed=False)
-    visits = [key_tile_visits(walk, plan, j) for j in range(keys)]
+    visits = cache(partial(key_tile_visits, walk, plan))
     heads = int(w.query_heads)
     listed = min(heads * keys, ROUNDS * sms * plan.resident)
-    last = tuple(visits[i % keys] for i in range(heads * keys - listed, heads * keys))
-    return TileBlocks(last, heads * keys - listed, heads * sum(visits) - sum(last), sms, plan.resident)
+    last = tuple(visits(i % keys) for i in range(heads * keys - listed, heads * keys))
+    visited = int(visited_tiles(walk, plan.br, plan.bc)) + sum(visits(j) for j in range(tiles, keys))
+    return TileBlocks(last, heads * keys - listed, heads * visited - sum(last), sms, plan.resident)

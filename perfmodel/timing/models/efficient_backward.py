@@ -11,14 +11,16 @@ mem_eff_attention/kernel_backward.h (tiles, row sums, locks, order), which came 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import hypot
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, equal_cycles, interleaved_cycles, key_tile_visits
+from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, equal_cycles, interleaved_cycles
+from perfmodel.timing.models._flash_gradients import key_tiles_visits
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 3.5),
@@ -126,15 +128,14 @@ def _zeroed(w: Attention, kernel: _Kernel, parts: int) -> int:
     return int(w.query_heads * (ceil_div(w.n, kernel.br) * kernel.br * columns + kept) * 4)
 
 
-def _blocks(w: Attention, kernel: _Kernel, parts: int, sms: int) -> tuple[TileBlocks, list[int]]:
-    """The launch, and tiles of each block of a head: key tiles j, j + parts, ..."""
-    plan = FlashPlan(kernel.br, kernel.bc)
-    visits = [key_tile_visits(w, plan, j) for j in range(int(ceil_div(w.kv_len, kernel.bc)))]
-    each = [sum(visits[part::parts]) for part in range(parts)]
-    count = int(w.query_heads) * parts
+def _blocks(w: Attention, kernel: _Kernel, parts: int, sms: int) -> tuple[TileBlocks, int]:
+    """The launch, and tiles of a head. Each of its blocks takes key tiles j, j + parts, ..."""
+    plan, walk = FlashPlan(kernel.br, kernel.bc), replace(w, packed=False)
+    each = cache(partial(key_tiles_visits, walk, plan, step=parts))
+    count, tiles = int(w.query_heads) * parts, key_tiles_visits(walk, plan, 0, 1)
     listed = min(count, ROUNDS * sms * kernel.resident)
-    last = tuple(each[i % parts] for i in range(count - listed, count))
-    return TileBlocks(last, count - listed, int(w.query_heads) * sum(each) - sum(last), sms, kernel.resident), each
+    last = tuple(each(i % parts) for i in range(count - listed, count))
+    return TileBlocks(last, count - listed, int(w.query_heads) * tiles - sum(last), sms, kernel.resident), tiles
 
 
 @once_per_case
@@ -142,7 +143,7 @@ def _work(case: Case, device: Device) -> _Work:
     w: Attention = case.workload
     sms, clock_hz, bandwidth = numbers_of(device, "multiprocessors", "tensor clock", "DRAM bandwidth")
     kernel, parts = _kernel(w), splits(w)
-    blocks, each = _blocks(w, kernel, parts, int(sms))
+    blocks, tiles = _blocks(w, kernel, parts, int(sms))
     rows, keys = int(ceil_div(w.n, kernel.br)), int(ceil_div(w.kv_len, kernel.bc))
     seen_rows = ceil_div(w.n, _LINES) * _LINES / (rows * kernel.br)
     seen_keys = ceil_div(w.kv_len, _LINES) * _LINES / (keys * kernel.bc)
@@ -153,11 +154,11 @@ def _work(case: Case, device: Device) -> _Work:
         blocks=blocks,
         splits=parts,
         rows=rows,
-        tiles=sum(each) / parts,
+        tiles=tiles / parts,
         loads=int(ceil_div(w.dv, access * kernel.per_row)),
         full=1 - EMPTY[kernel.place] * (2 * (1 - seen_rows) + (1 - seen_keys)) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
         even=kernel is _WIDE or not (w.n % kernel.br or w.kv_len % kernel.bc),
-        equal=len(set(each)) == 1,
+        equal=len(set(blocks.last)) == 1 and tiles == parts * blocks.last[0],
         moved=int(sum(tensors)) * w.dtype.size,
         zeroed=_zeroed(w, kernel, parts),
         summed=int(w.kv_heads * w.batch * w.kv_len * (w.d + w.dv) * w.dtype.size * (w.group + 1)) if w.group > 1 else 0,
