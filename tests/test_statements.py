@@ -31,6 +31,9 @@ def test_parts_from_the_code_are_current(name):
 
 # Constants
 
+DECLARED = {"PARAMETERS", "SIMT_PARAMETERS", "MODEL", "KERNELS", "_LISTED", "_EIGHT_BITS", "_FP8", "_OVERLAP", "_HANDOFF", "_EAGER"}
+"""Names of fitted parameters and of models, whose numbers are no constants."""
+
 
 def literals(node: ast.AST) -> list[float]:
     found = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, (int, float))]
@@ -43,11 +46,7 @@ def constants(tree: ast.Module) -> Iterator[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
         if names and node.value is not None and literals(node.value):
-            yield from (
-                name
-                for name in names
-                if name not in ("PARAMETERS", "MODEL", "KERNELS", "_LISTED", "_EIGHT_BITS", "_FP8", "_OVERLAP", "_HANDOFF", "_EAGER")
-            )
+            yield from (name for name in names if name not in DECLARED)
 
 
 UNITS = {0.0, 1.0, 1e-3, 1e-6, 1e-9, 1e-12}
