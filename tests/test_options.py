@@ -274,7 +274,7 @@ OF_COMMAND = {
     ("claims", "verdict"): "holds",
     ("memory", "batch"): "64",
     ("model", "system"): "selene-a100",
-    **{(name, "clock"): "sustained" for name in ("attention", "matmul", "model")},
+    **{(name, "clock"): "sustained" for name in ("attention", "matmul", "model", "batch")},
 }
 HOW = {
     ("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows",
@@ -442,6 +442,7 @@ def test_rules_are_of_options_that_exist():
 READING = {
     "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
     "remat": MODES["remat"],
+    "softmax": ["--rows 64 --cols 1024 --hardware h200 --implementation torch-softmax"],
     "roofline": ["--matmul 64x64x64 --hardware h200", f"--records {RECORDS} --require 0"],
     "calibrate": [COPIES.partition(" ")[2]],
     "validate": [f"--records {RECORDS}", "--backend cuda"],
