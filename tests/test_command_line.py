@@ -39,8 +39,8 @@ def test_help_lists_every_command_and_version_answers(run):
 def test_every_command_has_help(run, command):
     outcome = run(f"{command} --help")
     assert outcome.code == 0
-    assert outcome.out.startswith("Usage: perfmodel ")
-    assert "--help" in outcome.out
+    assert outcome.out.startswith(f"Usage: perfmodel {command}")
+    assert "\n  Example" in outcome.out
 
 
 @pytest.mark.parametrize("line", ["--help", "--n 64 --d 64 --help", "--n x --help"])

@@ -9,6 +9,7 @@ from perfmodel.core.errors import UsageError
 
 LINES = {
     "attention --n 4096 --d 64 --hardware h200": ["attention 4096", {"n": 4096, "d": 64, "hardware": "h200"}],
+    "matmul -m 4096 -n 4096 -k 4096 --hardware h200": ["matmul", {"m": 4096, "n": 4096, "k": 4096, "hardware": "h200"}],
     "matmul -m 512 -n 512 -k 512": ["matmul", {"m": 512, "n": 512, "k": 512}],
 }
 

@@ -262,6 +262,7 @@ VALUES = {
     **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
+    **{"cache": "warm", "power_limit": "400W"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
 OF_COMMAND = {
@@ -273,6 +274,7 @@ OF_COMMAND = {
     ("claims", "verdict"): "holds",
     ("memory", "batch"): "64",
     ("model", "system"): "selene-a100",
+    **{(name, "clock"): "sustained" for name in ("attention", "matmul", "model", "batch")},
 }
 HOW = {
     ("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows",
@@ -440,6 +442,7 @@ def test_rules_are_of_options_that_exist():
 READING = {
     "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
     "remat": MODES["remat"],
+    "softmax": ["--rows 64 --cols 1024 --hardware h200 --implementation torch-softmax"],
     "roofline": ["--matmul 64x64x64 --hardware h200", f"--records {RECORDS} --require 0"],
     "calibrate": [COPIES.partition(" ")[2]],
     "validate": [f"--records {RECORDS}", "--backend cuda"],

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import tuned
 from accuracy_parts import PAGE, PART, PARTS
-from drawn_rows import coverage, likelihood
 
 from perfmodel.catalog import device_ids
 from perfmodel.timing.base import find_model, model_names
@@ -20,7 +19,7 @@ from tools.measure.steps import measure
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))
-SLOW = ("drawn",)
+SLOW = ("wide",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PARTS])
@@ -31,6 +30,9 @@ def test_parts_from_the_code_are_current(name):
 
 
 # Constants
+
+DECLARED = {"PARAMETERS", "SIMT_PARAMETERS", "MODEL", "KERNELS", "_LISTED", "_EIGHT_BITS", "_FP8", "_OVERLAP", "_HANDOFF", "_EAGER"}
+"""Names of fitted parameters and of models, whose numbers are no constants."""
 
 
 def literals(node: ast.AST) -> list[float]:
@@ -44,11 +46,7 @@ def constants(tree: ast.Module) -> Iterator[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
         if names and node.value is not None and literals(node.value):
-            yield from (
-                name
-                for name in names
-                if name not in ("PARAMETERS", "MODEL", "KERNELS", "_LISTED", "_EIGHT_BITS", "_FP8", "_OVERLAP", "_HANDOFF", "_EAGER")
-            )
+            yield from (name for name in names if name not in DECLARED)
 
 
 UNITS = {0.0, 1.0, 1e-3, 1e-6, 1e-9, 1e-12}
@@ -139,18 +137,3 @@ def test_a_step_is_of_the_device_that_ran_it():
     assert current_profile(torch) == "nvidia-a100-sxm-80gb"
     record = measure._record("transformer", "torch", {"model": "gpt2"}, [1.0, 2.0, 3.0], torch, "held out")
     assert record.hardware == "nvidia-a100-sxm-80gb"
-
-
-# Drawn rows
-
-
-def test_the_binomial_test():
-    assert likelihood(80, 100) == pytest.approx(1.0)
-    assert likelihood(69, 100) == pytest.approx(0.01, abs=5e-3)
-    assert likelihood(75, 149) < 1e-9
-
-
-@pytest.mark.slow
-def test_drawn_rows_are_many_and_beat_no_bound():
-    assert sum(len(one.rows) + sum(one.missing.values()) for one in coverage().values()) == 5367
-    assert not any(row.violates for one in coverage().values() for row in one.rows)

@@ -80,15 +80,17 @@ def count(constants: Iterator[Constant] | set[Constant]) -> int:
 
 @cache
 def _defined(module: str) -> tuple[dict[str, ast.stmt], dict[str, Constant]]:
-    """Top-level definitions of a module by name, and what it imports, by the name it has there: of a whole module, no name."""
+    """Top-level definitions of a module by name, and what it imports, anywhere, by the name it has there: of a whole module, no name."""
     found: dict[str, ast.stmt] = {}
     imported: dict[str, Constant] = {}
-    for node in ast.parse(inspect.getsource(import_module(module))).body:
+    tree = ast.parse(inspect.getsource(import_module(module)))
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             whole = node.module == MODELS
             found_as = {one.asname or one.name: one.name for one in node.names}
             imported |= {name: (f"{MODELS}.{own}", "") if whole else (node.module, own) for name, own in found_as.items()}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = node
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

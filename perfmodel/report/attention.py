@@ -170,7 +170,6 @@ BRIEF = {
     "rate": "rate, predicted",
     "of_peak": "  of the peak",
     "time_s.sustained": "run for seconds",
-    "power_w": "power",
     "energy_j": "energy",
     "time_s.roofline": "roofline",
     "bound": "bound by",
@@ -178,6 +177,8 @@ BRIEF = {
     "memory_bytes": "memory",
 }
 """Rows that a screen shows, under names that leave room for two algorithms in 80 columns."""
+POWERED = {key: label for key, label in BRIEF.items() if key not in ("predicted, standard / this", "bound")}
+"""The same where power is known: the verdict has the ratio and what limits, a meter the watts, and the screen no room for both."""
 
 
 def _answered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
@@ -192,7 +193,8 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     meters = unmarked(meters_of(main.total, known), causes(main, comparison, predictions) if known is None else [])
     meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
-    return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, BRIEF)[-1:])
+    shown = BRIEF if drawn(prediction) is None else POWERED
+    return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, shown)[-1:])
 
 
 def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = None) -> list[Table]:
@@ -272,7 +274,7 @@ def _pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
 def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``plain`` and every number of every pass as its formula, with its source."""
     from perfmodel.kernels.attention.evaluate import explain
-    from perfmodel.timing.explain import explain_time
+    from perfmodel.timing.explain import explain_power, explain_time
 
     parts, algorithms = [], {result.algorithm.name: result.algorithm for result in comparison.results}
     for result in comparison.results:
@@ -280,7 +282,8 @@ def _with_formulas(plain: Report, comparison: Comparison, predictions: Predictio
             one, direction = result.algorithm, result.direction
             title = f"{one.name} {direction}: {one.title}; accesses grow as Theta({one.io_class})"
             steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
-            steps += explain_time(predictions.get((one.name, direction)))
+            known = predictions.get((one.name, direction))
+            steps += [*explain_time(known), *explain_power(known)]
             parts.append((title, {"algorithm": one.name, "pass": direction}, steps))
     summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
     vector = [f"{one.name}, vector operations: {one.vector_work}." for one in algorithms.values()]

@@ -38,6 +38,10 @@ SAME = {
     "beyond inputs and outputs": ("extra memory",),
     "step time": ("step",),
     "time of a step": ("step",),
+    "run for seconds": ("time run for seconds",),
+    "power": ("power run for seconds",),
+    "clock": ("clock run for seconds",),
+    "energy": ("energy per call",),
 }
 """Numbers of an explanation that a label of a report, or a word for one, means."""
 
@@ -127,7 +131,7 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
 
 def _words(meaning: str) -> str:
     """What is left of a meaning without the unit that it begins with."""
-    words = re.sub(r"^(?:s|B|bytes)(?:,|$| (?=of|that|at))", "", meaning).strip()
+    words = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", meaning).strip()
     return f", {words}" if words else ""
 
 
@@ -138,6 +142,9 @@ _UNITS = {
     "FLOP/B": "^FLOP/B",
     "FLOP/s": "^FLOP/s",
     "B/s": "^B/s",
+    "Hz": "^Hz,",
+    "W": "^W,",
+    "J": "^J,",
 }
 """Units, as the meaning of a step begins."""
 _NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}

@@ -26,7 +26,7 @@ from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reas
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import drawn, of_power, power_note
-from perfmodel.timing.explain import explain_time
+from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.predict import Prediction
 
 
@@ -60,12 +60,13 @@ def report(
         meters=shown,
         metered=metered(known, result.total, shown=shown),
         figures=figures(result.total, known, result.device, w.dtype, memory_of(result)),
-        brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF)],
+        brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF if drawn(prediction) is None else POWERED)],
         reasons=[reasons(result, prediction)],
     )
     if not explained:
         return plain
-    return with_steps(plain, [("every number", {"algorithm": "tiled"}, [*explain(result), *explain_time(prediction)])])
+    steps = [*explain(result), *explain_time(prediction), *explain_power(prediction)]
+    return with_steps(plain, [("every number", {"algorithm": "tiled"}, steps)])
 
 
 def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str, Any]:
@@ -107,10 +108,12 @@ def _rows(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
 
 
 BRIEF = (
-    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "power_w", "energy_j", "time_s.roofline", "bound"),
+    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "energy_j", "time_s.roofline", "bound"),
     *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""
+POWERED = tuple(key for key in BRIEF if key not in ("bound", "memory_bytes"))
+"""The same where power is known: the verdict has what limits and whether it fits, a meter the watts, and the screen no room for both."""
 
 
 def _traffic(result: MatmulResult) -> list[Metric]:

@@ -19,6 +19,7 @@ DIGITS = 5
 """Of a share of the time: further ones are those of a difference quotient, and differ between processors."""
 NOISE = 1e-3
 """Share of a time that a difference quotient is not held to."""
+POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi et al. 2013"
 REST = "of the profile, the bound or other calibrations"
 
 
@@ -49,6 +50,21 @@ def explain_time(known: Prediction | None) -> list[FormulaStep]:
         parts.append(FormulaStep(name, f"s, {why}", "", "", rest, model.source))
     formula, meaning = " + ".join(part.name for part in parts), f"s, by {model.name} of {block.implementation}"
     return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(parts), known.seconds, source)]
+
+
+def explain_power(known: Prediction | None) -> list[FormulaStep]:
+    """Time, clock, watts and joules of a prediction that runs for seconds; nothing where its device has no power model."""
+    state = None if known is None else known.power
+    if state is None:
+        return []
+    running = "run for seconds"
+    drawn = f"J, of static power, operations, DRAM bytes and multiprocessors at work at {state.sm_hz / 1e6:,.0f} MHz"
+    clock = f"Hz, the highest at which power stays within {state.limit_w:g} W"
+    per = FormulaStep("energy per call", drawn, "", "", state.joules, POWER_SOURCE)
+    spent = FormulaStep(f"time, {running}", "s, at that clock", "", "", state.sustained_s, POWER_SOURCE)
+    numbers = f"{show(state.joules)} / {show(state.sustained_s)}"
+    watts = FormulaStep(f"power, {running}", "W, on average", f"{per.name} / {spent.name}", numbers, state.watts, POWER_SOURCE)
+    return [FormulaStep(f"clock, {running}", clock, "", "", state.sm_hz, POWER_SOURCE), spent, per, watts]
 
 
 def _kernels(known: Prediction, model: Model) -> list[FormulaStep]:

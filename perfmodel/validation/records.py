@@ -199,7 +199,7 @@ def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
         import zlib
 
         try:
-            with gzip.open(file) as content:
+            with gzip.GzipFile(fileobj=file) as content:
                 yield content
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path}: damaged, or not packed with gzip: {error}", "pack it again, or leave .gz out of its name") from None

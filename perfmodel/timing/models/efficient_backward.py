@@ -81,7 +81,7 @@ class _Kernel:
 
 _KERNELS = (_Kernel(0, 64, 64, 3, 2), _Kernel(1, 64, 64, 3, 2), _Kernel(2, 128, 128, 1, 4), _Kernel(3, 128, 64, 1, 2))  # known
 """Up to head dim 32, 64, 128, and over: the first that fits (kernels/cutlassB.h)."""
-_WIDE = _KERNELS[3]
+*_, _WIDE = _KERNELS
 
 
 def _kernel(w: Attention) -> _Kernel:

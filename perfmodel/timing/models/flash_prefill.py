@@ -29,7 +29,6 @@ from perfmodel.timing.models._flash_blocks import (
     slowdown,
 )
 from perfmodel.timing.models._flash_forward import code_s, mask_latencies, parts_of_tiles
-from perfmodel.timing.models._flash_gradients import SUM_BLOCK, gradient_blocks, main_bytes, side_bytes, sum_blocks
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
@@ -121,6 +120,8 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
 def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
     """Bytes that the kernels beside the main one move: copying K and V, adding up splits, or preparing and finishing gradients."""
     if direction == BACKWARD:
+        from perfmodel.timing.models._flash_gradients import side_bytes
+
         return side_bytes(w, plan)
     moved = 2 * _tensor_bytes(w)[1] if plan.writes_cache else 0
     if plan.splits > 1:  # partial results in fp32
@@ -133,6 +134,8 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
     rates, plan, moved = work.rates, work.plan, work.side_bytes
     cycles = plan.side_kernels * parameters["side_block_cycles"]
     if direction == BACKWARD:
+        from perfmodel.timing.models._flash_gradients import SUM_BLOCK, sum_blocks
+
         cycles += SUM_BLOCK * sum_blocks(w, plan) / rates.sms * parameters["side_block_cycles"]
     if plan.writes_cache and direction != BACKWARD:
         threads = min(w.kv_heads * w.d, _THREADS)
@@ -162,6 +165,8 @@ def _work(case: Case, device: Device) -> _FlashWork:
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
     if case.direction == BACKWARD:
+        from perfmodel.timing.models._flash_gradients import gradient_blocks, main_bytes
+
         moved, blocks = main_bytes(w, plan), gradient_blocks(w, plan, rates.sms)
     else:
         moved, blocks = sum(_tensor_bytes(w)), blocks_of(w, plan, FORWARD, rates.sms)

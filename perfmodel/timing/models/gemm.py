@@ -31,7 +31,6 @@ from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
 from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan
-from perfmodel.timing.models._gemm_vector import vector_seconds
 
 __all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
 
@@ -163,6 +162,8 @@ def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tupl
 
 def _vector(w: Matmul, work: _MatmulWork, p: Mapping[str, float]) -> tuple[float, Plan]:
     """Of a matrix times a vector."""
+    from perfmodel.timing.models._gemm_vector import vector_seconds
+
     rows, launch = max(w.m, w.n), VECTOR_LAUNCH if w.dtype.matmul_unit == "tensor" else SMALL_LAUNCH
     streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
     turns = ceil_div(ceil_div(rows, blocks.FEW_COLUMNS), work.slots)
