@@ -18,7 +18,7 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.timing.predict import FallbackDevices, kernels_of
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
-from perfmodel.validation.records import as_record, held_out, profiled
+from perfmodel.validation.records import as_record, held_out, profiled, sets_width
 from perfmodel.validation.statistics import quantile
 
 BACKENDS = ("cuda", "cpu", "simulator")
@@ -188,7 +188,7 @@ def _regime(row: RecordRow) -> str:
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
-    judged = [row for row in rows if held_out(row.record)]
+    judged = [row for row in rows if held_out(row.record) and not sets_width(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
     roofs = [row.share_of_roof for row in known]
