@@ -220,6 +220,7 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
         ("sweep matmul --m 64 --n 64 --k 64 --implementation torch-matmul", "--implementation is for the column predicted_s"),
         ("sweep --n 64 --d 64 --algorithm standard --sram 64KiB", "--sram is for algorithms with tiles in SRAM"),
         ("roofline --hardware h200 --require 3", "--require is for --records and --ncu"),
+        ("matmul -m 64 -n 64 -k 64 --hardware mi300x --cache warm", "--cache warm is of a kernel that is predicted"),
     ],
 )
 def test_what_nothing_reads_is_refused(line, words):
@@ -262,7 +263,7 @@ VALUES = {
     **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
-    **{"cache": "warm", "power_limit": "400W"},
+    **{"cache": "warm", "power_limit": "400W", "host_us": "4"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
 OF_COMMAND = {
@@ -274,7 +275,10 @@ OF_COMMAND = {
     ("claims", "verdict"): "holds",
     ("memory", "batch"): "64",
     ("model", "system"): "selene-a100",
-    **{(name, "clock"): "sustained" for name in ("attention", "matmul", "model", "batch")},
+    **{
+        (name, "clock"): clock
+        for name, clock in {"attention": "sustained", "matmul": "sustained", "model": "burst", "batch": "burst"}.items()
+    },
 }
 HOW = {
     ("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows",

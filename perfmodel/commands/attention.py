@@ -30,13 +30,14 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     """
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
-    from perfmodel.timing.base import state_named
+    from perfmodel.timing.base import check_state_read, state_named
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
     comparison = asked.compare(device_for(asked.hardware))
     comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
+    check_state_read(run.cache, bool(known))
     if comparison.device.power is not None or run.power_limit or run.clock:
         from perfmodel.timing.power import of_comparison
 

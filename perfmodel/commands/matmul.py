@@ -30,7 +30,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.core.power import BURST, PowerAsked
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
-    from perfmodel.timing.base import Case, state_named
+    from perfmodel.timing.base import Case, check_state_read, state_named
     from perfmodel.timing.power import as_shown, of_prediction, state_of
     from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
@@ -47,6 +47,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
+    check_state_read(state, known is not None)
     if known is not None:
         kernels = [kernel for kernel, _ in result.kernels]
         activity = of_prediction(known, result.total, w, w.dtype.name, device, kernels)

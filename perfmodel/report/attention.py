@@ -177,8 +177,8 @@ BRIEF = {
     "memory_bytes": "memory",
 }
 """Rows that a screen shows, under names that leave room for two algorithms in 80 columns."""
-POWERED = {key: label for key, label in BRIEF.items() if key not in ("predicted, standard / this", "bound")}
-"""The same where power is known: the verdict has the ratio and what limits, a meter the watts, and the screen no room for both."""
+POWERED = {key: label for key, label in BRIEF.items() if key not in ("bound", "memory_bytes")}
+"""The same where power is known: the verdict has what limits and whether it fits, a meter the watts, and the screen no room for both."""
 
 
 def _answered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:

@@ -35,6 +35,13 @@ def state_named(name: str) -> str:
     return name
 
 
+def check_state_read(cache: str, predicted: bool) -> None:
+    """UsageError if a state other than clean is asked for and nothing is ``predicted``: no count, bound or roof depends on it."""
+    if cache != CLEAN and not predicted:
+        fix = "leave it out, or take a device and a kernel that are calibrated"
+        raise UsageError(f"--cache {cache} is of a kernel that is predicted, and none is", fix)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A workload as one implementation runs it. ``launch``: what is known of its launch (br, bc, threads, ...), may be empty.
