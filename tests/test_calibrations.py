@@ -73,6 +73,7 @@ def stored_parameters(
     return next(block.parameters for block in map(block_of, known) if block is not None)
 
 
+@pytest.mark.slow
 def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points, versions, errors held out, what is borrowed, and of quick models the intervals.
 
