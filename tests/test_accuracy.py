@@ -17,7 +17,7 @@ from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width, shipped_records
-from perfmodel.validation.run import scoreboard
+from perfmodel.validation.run import GroupScore, scoreboard
 from perfmodel.validation.statistics import quantile
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
@@ -28,6 +28,12 @@ H200 = "nvidia-h200-sxm"
 def all_rows() -> list[RecordRow]:
     """Every shipped record beside the model."""
     return compare_files(shipped_records(), find_device, cache(calibrated_devices))
+
+
+@cache
+def board() -> list[GroupScore]:
+    """The scoreboard of every shipped record."""
+    return scoreboard(all_rows())
 
 
 def judges(record: Record) -> bool:
@@ -253,7 +259,7 @@ def test_no_shipped_record_of_torch_lacks_its_versions():
 
 
 def test_every_held_out_record_is_predicted_or_listed_with_its_reason():
-    lines = scoreboard(all_rows())
+    lines = board()
     wanted: dict[str, int] = defaultdict(int)
     for row in all_rows():
         if judges(row.record) and not profiled(row.record):
@@ -269,7 +275,7 @@ def test_every_held_out_record_is_predicted_or_listed_with_its_reason():
 
 
 def test_only_groups_with_an_opponent_are_won():
-    lines = [line for line in scoreboard(all_rows()) if line.predicted.median is not None]
+    lines = [line for line in board() if line.predicted.median is not None]
     rivals = [line for line in lines if line.scalars.median is not None]
     won = sum(line.predicted.median < line.scalars.median for line in rivals)
     assert len(rivals) < len(lines)
