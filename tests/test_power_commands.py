@@ -209,3 +209,12 @@ def test_records_keep_clock_watts_and_joules(tmp_path):
     assert (record.clock, record.power_w, record.sm_hz, record.energy_j) == ("sustained", 560.0, 1.98e9, 0.28)
     assert record.group == "copy/torch-copy/forward/sustained"
     assert isinstance(find_device(H200).power, PowerFit)
+
+
+@pytest.mark.parametrize("line", ["matmul -m 64 -n 64 -k 64 --dtype fp32 --implementation torch-scaled-mm", "attention --n 64 --d 64 --dtype fp8"])
+def test_a_limit_where_nothing_is_predicted_is_refused(run, line: str) -> None:
+    """Nothing would change by it."""
+    assert run(f"{line} --hardware h200").code == 0
+    outcome = run(f"{line} --hardware h200 --power-limit 500W")
+    assert outcome.code == 1
+    assert "no power without a predicted time" in outcome.err

@@ -27,11 +27,10 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.core.power import BURST, PowerAsked
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case, check_state_read, state_named
-    from perfmodel.timing.power import as_shown, of_prediction, state_of
+    from perfmodel.timing.power import of_product
     from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
@@ -40,7 +39,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
     if asked.implementation is not None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
-    asked_power, state = PowerAsked(asked.power_limit, asked.clock).check(device), state_named(asked.cache)
+    state = state_named(asked.cache)
     lower, known, missing = lower_in(result.total, state), None, ""
     try:
         case = Case(w, asked.implementation or "", cache=state)
@@ -48,8 +47,5 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, known is not None)
-    if known is not None:
-        kernels = [kernel for kernel, _ in result.kernels]
-        activity = of_prediction(known, result.total, w, w.dtype.name, device, kernels)
-        known = as_shown(known, state_of([activity], device, asked_power, BURST))
+    known = of_product(result, known, asked.power_limit, asked.clock)
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures))

@@ -24,6 +24,8 @@ MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
 
+KERNELS_OF_CALL = {"torch-eager": 4, "torch-eager-masked-fill": 5, "torch-rope": 3, "torch-silu-mul": 2}  # known
+"""Kernels that one call launches forward, where they are several."""
 CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 """What the L2 holds when a kernel starts: ``cache_state.py``."""
 

@@ -15,12 +15,14 @@ from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_o
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, algorithm_of, lost_share
+from perfmodel.timing.base import KERNELS_OF_CALL, Case, algorithm_of, lost_share
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
+from perfmodel.timing.models.row_kernels import TWO_ROWS_COLUMNS, WARP, softmax_kernel
 from perfmodel.timing.predict import Prediction, kernels_of
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
+    from perfmodel.kernels.matmul import MatmulResult
     from perfmodel.timing.select_kernel import Predictions
 
 GAP_S = 1.3e-6  # tuned
@@ -145,8 +147,8 @@ def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | No
         tiles = -(-int(workload.n) // 128) * -(-int(workload.kv_len) // 128)
         return float(workload.batch * workload.heads * tiles)
     if kind in ("softmax", "norm", "layer norm"):
-        narrow = kind == "softmax" and workload.cols <= NARROW_ROWS
-        return float(workload.rows) / (ROWS_PER_BLOCK if narrow else 1)
+        by_warps = kind == "softmax" and softmax_kernel(workload) == WARP
+        return float(workload.rows) / (WARPS_PER_BLOCK * (1 + (workload.cols <= TWO_ROWS_COLUMNS)) if by_warps else 1)
     if kind in (ELEMENTWISE, "activation"):
         rows, cols = getattr(workload, "rows", None), getattr(workload, "cols", None)
         return None if rows is None or cols is None else float(rows * cols) / ELEMENTS_PER_BLOCK
@@ -155,18 +157,16 @@ def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | No
     return None
 
 
-NARROW_ROWS, ROWS_PER_BLOCK, ELEMENTS_PER_BLOCK = 1024, 4, 2048  # known
-"""PyTorch's softmax gives a warp each row up to 1,024 elements, four to a block, and a block each longer one; element-wise kernels take
-128 threads of 16 elements. Source: PyTorch, aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
-KERNELS = {"torch-eager": 4, "torch-eager-masked-fill": 5, "torch-silu-mul": 2}  # known
-"""That one call launches; backward passes three, decode two: keys are split, and a second kernel joins the parts."""
+WARPS_PER_BLOCK, ELEMENTS_PER_BLOCK = 4, 2048  # known
+"""Of PyTorch's softmax where a warp has a row, or two short ones; element-wise kernels take 128 threads of 16 elements. Source: PyTorch,
+aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
 
 
 def launches(kind: str, implementation: str, direction: str) -> int:
-    """Kernels of one call of that one of ``KINDS``."""
+    """Kernels of one call of that one of ``KINDS``: backward passes three, decode two, as a second one joins the parts of the keys."""
     if direction == BACKWARD:
         return 3
-    return 2 if kind == DECODE else KERNELS.get(implementation, 1)
+    return 2 if kind == DECODE else KERNELS_OF_CALL.get(implementation, 1)
 
 
 def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
@@ -231,13 +231,34 @@ def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
     return found if state is None else replace(scaled(found, state.shown.seconds / state.alone_s), power=state)
 
 
+def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerAsked:
+    """``limit`` and ``clock`` as typed: UsageError for a wrong one.
+
+    UnavailableError where one is given and there is no power of the device, or nothing ``predicted`` that it could change.
+    """
+    asked = PowerAsked(limit, clock).check(device)
+    if asked.given and not predicted:
+        raise UnavailableError("there is no power without a predicted time", "leave out --power-limit and --clock")
+    return asked
+
+
+def of_product(result: MatmulResult, known: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
+    """The prediction of a product at the clock of its headline, alone unless asked otherwise, with its power; errors of ``asked_of``."""
+    asked = asked_of(result.device, limit, clock, known is not None)
+    if known is None:
+        return None
+    w, device = result.workload, result.device
+    drawn = of_prediction(known, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
+    return as_shown(known, state_of([drawn], device, asked, BURST))
+
+
 def of_comparison(comparison: Comparison, known: Predictions, limit: str | None, clock: str | None) -> Predictions:
     """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
 
-    ``limit``, ``clock``: as typed. UsageError for a wrong one, UnavailableError for one of a device, or of kernels, without a power model.
+    Errors of ``asked_of``; UnavailableError, too, where there is no power of any of the kernels and one is asked for.
     """
     shown, device = dict(known), comparison.device
-    asked = PowerAsked(limit, clock).check(device)
+    asked = asked_of(device, limit, clock, bool(known))
     refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload

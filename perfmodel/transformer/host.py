@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from math import sqrt
 
 from perfmodel.core.arith import Number
+from perfmodel.timing.base import KERNELS_OF_CALL
 from perfmodel.transformer.op import Op
 
 FASTEST_US, SLOWEST_US = 5.2, 17.0  # known
 """Per launch of a Python program, as far as hosts are known to differ."""
-KERNELS = {"torch-rope": 3, "torch-silu-mul": 2}  # known
-"""Of implementations that launch several."""
 SPREAD = 1.1  # tuned
 """How much more or less than measured a host takes from one step to the next."""
 
@@ -46,7 +45,7 @@ class Host:
 
 def launches(ops: Iterable[Op]) -> Number:
     """Kernels that ``ops`` launch in all their runs."""
-    return sum(op.count * max((KERNELS.get(name, 1) for name in _names(op)), default=1) for op in ops)
+    return sum(op.count * max((KERNELS_OF_CALL.get(name, 1) for name in _names(op)), default=1) for op in ops)
 
 
 def _names(op: Op) -> tuple[str, ...]:

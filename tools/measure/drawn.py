@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -123,18 +124,14 @@ def drawn(seed: int) -> Iterator[KernelCase]:
                 yield KernelCase(workload, name, draw(random, kind), dtype, direction, role)
 
 
-def main(arguments: list[str]) -> None:
-    """Time cases until the seconds are over, a record per line of OUT; what does not run, with its reason, in OUT.skipped."""
-    seed, seconds, out = int(arguments[0]), float(arguments[1]), Path(arguments[2])
-    hardware = arguments[3] if len(arguments) > 3 else current_profile(load_torch())
+def until(cases: Iterable[KernelCase], seconds: float) -> Iterator[KernelCase]:
+    """``cases``, as long as the seconds last."""
     end = time.monotonic() + seconds
+    return takewhile(lambda case: time.monotonic() <= end, cases)
 
-    def until() -> Iterator[KernelCase]:
-        for case in drawn(seed):
-            if time.monotonic() > end:
-                return
-            yield case
 
+def time_into(out: Path, cases: Iterable[KernelCase], hardware: str) -> None:
+    """Time ``cases``, a record per line of ``out``; what does not run, with its reason, in OUT.skipped."""
     with out.open("w", encoding="utf-8") as records, out.with_suffix(".skipped").open("w", encoding="utf-8") as skipped:
 
         def write(record: Any) -> None:
@@ -142,11 +139,18 @@ def main(arguments: list[str]) -> None:
             records.flush()
 
         def skip(case: KernelCase, reason: str) -> None:
-            row = {"implementation": case.implementation, "pass": case.direction, "shape": case.shape, "reason": reason}
+            row = {name: getattr(case, name) for name in ("implementation", "dtype", "direction", "shape")} | {"reason": reason}
             skipped.write(json.dumps(row) + "\n")
             skipped.flush()
 
-        measure(until(), hardware, on_record=write, on_skip=skip)
+        measure(cases, hardware, on_record=write, on_skip=skip)
+
+
+def main(arguments: list[str]) -> None:
+    """Time cases until the seconds are over."""
+    seed, seconds, out = int(arguments[0]), float(arguments[1]), Path(arguments[2])
+    hardware = arguments[3] if len(arguments) > 3 else current_profile(load_torch())
+    time_into(out, until(drawn(seed), seconds), hardware)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import STATES
 from perfmodel.validation.cases import HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Torch, load_torch
-from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
-from tools.measure.drawn import LEAST_FLOP, MOST_BYTES, MOST_FLOP, Shape, _log
+from perfmodel.validation.libraries.measure import LARGE_SCORES
+from tools.measure.drawn import LEAST_FLOP, MOST_BYTES, MOST_FLOP, Shape, _log, time_into, until
 from tools.measure.hardware import current_profile
 
 HEAD_DIMS = (32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96, 112, 128, 128, 128, 128, 160, 192, 224, 256)
@@ -139,38 +138,13 @@ def launch_s(torch: Torch) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Time cases until the seconds are over, a record per line of OUT; what does not run, with its reason, in OUT.skipped."""
+    """Time cases until the seconds are over, and the host's launches in OUT.host.json."""
     seed, seconds, out = int(arguments[0]), float(arguments[1]), Path(arguments[2])
     torch = load_torch()
     hardware = arguments[3] if len(arguments) > 3 else current_profile(torch)
     families = ROWS if "--rows" in arguments else FAMILIES
     out.with_suffix(".host.json").write_text(json.dumps({"launch_us": [1e6 * launch_s(torch) for _ in range(5)]}) + "\n")
-    end = time.monotonic() + seconds
-
-    def until() -> Iterator[KernelCase]:
-        for case in wide(seed, families):
-            if time.monotonic() > end:
-                return
-            yield case
-
-    with out.open("w", encoding="utf-8") as records, out.with_suffix(".skipped").open("w", encoding="utf-8") as skipped:
-
-        def write(record: Any) -> None:
-            records.write(as_line(record))
-            records.flush()
-
-        def skip(case: KernelCase, reason: str) -> None:
-            row = {
-                "implementation": case.implementation,
-                "dtype": case.dtype,
-                "pass": case.direction,
-                "shape": case.shape,
-                "reason": reason,
-            }
-            skipped.write(json.dumps(row) + "\n")
-            skipped.flush()
-
-        measure(until(), hardware, on_record=write, on_skip=skip)
+    time_into(out, until(wide(seed, families), seconds), hardware)
 
 
 if __name__ == "__main__":
