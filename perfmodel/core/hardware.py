@@ -94,7 +94,10 @@ class LaunchOverhead(ProfilePart):
 
 @dataclass(frozen=True)
 class Microbenchmark(ProfilePart):
-    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
+    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
+
+    ``shape``: m, n and k of a matrix product.
+    """
 
     name: str
     value: str
@@ -103,6 +106,7 @@ class Microbenchmark(ProfilePart):
     source: str
     date: str
     size: int | None = None
+    shape: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Calibration(ProfilePart):
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
     fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
-    that the parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 % quantile of
+    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known. ``held_out``: points that no fit saw, with their median and 90 % quantile of
     |predicted / measured - 1|.
     """
 
@@ -129,6 +133,8 @@ class Calibration(ProfilePart):
     direction: Literal["forward", "backward"] = "forward"
     borrowed_low: float | None = None
     borrowed_high: float | None = None
+    probed_low: float | None = None
+    probed_high: float | None = None
     median_error: float | None = None
     held_out: int = 0
     held_out_median_error: float | None = None

@@ -37,6 +37,7 @@ GEFORCE_TIMES_FP16 = MOST_TIMES_FP16 | {"int8": 4, "fp4": 8, "int4": 8}
 # Blackwell Ultra has 1.5 times the FP4 units: Inside NVIDIA Blackwell Ultra, NVIDIA developer blog.
 ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
 
+INTERVAL_ENDS = ("low", "high", "borrowed_low", "borrowed_high", "probed_low", "probed_high")
 LEVELS = ["sram", "l2", "llc", "dram"]
 
 RULES: list[Callable[[Device], list[str]]] = []
@@ -90,7 +91,7 @@ def _check_power(device: Device) -> None:
 def _check_calibrations(device: Device) -> None:
     """DataError for numbers of a calibration that mean nothing."""
     for index, block in enumerate(device.calibration):
-        ends = {name: getattr(block, name) for name in ("low", "high", "borrowed_low", "borrowed_high") if getattr(block, name) is not None}
+        ends = {name: value for name in INTERVAL_ENDS if (value := getattr(block, name)) is not None}
         wrong = {name: str(value) for name, value in (block.parameters | ends).items() if not 0 < value < math.inf}
         if block.low > block.high:
             wrong["low"] = f"{block.low}, above high {block.high}"

@@ -22,6 +22,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.transfer import lent
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
@@ -91,17 +92,27 @@ def predict(request: TimeRequest) -> Prediction:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = "this kernel" if own else device.id
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    known = None if other is device else lent(device, other, block)
+    if known is not None and known.probes:
+        words += f"; with {' and '.join(known.probes)} measured here"
+    if known is not None and known.narrowed:
+        interval = block.probed_low or interval[0], block.probed_high or interval[1]
     if implementation in VARIANTS:
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    return _by(block, request, interval, BORROWED, words)
+    return _by(block, request, interval, BORROWED, words, other)
 
 
-def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
-    """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
+def _by(
+    block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str, other: Device | None = None
+) -> Prediction:
+    """The prediction by the parameters of ``block``, which ``other`` lends; ``interval`` in shares of the time."""
     case, lower_s = request.case, request.lower_s
     device = with_parts(request.device, block.model, request.fallbacks)
+    if other is not None and other is not request.device:
+        known = lent(device, other, block)
+        device, block = known.device, replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"

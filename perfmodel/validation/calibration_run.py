@@ -18,7 +18,7 @@ from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
-from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.fit_points import FULL, QUICK, Effort
 from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
@@ -117,7 +117,7 @@ def from_records(
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
-    found = with_borrowed(fits, half_widths(points(records, devices), fits, fallbacks))
+    found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
     shipped = set(listed) <= set(shipped_records())
     source = RECORDS if shipped and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}
