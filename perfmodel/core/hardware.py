@@ -115,8 +115,8 @@ class Calibration(ProfilePart):
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
     fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
-    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known. ``held_out``: points that no fit saw, with their median and 90 % quantile of
-    |predicted / measured - 1|.
+    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known.
+    ``held_out``: points that no fit saw, with their median and 90 % quantile of |predicted / measured - 1|.
     """
 
     implementation: str

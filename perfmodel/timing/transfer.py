@@ -37,7 +37,7 @@ class Lent:
     """
 
     device: Device
-    parameters: Mapping[str, float]
+    parameters: dict[str, float]
     probes: tuple[str, ...]
     narrowed: bool
 
@@ -128,9 +128,9 @@ def scaled(device: Device, core: float, dram: float) -> Device:
         return None if one is None else replace(one, number=one.number * factor)
 
     def level(one: MemoryLevel) -> MemoryLevel:
-        factor = dram if one is device.dram else core
-        names = ("bandwidth", "measured_bandwidth", "max_bandwidth")
-        return replace(one, **{name: times(getattr(one, name), factor) for name in names})
+        by = dram if one is device.dram else core
+        usual, measured, most = (times(rate, by) for rate in (one.bandwidth, one.measured_bandwidth, one.max_bandwidth))
+        return replace(one, bandwidth=usual, measured_bandwidth=measured, max_bandwidth=most)
 
     def table(rates: Mapping[str, Quantity]) -> dict[str, Quantity]:
         return {name: replace(rate, number=rate.number * core) for name, rate in rates.items()}

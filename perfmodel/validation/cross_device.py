@@ -57,8 +57,8 @@ def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, li
     found: Residuals = defaultdict(lambda: defaultdict(list))
     for key, own in grouped.items():
         family, lenders = key[:4], _lenders(key, current.values())
-        own = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
-        for point in with_lent(own, key[3], lambda: [*current.values(), *fallbacks()]):
+        lendable = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
+        for point in with_lent(lendable, key[3], lambda: [*current.values(), *fallbacks()]):
             for probed in (False, True):
                 found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed))
     return found
