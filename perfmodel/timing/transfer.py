@@ -118,7 +118,7 @@ def _core_ratio(device: Device, lender: Device, timed: Microbenchmark, block: Ca
     if not model.covers(case):
         return 1.0
     modelled = float(model.seconds(case, device, block.parameters))
-    return min(max(modelled * parse_any(timed.value) / flops(w), LEAST_RATIO), MOST_RATIO)
+    return float(min(max(modelled * parse_any(timed.value) / flops(w), LEAST_RATIO), MOST_RATIO))
 
 
 def scaled(device: Device, core: float, dram: float) -> Device:

@@ -188,7 +188,7 @@ def this_machine(
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
     known = [one for one in results if one.value is not None]
-    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size) for one in known]
+    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size, one.shape) for one in known]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
     found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
     blocks = found.get(device.id, [])
