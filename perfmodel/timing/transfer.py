@@ -81,18 +81,21 @@ def copied_share(device: Device) -> float | None:
 
 
 def launch_ratio(device: Device, lender: Device) -> tuple[float, bool]:
-    """A launch of ``device`` over one of ``lender``, and whether both were timed; else by their clocks, 1 where these are unknown."""
-    own, its = (_launch_s(one) for one in (device, lender))
-    if own and its:
-        return own / its, True
+    """A launch of ``device`` over one of ``lender``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
+    for seconds in (_probed_launch, _stated_launch):
+        own, its = seconds(device), seconds(lender)
+        if own and its:
+            return own / its, True
     own_clock, its_clock = device.clocks.max, lender.clocks.max
     return (its_clock.number / own_clock.number if own_clock and its_clock else 1.0), False
 
 
-def _launch_s(device: Device) -> float | None:
+def _probed_launch(device: Device) -> float | None:
     found = probe(device, LAUNCH)
-    if found is not None:
-        return parse_any(found.value)
+    return None if found is None else parse_any(found.value)
+
+
+def _stated_launch(device: Device) -> float | None:
     return None if device.launch_overhead is None else device.launch_overhead.stream.number
 
 
