@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from perfmodel.core.architectures import are_kin, distance
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -138,7 +139,7 @@ def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device
     missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
     if not missing:
         return device
-    related = sorted((other for other in fallbacks() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))
     lent = [block for other in related for block in other.calibration if block.workload in missing]
     return replace(device, calibration=[*device.calibration, *lent])
 
@@ -155,12 +156,8 @@ def _missing(request: TimeRequest) -> str:
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The one of ``others`` whose architecture is nearest: the same, else the nearest compute capability, the newer one first.
-
-    None where there are none, or none of the same vendor.
-    """
-    related = [other for other in others if other.vendor == device.vendor]
-    return min(related, key=lambda other: _distance(device, other), default=None)
+    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is kin."""
+    return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
@@ -176,11 +173,6 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
 
     found = lender(device, fallbacks, blocks)
     return (None if found is None else blocks(found)[0]), found is device
-
-
-def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
-    own, its = device.capability, other.capability
-    return other.architecture != device.architecture, abs(its - own), its < own, other.id
 
 
 def added(parts: list[Prediction]) -> Prediction:
