@@ -41,7 +41,8 @@ class Prediction:
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
-    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it.
+    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
+    it is borrowed from, if it is; ``certain``: seconds over the ends of the interval but for what estimates of the profile widen it.
     """
 
     seconds: float
@@ -55,6 +56,8 @@ class Prediction:
     device: Device | None = field(default=None, compare=False, repr=False)
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
     power: PowerState | None = None
+    lender: Device | None = field(default=None, compare=False, repr=False)
+    certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,25 @@ def predict(request: TimeRequest) -> Prediction:
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    return _by(block, request, interval, BORROWED, words)
+    request, wide, words = _completed(block, request, other, interval, words)
+    return replace(_by(block, request, wide, BORROWED, words), lender=other, certain=interval)
+
+
+def _completed(
+    block: Calibration, request: TimeRequest, kin: Device, interval: tuple[float, float], words: str
+) -> tuple[TimeRequest, tuple[float, float], str]:
+    """All three with what the model reads and the device's profile lacks estimated from ``kin``; as they are where it lacks nothing."""
+    from perfmodel.timing.estimated import in_words, needed, widened
+
+    model = find_model(block.model)
+
+    def seconds(device: Device) -> float:
+        return modelled_s(model, request.case, with_parts(device, block.model, request.fallbacks), block.parameters)
+
+    device, facts = needed(request.device, kin, seconds)
+    if not facts:
+        return request, interval, words
+    return replace(request, device=device), widened(interval, facts), f"{words}; {in_words(facts, kin)}"
 
 
 def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
