@@ -59,6 +59,8 @@ def validated(raw: Any) -> Device:
     for place, quantity in quantities(device):
         if quantity.source not in device.sources:
             raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+        if quantity.kind == "estimated":
+            raise DataError(f"{place}: kind is 'estimated'", "give datasheet, derived or measured; leave out what is not known")
     _check_calibrations(device)
     _check_power(device)
     for part in ("microbenchmarks", "calibration"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
@@ -220,7 +221,7 @@ class MatmulResult:
 
 def default_columns(device: Device) -> int:
     """Columns of the default tile of 16-bit matmuls on ``device``."""
-    return WIDE_COLUMNS if device.capability >= 9 else TENSOR_TILE
+    return WIDE_COLUMNS if wide_matrix(device) else TENSOR_TILE
 
 
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> MatmulResult:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import CLEAN, SAME_KERNEL, Case, algorithm_of, models_of
@@ -20,6 +21,8 @@ OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
+EVERYWHERE, SDPA = "torch-", "torch-sdpa"
+"""PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
 NAMED = (*SAME_KERNEL, "fa1", "megatron")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
@@ -36,12 +39,12 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
     Library kernels that are calibrated on the device come before borrowed ones; of the first the fastest is taken, of borrowed ones the
-    most certain, whose interval is the narrowest. UnavailableError says why there is none.
+    most certain: lent by a device that multiplies alike, then with the narrowest interval. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
-        return predict(request)
+        return _named(request)
     asked = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
     own = [one for one in asked if one.calibrations(one.device)]
     if not own:
@@ -52,9 +55,27 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         with suppress(PerfmodelError):
             found.append(predict(one))
     if not found:
-        raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-    # how far above its time the interval ends: equal for kernels that one calibration lends
-    return min(found, key=lambda one: (0.0 if own else round(one.high / one.seconds, 6), one.seconds))
+        from perfmodel.timing.pooled import pooled
+
+        return pooled(request, next(filter(suits, ("", "torch-eager")), None))
+    return min(found, key=lambda one: ((False, 0.0) if own else _doubts(one, request.device), one.seconds))
+
+
+def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
+    """What speaks against a kernel: a lender that multiplies by another instruction, then how far above its time the interval ends."""
+    lender = borrowed.lender or device
+    return traits_of(lender).matrix != traits_of(device).matrix, borrowed.certain[1]
+
+
+def _named(request: TimeRequest) -> Prediction:
+    """The prediction of the kernel that is named; of an operation of PyTorch the pooled one, where no kin has it calibrated."""
+    name, others = request.case.implementation, [one for one in request.fallbacks() if are_kin(request.device, one)]
+    known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
+    if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
+        return predict(request)
+    from perfmodel.timing.pooled import pooled
+
+    return pooled(request, name)
 
 
 def _by(implementation: str, request: TimeRequest) -> TimeRequest:

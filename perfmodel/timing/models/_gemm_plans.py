@@ -1,6 +1,6 @@
 """Which kernels a tuned library has for a product: by format, alignment and rows, and the plans of each.
 
-The kernels, and when they run, are those of cuBLAS of CUDA 13 on an H200, read in a profile. Compute capability 9.0 brings kernels
+The kernels, and when they run, are those of cuBLAS of CUDA 13 on an H200, read in a profile. Hopper and B200 have kernels
 with ``wgmma`` in 16 and 8 bits (``nvjet``: any free side) and in tf32 (``sm90_xmma_gemm``: few tiles); those need rows of whole 16 bytes.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, TypeAlias
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.matmul import Matmul
@@ -19,8 +20,6 @@ from perfmodel.timing.models._gemm_tiles import TilePlan, plans, stream_plans, w
 
 WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
-WGMMA = 9.0  # known
-"""Compute capability from which only ``wgmma``, which narrow copies cannot feed, reaches the peak."""
 SMALL_EDGE, FEWEST_TILES = 64, 8  # tuned
 """A product in tf32 of fewer tiles of that edge is always split."""
 
@@ -63,7 +62,7 @@ def listed_plans(case: Case, device: Device, slots: int) -> Listed:
         return Listed((), (), width)
     if not tensor or width < WIDE_COPY:
         return Listed((), _shared_plans(w, width, slots, given), width)
-    wgmma = device.capability >= WGMMA
+    wgmma = wide_matrix(device)  # which narrow copies cannot feed
     if wgmma and w.dtype.size == 4 and given is None and w.split_k == 1:
         return _tf32_plans(w, width, slots)
     choices = wgmma and w.dtype.size < 4 if given is None else ((*given, w.split_k),)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil, hypot
 
+from perfmodel.core.architectures import BY_THREAD, MMA_SYNC, TCGEN05, WGMMA, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -29,12 +30,11 @@ from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, fla
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {
-    "vllm-flash-attn": {"8": fa2, "9": fa3, "10": trtllm},
-    "torch-sdpa-flash": {"8": flash, "9": flash},
-    "fa2": {"8": flash, "9": flash},
-    "torch-sdpa-cudnn": {"9": cudnn},
+    "vllm-flash-attn": {MMA_SYNC: fa2, WGMMA: fa3, TCGEN05: trtllm},
+    **dict.fromkeys(("torch-sdpa-flash", "fa2"), dict.fromkeys((MMA_SYNC, WGMMA, TCGEN05), flash)),
+    "torch-sdpa-cudnn": {WGMMA: cudnn},
 }
-"""By implementation and major compute capability."""
+"""By implementation and matrix instruction of the device; all need asynchronous copies."""
 MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}  # known
 """cuDNN takes its prefill kernel from two queries on."""
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
@@ -99,15 +99,12 @@ def planned(case: Case, device: Device) -> Decode:
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
-    """The kernel for ``device``; UnavailableError for a compute capability that none was written for."""
-    plans, found = KERNELS[implementation], device.compute_capability or "unknown"
-    major = found.partition(".")[0]
-    if major not in plans:
-        known = ", ".join(f"{key}.x" for key in plans)
-        raise UnavailableError(
-            f"{device.id}: no decode kernel of {implementation} is known for compute capability {found}", f"known: {known}"
-        )
-    return plans[major]
+    """The kernel for ``device``; UnavailableError where it has no asynchronous copies or another maker."""
+    plans, traits = KERNELS[implementation], traits_of(device)
+    if traits.copies == BY_THREAD or traits.matrix not in plans:
+        found = f"{device.id}: no decode kernel of {implementation} is known for its architecture, {device.architecture}"
+        raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {' or '.join(plans)}")
+    return plans[traits.matrix]
 
 
 def streaming_s(plan: Decode, slots: int, latency_s: float, block_s: float) -> float:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
@@ -29,7 +30,7 @@ from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
-from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
+from perfmodel.timing.models._gemm_plans import NARROW_COPY, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan
 
 __all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
@@ -177,7 +178,7 @@ def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device:
     if dtype.matmul_unit == "vector":
         multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (work.rates.matmul * p["multiply_share"])
         return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
-    share, width = MMA_SHARE if device.capability >= WGMMA else 1.0, work.listed.width
+    share, width = MMA_SHARE if wide_matrix(device) else 1.0, work.listed.width
     copies = blocks.COPY_DEPTH * dtype.size / (width * WARP_THREADS)
     wait = SINGLE_WAIT_CYCLES if width < NARROW_COPY else WAIT_CYCLES
     multiply_s = 2 * blocks.COPY_DEPTH * work.slots / (work.rates.matmul * share)
