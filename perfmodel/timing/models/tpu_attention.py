@@ -84,7 +84,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers(case: Case) -> bool:
     """Forward attention over a paged cache in 16 bits: no mask beside a causal one, no window, dropout or blocks."""
     w = case.workload
-    if case.implementation != RAGGED_PAGED or case.direction != FORWARD or not plain_attention(case, "mask", "window", "dropout", "sparsity"):
+    if (
+        case.implementation != RAGGED_PAGED
+        or case.direction != FORWARD
+        or not plain_attention(case, "mask", "window", "dropout", "sparsity")
+    ):
         return False
     return bool(w.d == w.dv and w.dtype.size == 2)
 
