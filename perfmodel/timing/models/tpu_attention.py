@@ -8,8 +8,8 @@ product, softmax and product wait for each other.
 Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, kernel.py (loops, masks) and tuned_block_sizes.py (32 queries
 per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention.
 
-XLA brings a cache that fits a share of VMEM there before the kernel starts, and nothing hides that: measured times fall where the cache
-gets too long for it.
+Up to a share of VMEM, a cache costs as much more as moving it once would, and measured times fall where it gets longer than that: XLA
+places operands that fit in VMEM before it starts a kernel, and nothing hides the copy. The pool of pages of a server is longer.
 """
 
 from __future__ import annotations
