@@ -170,7 +170,7 @@ class Device(ProfilePart):
     """A device profile. ``memory`` is ordered from the SRAM outwards.
 
     ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
-    to the others.
+    to the others. ``matrix_edge``: rows and columns of a systolic matrix unit, which multiplies whole squares.
     """
 
     schema_version: Literal[1]
@@ -184,6 +184,7 @@ class Device(ProfilePart):
     compute_capability: str | None = None
     chip: str | None = None
     multiprocessors: Count | None = None
+    matrix_edge: Count | None = None
     clocks: Clocks = field(default_factory=Clocks)
     limits: Limits = field(default_factory=Limits)
     interconnect: Interconnect | None = None

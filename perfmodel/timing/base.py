@@ -247,6 +247,7 @@ NUMBERS: dict[str, Callable[[Device], float | None]] = {
     "tensor clock": lambda device: getattr(device.clocks.tensor or device.clocks.max, "number", None),
     "DRAM bandwidth": lambda device: getattr(device.dram.bandwidth, "number", None),
     "L2 capacity": lambda device: device.cache_bytes,
+    "matrix edge": lambda device: getattr(device.matrix_edge, "number", None),
 }
 """What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""
 
