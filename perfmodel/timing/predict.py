@@ -21,7 +21,7 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
@@ -79,7 +79,7 @@ def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
     device, implementation = request.device, request.case.implementation
     own = request.calibrations(device)
-    if own and implementation not in VARIANTS:
+    if own and not is_variant(implementation, own[0].implementation):
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
     others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
@@ -91,7 +91,7 @@ def predict(request: TimeRequest) -> Prediction:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = "this kernel" if own else device.id
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
-    if implementation in VARIANTS:
+    if is_variant(implementation, block.implementation):
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)

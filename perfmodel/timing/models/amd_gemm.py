@@ -57,8 +57,8 @@ DRAM_SHARE, HALF_BANDWIDTH = 0.74, 0.1  # tuned
 """Of the DRAM bandwidth that all CUs reach; and share of the CUs at which it would be half."""
 OVERLAP = 3.0  # tuned
 """Norm that joins the work of the CUs and the DRAM traffic."""
-SPLIT_S = 3.5e-6  # tuned
-"""Second pass over the parts of k."""
+SPLIT_S, WIDE_SPLIT_S = 3.5e-6, 1.5e-6  # tuned
+"""To add up the parts of k; and in 16 bits, where kernels add them up themselves."""
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel, first loads included, without its work", 3.0),
@@ -90,6 +90,7 @@ class _Work(NamedTuple):
     cycle_s: float
     dram_s: float
     part_s: float
+    split_s: float
 
 
 def tiles(implementation: str, dtype: str) -> tuple[tuple[int, int], ...]:
@@ -119,8 +120,8 @@ def _work(case: Case, device: Device) -> _Work:
     held = device.sram_per_block, LARGEST_TILE * 2 if registers is None else registers.number
     bandwidth, dram = dram_bandwidth(device), moved_bytes(w, case.implementation)
     part_s = w.outputs * ACCUMULATOR_SIZE / bandwidth
-    found = _plans(case, int(count), *held)
-    return _Work(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s)
+    found, split_s = _plans(case, int(count), *held), WIDE_SPLIT_S if w.dtype.size == ACTIVATION_SIZE else SPLIT_S
+    return _Work(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s, split_s)
 
 
 def moved_bytes(w: Matmul, implementation: str) -> float:
@@ -194,7 +195,7 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
         busy_s = math.hypot(flops * flop_s, loaded * work.load_s) + stored * store_s + steps * step_s
         streamed_s = work.dram_s * (busy + HALF_BANDWIDTH) / (busy * (1 + HALF_BANDWIDTH))
         found: float = launch_s + (busy_s**OVERLAP + streamed_s**OVERLAP) ** (1 / OVERLAP)
-        return found if parts == 1 else found + SPLIT_S + parts * work.part_s
+        return found if parts == 1 else found + work.split_s + parts * work.part_s
 
     return min(((time(plan), plan) for plan in work.plans), key=lambda timed: timed[0])
 
