@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from perfmodel.core import units
+from perfmodel.core.dtypes import PEAK_OF
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import Bandwidth, Count, Duration, Frequency, OpRate, Power, ProfilePart, Quantity, Rate, Size
 
@@ -238,20 +239,28 @@ class Device(ProfilePart):
         peaks = self.peaks.tensor if unit == "tensor" else self.peaks.vector
         return {name: peak for name, peak in peaks.items()}  # noqa: C416 - the keys widen to str
 
+    def products_of(self, unit: str) -> dict[str, Quantity]:
+        """Dense peaks of matrix products of that unit, by number format: beside ``peaks_of``, of integers and of ``PEAK_OF``."""
+        found = self.peaks_of(unit)
+        integers: dict[str, Quantity] = (
+            {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
+        )
+        return {**found, **integers, **{name: found[peak] for name, peak in PEAK_OF.items() if peak in found}}
+
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
 
         UnavailableError lists the formats that the device has.
         """
         for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
-            if dtype in self.peaks_of(unit):
+            if dtype in self.products_of(unit):
                 return unit
-        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.peaks_of(unit)) or "none at all"
+        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.products_of(unit)) or "none at all"
         raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
         """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
-        return self.peaks_of(self.matmul_unit(dtype, unit))[dtype]
+        return self.products_of(self.matmul_unit(dtype, unit))[dtype]
 
     def stated_clock(self, dtype: str, unit: str) -> Quantity | None:
         """The clock at which the datasheet quotes that peak: FP64 of the tensor unit at the vector unit's."""
@@ -270,10 +279,10 @@ class Device(ProfilePart):
 
     def best_matmul_rate(self, dtype: str) -> float:
         """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
-        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.peaks_of(unit))
+        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.products_of(unit))
 
     def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
-        peak, highest, stated = self.peaks_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
+        peak, highest, stated = self.products_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
         if highest is None:
             return peak.number
         if peak.per_clk is not None and self.multiprocessors is not None:

@@ -124,7 +124,7 @@ def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
     if bandwidth is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
     at = "" if ratio == 1 else f" at the clock of P_{dtype.name}"
-    peak, highest, fastest = device.peaks_of(unit)[dtype.name], device.best_dram_rate or bandwidth, device.best_matmul_rate(dtype.name)
+    peak, highest, fastest = device.products_of(unit)[dtype.name], device.best_dram_rate or bandwidth, device.best_matmul_rate(dtype.name)
 
     def rate(name: str, meaning: str, quantity: Quantity | None, value: Number) -> Number:
         return value if trace is None or quantity is None else trace.symbol(name, value, meaning, device.origin(quantity))

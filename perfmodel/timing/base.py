@@ -152,6 +152,8 @@ SAME_KERNEL = {
 
 VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
 """Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
+LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aiter")
+"""Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
 
 
 def kernel_name(implementation: str) -> str:
@@ -161,6 +163,11 @@ def kernel_name(implementation: str) -> str:
     ('torch-sdpa-flash', 'torch-sdpa-cudnn')
     """
     return SAME_KERNEL.get(implementation, implementation)
+
+
+def is_variant(implementation: str, lender: str) -> bool:
+    """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes."""
+    return implementation in VARIANTS or lender not in (implementation, kernel_name(implementation))
 
 
 ALGORITHM_OF = {
@@ -189,7 +196,8 @@ def is_fused(implementation: str) -> bool:
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first."""
-    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, (case.implementation, kernel_name(case.implementation))
+    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
+    names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
     found = [
         block
         for block in device.calibration

@@ -23,7 +23,7 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
 
 if TYPE_CHECKING:
     from perfmodel.timing.transfer import Lent
@@ -85,7 +85,7 @@ def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
     device, implementation = request.device, request.case.implementation
     own = request.calibrations(device)
-    if own and implementation not in VARIANTS:
+    if own and not is_variant(implementation, own[0].implementation):
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
     others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
@@ -106,7 +106,7 @@ def predict(request: TimeRequest) -> Prediction:
         words += f"; with {' and '.join(known.probes)} measured here"
     if known is not None and known.narrowed:
         interval = block.probed_low or interval[0], block.probed_high or interval[1]
-    if implementation in VARIANTS:
+    if is_variant(implementation, block.implementation):
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
