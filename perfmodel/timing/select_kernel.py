@@ -20,7 +20,7 @@ OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
-NAMED = (*SAME_KERNEL, "fa1", "megatron")
+NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
 
