@@ -146,6 +146,7 @@ SAME_KERNEL = {
     "fa3": "vllm-flash-attn",  # on Hopper, the only architecture of FlashAttention-3; vLLM pages the cache
     "fa3-no-pipelining": "vllm-flash-attn",
     "fa3-no-specialization": "vllm-flash-attn",
+    "aiter-8warps": "aiter-4warps",  # AITER timed twice, beside two kernels of HipKittens
     "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
 }
 """Other names of an implementation's kernel: one kernel has one model with one set of parameters."""

@@ -23,7 +23,7 @@ PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
 """PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
-NAMED = (*SAME_KERNEL, "fa1", "megatron")
+NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
 
