@@ -175,7 +175,9 @@ def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device:
     """Of the vector unit, with parameters of its own, or of older tensor kernels, whose costs are known."""
     cycle_s = 1 / work.clock_hz
     if dtype.matmul_unit == "vector":
-        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (work.rates.matmul * p["multiply_share"])
+        tdp = None if device.tdp is None else float(device.tdp.number)
+        rate = blocks.lasting_rate(work.rates.matmul, tdp, device.capability)
+        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (rate * p["multiply_share"])
         return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
     share, width = MMA_SHARE if device.capability >= WGMMA else 1.0, work.listed.width
     copies = blocks.COPY_DEPTH * dtype.size / (width * WARP_THREADS)
