@@ -41,8 +41,8 @@ SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
 WARM_SAVES = {"softmax": 0.35, "norm": 0.45}  # tuned
 """Share of the latency of first rows that they save if the L2 holds them: WARM_LATENCY_S of it as every kernel does."""
 
-NORM_BLOCKS = 16  # known
-"""Of 128 threads, on a multiprocessor of 2,048."""
+NORM_THREADS, NORM_RESIDENT = 128, 16  # known
+"""Threads of a block, and blocks on a multiprocessor where the profile does not say how many threads it has."""
 AGAIN_SURVIVES, AGAIN_IS_LOST = 0.32, 0.55  # tuned
 """Rows of all blocks at once over L2, up to which a block finds its row again, and from which it does not."""
 JOINED = 1.7  # tuned
@@ -149,7 +149,9 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """
     w: Stream = case.workload
     [sms] = numbers_of(device, "multiprocessors")
-    slots, row = int(sms) * NORM_BLOCKS, w.cols * w.dtype.size
+    most = device.limits.max_threads_per_multiprocessor if device.limits else None
+    resident = int(most.number) // NORM_THREADS if most else NORM_RESIDENT
+    slots, row = int(sms) * resident, w.cols * w.dtype.size
     again = lost_share(min(w.rows, slots) * row / device.cache_bytes, AGAIN_SURVIVES, AGAIN_IS_LOST) if device.cache_bytes else 0.0
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
