@@ -2,7 +2,7 @@
 
 A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
 waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
-The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
+The tensor unit runs at the datasheet's clock (GeForce: above it), and slower the longer a kernel draws full power.
 Where rows of A, B or C do not start on 16 bytes, and in fp32, older kernels run (``_gemm_blocks.py``); a single row of C is a
 product with a vector (``_gemm_vector.py``).
 
@@ -27,6 +27,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
+from perfmodel.timing.boost import boost
 from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
 from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
@@ -113,10 +114,12 @@ class _MatmulWork:
 def _work(case: Case, device: Device) -> _MatmulWork:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
-    slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    peak, part_bytes = rates.matmul if half is None else half.number, 2 * w.outputs * ACCUMULATOR_SIZE
+    slots, faster, half = int(multiprocessors), boost(device), device.peaks.tensor.get("fp16")
+    rates = rates_of(device, w.dtype)
+    rates = replace(rates, matmul=rates.matmul * faster)
+    peak, part_bytes = rates.matmul if half is None else half.number * faster, 2 * w.outputs * ACCUMULATOR_SIZE
     listed, dram = listed_plans(case, device, slots), dram_bytes(case, device)
-    return _MatmulWork(slots, clock, rates, peak, listed, dram, part_bytes, w.dtype.size)
+    return _MatmulWork(slots, clock * faster, rates, peak, listed, dram, part_bytes, w.dtype.size)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
