@@ -10,10 +10,10 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import boost
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, find_model
-from perfmodel.timing.boost import boost
 from perfmodel.timing.models import flash_prefill, gemm
 from perfmodel.timing.models._gemm_plans import listed_plans
 from perfmodel.timing.models.row_kernels import resident_blocks

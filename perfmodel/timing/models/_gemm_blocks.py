@@ -32,7 +32,7 @@ SIMT_TILES: Tiles = {  # known
     (32, 32): 12,
 }
 """``ffma`` and ``simt_sgemm`` kernels."""
-SIMT_PICOJOULES: Mapping[float, float] = {8.9: 8.4, 8.0: 14.0, 0.0: 16.5}  # tuned
+SIMT_PICOJOULES = {8.9: 8.4, 8.0: 14.0, 0.0: 16.5}  # tuned
 """Of the whole board for an fp32 FLOP on the vector unit, from each compute capability on: cards of 70 W cannot run at their peak.
 
 An H200 alone is measured at 9.6 pJ; the older chips are of wider processes (12, 8 and 7 nm).
@@ -101,11 +101,11 @@ class BlockCosts(NamedTuple):
 def lasting_rate(peak: float, tdp: float | None, capability: float) -> float:
     """FLOP/s of the vector unit that the power limit leaves.
 
-    >>> lasting_rate(8.1e12, 70.0, 7.5) / 1e12, lasting_rate(19.5e12, 250.0, 8.0) / 1e12
-    (4.242424242424242, 17.857142857142858)
+    >>> [round(lasting_rate(*given) / 1e12, 2) for given in ((8.1e12, 70.0, 7.5), (19.5e12, 250.0, 8.0), (19.5e12, None, 8.0))]
+    [4.24, 17.86, 19.5]
     """
     picojoules = next(each for since, each in SIMT_PICOJOULES.items() if capability >= since)
-    return peak if tdp is None else min(peak, tdp / picojoules * 1e12)
+    return peak if tdp is None else min(peak, tdp / (picojoules * 1e-12))
 
 
 def parts_of_k(blocks: int, slices: int, resident: int, slots: int) -> list[int]:

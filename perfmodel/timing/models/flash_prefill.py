@@ -16,9 +16,9 @@ from math import hypot, inf
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import boost
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
-from perfmodel.timing.boost import boost
 from perfmodel.timing.models._flash_blocks import (
     FlashPlan,
     TileBlocks,

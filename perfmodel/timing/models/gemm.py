@@ -22,12 +22,11 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Rates, rates_of
+from perfmodel.core.roofline import Rates, boost, rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
-from perfmodel.timing.boost import boost
 from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
 from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
