@@ -94,7 +94,10 @@ class LaunchOverhead(ProfilePart):
 
 @dataclass(frozen=True)
 class Microbenchmark(ProfilePart):
-    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
+    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
+
+    ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
+    """
 
     name: str
     value: str
@@ -103,6 +106,7 @@ class Microbenchmark(ProfilePart):
     source: str
     date: str
     size: int | None = None
+    shape: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
