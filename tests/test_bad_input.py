@@ -108,6 +108,9 @@ def changed(old: str, new: str) -> str:
         (changed("  - level: sram", "  - level: l2"), ["l2"]),
         (changed("{value: 132,", "{value: -1,"), ["multiprocessors", "-1"]),
         (changed("{value: 132,", "{value: 1.5,"), ["multiprocessors"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096}"), ["microbenchmarks.", "shape is", "k: 8192"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096, k: 0}"), ["microbenchmarks.", "shape is", "k: 8192"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096, k: wide}"), ["microbenchmarks.", "shape.k"]),
     ],
 )
 def test_profile_mistakes_name_file_line_and_field(run, tmp_path, text, words):

@@ -97,7 +97,7 @@ class LaunchOverhead(ProfilePart):
 class Microbenchmark(ProfilePart):
     """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
 
-    ``shape``: m, n and k of a matrix product.
+    ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
     """
 
     name: str

@@ -26,8 +26,8 @@ from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
 
 if TYPE_CHECKING:
-    from perfmodel.timing.transfer import Lent
     from perfmodel.core.power import PowerState
+    from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)

@@ -154,7 +154,9 @@ def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration
     blocks = [replace(block, source=key) for block in blocks]
     kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
     sources = {key: source, **device.sources} if blocks else device.sources
-    changed = replace(device, sources=sources, microbenchmarks=probes or device.microbenchmarks, calibration=[*kept, *blocks])
+    anew = {probe.name for probe in probes}
+    known = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in anew)]
+    changed = replace(device, sources=sources, microbenchmarks=known, calibration=[*kept, *blocks])
     return Calibrated(changed, probes, blocks, **more)
 
 

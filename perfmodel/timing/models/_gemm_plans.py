@@ -20,6 +20,8 @@ from perfmodel.timing.models._gemm_tiles import TilePlan, plans, stream_plans, w
 
 WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
+TF32_SINCE = 9.0  # known
+"""Compute capability whose kernels in tf32 these are."""
 SMALL_EDGE, FEWEST_TILES = 64, 8  # tuned
 """A product in tf32 of fewer tiles of that edge is always split."""
 
@@ -76,7 +78,7 @@ def _is_vector(w: Matmul, width: int) -> bool:
 
 def _tf32_plans(w: Matmul, width: int, slots: int) -> Listed:
     """Kernels of 9.0, and small tiles of 8.0; these alone, and split, where there are few of them."""
-    shared = _shared_plans(w, width, slots, None, WGMMA)
+    shared = _shared_plans(w, width, slots, None, TF32_SINCE)
     if w.batch * ceil_div(w.m, SMALL_EDGE) * ceil_div(w.n, SMALL_EDGE) >= FEWEST_TILES or w.k <= blocks.COPY_DEPTH:
         return Listed(worth_timing(stream_plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots)), shared, width)
     halves = block_plans(w.m, w.n, w.k, w.batch, blocks.COPY_DEPTH, slots, _rows_of(blocks.WHOLE_COPIES), 2)
