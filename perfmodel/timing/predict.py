@@ -42,7 +42,8 @@ class Prediction:
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
     one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
-    it is borrowed from, if it is; ``certain``: seconds over the ends of the interval but for what estimates of the profile widen it.
+    it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
+    ``guess``: why the time is little more than one, in words, if it is.
     """
 
     seconds: float
@@ -58,6 +59,7 @@ class Prediction:
     power: PowerState | None = None
     lender: Device | None = field(default=None, compare=False, repr=False)
     certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    guess: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,15 @@ def predict(request: TimeRequest) -> Prediction:
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    request, wide, words = _completed(block, request, other, interval, words)
-    return replace(_by(block, request, wide, BORROWED, words), lender=other, certain=interval)
+    request, wide, estimated = _completed(block, request, other, interval)
+    found = _by(block, request, wide, BORROWED, "; ".join(filter(None, [words, estimated])))
+    return replace(found, lender=other, certain=interval, guess=estimated)
 
 
 def _completed(
-    block: Calibration, request: TimeRequest, kin: Device, interval: tuple[float, float], words: str
+    block: Calibration, request: TimeRequest, kin: Device, interval: tuple[float, float]
 ) -> tuple[TimeRequest, tuple[float, float], str]:
-    """All three with what the model reads and the device's profile lacks estimated from ``kin``; as they are where it lacks nothing."""
+    """Both with what the model reads and the device's profile lacks estimated from ``kin``, and what that is in words, if anything."""
     from perfmodel.timing.estimated import in_words, needed, widened
 
     model = find_model(block.model)
@@ -116,8 +119,8 @@ def _completed(
 
     device, facts = needed(request.device, kin, seconds)
     if not facts:
-        return request, interval, words
-    return replace(request, device=device), widened(interval, facts), f"{words}; {in_words(facts, kin)}"
+        return request, interval, ""
+    return replace(request, device=device), widened(interval, facts), in_words(facts, kin)
 
 
 def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
@@ -201,8 +204,9 @@ def added(parts: list[Prediction]) -> Prediction:
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
+    guess = next((part.guess for part in parts if part.guess), "")
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts))
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
 
 
 DEFAULT_TILE = (128, 128)
