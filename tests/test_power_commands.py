@@ -211,7 +211,9 @@ def test_records_keep_clock_watts_and_joules(tmp_path):
     assert isinstance(find_device(H200).power, PowerFit)
 
 
-@pytest.mark.parametrize("line", ["matmul -m 64 -n 64 -k 64 --dtype fp32 --implementation torch-scaled-mm", "attention --n 64 --d 64 --dtype fp8"])
+@pytest.mark.parametrize(
+    "line", ["matmul -m 64 -n 64 -k 64 --dtype fp32 --implementation torch-scaled-mm", "attention --n 64 --d 64 --dtype fp8"]
+)
 def test_a_limit_where_nothing_is_predicted_is_refused(run, line: str) -> None:
     """Nothing would change by it."""
     assert run(f"{line} --hardware h200").code == 0

@@ -19,6 +19,8 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
 7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
    passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
    pass between two scans.
+8. Where a compiler fills the SRAM and a matrix unit is systolic (TPUs), rows of one operand stay there while the other streams by: DRAM
+   sees each operand of a matrix multiplication once. Source: jax-ml/scaling-book, roofline.md.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
 were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
@@ -124,9 +126,9 @@ def _handed_on(access: Access, size: Number, device: Device) -> Number:
 
 def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -> Number:
     launch, cache = kernel.launch, device.cache_bytes
-    if cache is None:
-        return access.bytes
     distinct = access.footprint * access.element_size
+    if cache is None:
+        return distinct if device.matrix_edge is not None and isinstance(launch, MatmulLaunch) else access.bytes
     first = _handed_on(access, distinct, device)
     again = access.bytes - distinct
     if not access.reread or (launch is None and access.scans is None):

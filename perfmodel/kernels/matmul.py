@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, memory_bytes, once
-from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.dtypes import DTYPES, MX_BLOCK, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
@@ -21,6 +21,7 @@ from perfmodel.core.occupancy import SOURCE as OCCUPANCY_SOURCE
 from perfmodel.core.occupancy import Occupancy, ThreadBlock, block_limits, mark, multiprocessor, occupancy
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.trace import FormulaStep, Trace, label
+from perfmodel.kernels.matmul_bytes import in_bytes, scales
 from perfmodel.kernels.tile import (
     ACCUMULATOR_SIZE,
     TENSOR_TILE,
@@ -42,7 +43,10 @@ BOUND_SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks."""
+    """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
+
+    ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none.
+    """
 
     m: Number
     n: Number
@@ -50,6 +54,7 @@ class Matmul:
     batch: Number = 1
     split_k: Number = 1
     dtype: Dtype = DTYPES["fp16"]
+    scale_block: int = 0
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The matmul, and with split-k the sum of its partial results.
@@ -61,13 +66,14 @@ class Matmul:
         >>> kernel.elements("read", "write")
         1012000
         """
-        size, rows, columns = self.dtype.size, row_tiles(self, tile), column_tiles(self, tile)
+        size, rows, columns = self.dtype.bytes, row_tiles(self, tile), column_tiles(self, tile)
         a, b = self.batch * self.m * self.k, self.batch * self.k * self.n
         loads = (
             Access("A", READ, a * columns, size, a, a, reread=True),
             Access("B", READ, b * rows, size, b, b, reread=True),
+            *scales(self.m, self.n, self.k, self.batch, self.scale_block),
         )
-        stored = once("C", WRITE, self.outputs, size)
+        stored = once("C", WRITE, self.outputs, self.dtype.result_size)
         executed = 2 * self.batch * rows * tile.br * columns * tile.bc * self.k
         blocks = label("grid", "thread blocks", self.batch * rows * columns * self.split_k)
         grid = MatmulLaunch(blocks, self.batch * self.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
@@ -86,6 +92,8 @@ class Matmul:
             positive_int(option.replace("_", "-"), getattr(self, option))
         if self.split_k > self.k:
             raise UsageError(f"--split-k {self.split_k} is more than --k {self.k}", f"give at most {self.k}")
+        if self.dtype.packed and self.k % MX_BLOCK:
+            raise UsageError(f"--k is {self.k}: in {self.dtype.name} {MX_BLOCK} elements share a scale", f"give a multiple of {MX_BLOCK}")
         return self
 
     @property
@@ -121,7 +129,7 @@ def minimum_intensity(w: Matmul) -> Number:
     >>> round(minimum_intensity(Matmul(8192, 128, 8192)), 2), round(minimum_intensity(Matmul(8192, 8192, 8192)), 2)
     (124.12, 2730.67)
     """
-    return flops(w) / (minimum_elements(w) * w.dtype.size)
+    return flops(w) / in_bytes(w, minimum_elements(w))
 
 
 def row_tiles(w: Matmul, tile: Tile) -> Number:
@@ -230,7 +238,7 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
     listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
-    sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
+    sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
     slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
     return MatmulResult(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))
@@ -257,7 +265,7 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
     trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)
     trace.define("extra memory", "bytes beyond A, B and C", extra_memory_bytes(w), MEMORY_SOURCE)
     minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w), COMPULSORY_SOURCE)
-    trace.define("minimum traffic in B", "B", minimum * w.dtype.size, COMPULSORY_SOURCE)
+    trace.define("minimum traffic in B", "B", in_bytes(w, minimum), COMPULSORY_SOURCE)
     trace.define("intensity, minimum traffic", "FLOP/B", minimum_intensity(w))
     tiled = trace.define("tiled traffic", "elements, without the partial sums of split-k", tiled_loads(w, tile) + w.outputs)
     trace.define("tile reuse", "loads without tiles over loads with them", tile_reuse(w, tile))
@@ -268,7 +276,7 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
         trace.define("wave quantization", "share of the waves' slots that work", wave_quantization(launch.blocks, slots))
     sram = trace.symbol("M_sram", result.chip.sram, "B of SRAM per block", f"profile of {result.device.id}, or --sram")
     registers = trace.symbol("M_registers", result.chip.registers, "B of registers per multiprocessor", f"profile of {result.device.id}")
-    fast = trace.define("M", "elements of fast memory", (sram + registers) / w.dtype.size, BOUND_SOURCE)
+    fast = trace.define("M", "elements of fast memory", (sram + registers) / w.dtype.bytes, BOUND_SOURCE)
     bound = trace.define("IO lower bound", "elements", io_lower_bound(w, fast), BOUND_SOURCE)
     trace.define("minimum / bound", "ratio", minimum / bound, BOUND_SOURCE)
     trace.define("tiled / bound", "ratio", tiled / bound, BOUND_SOURCE)
@@ -280,10 +288,10 @@ def _explain_slots(trace: Trace, tile: Tile, result: MatmulResult) -> Number | N
     if result.occupancy is None:
         return None
     device = result.device
-    block = tile_block(result.tile, result.workload.dtype.size, device)
+    block = tile_block(result.tile, result.workload.dtype.bytes, device)
     registers = trace.symbol("registers", block.registers, "per thread, the most it can have", device.id) if block.registers else None
     threads = trace.symbol("threads", block.threads, "threads per block", "128 sums per thread, as in CUTLASS")
-    sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.size), SOURCE)
+    sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.bytes), SOURCE)
     sm = multiprocessor(device, trace)
     filled = occupancy(ThreadBlock(threads, registers, sram), sm)
     slots = trace.define("slots", "blocks that run at once", sm.count * filled.blocks)

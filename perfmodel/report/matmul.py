@@ -19,6 +19,7 @@ from perfmodel.kernels.matmul import (
     wave_count,
     wave_quantization,
 )
+from perfmodel.kernels.matmul_bytes import in_bytes
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.answer import figures, metered, rates
 from perfmodel.report.document import Report, Table
@@ -120,22 +121,22 @@ def _traffic(result: MatmulResult) -> list[Metric]:
     w, least, tiled = result.workload, minimum_elements(result.workload), tiled_elements(result)
     return [
         Metric("minimum_traffic.elements", least, "minimum traffic"),
-        Metric("minimum_traffic.bytes", least * w.dtype.size),
+        Metric("minimum_traffic.bytes", in_bytes(w, least)),
         Metric("tiled_traffic.elements", tiled, "tiled traffic"),
-        Metric("tiled_traffic.bytes", tiled * w.dtype.size),
+        Metric("tiled_traffic.bytes", in_bytes(w, tiled)),
         Metric("", 2 * w.batch * w.m * w.n * w.k, "loads without tiles"),
     ]
 
 
 def _io_lower_bound(result: MatmulResult) -> list[Metric]:
     w, chip, tiled = result.workload, result.chip, tiled_elements(result)
-    bound, in_sram = (io_lower_bound(w, size / w.dtype.size) for size in (chip.total, chip.sram))
+    bound, in_sram = (io_lower_bound(w, size / w.dtype.bytes) for size in (chip.total, chip.sram))
     return [
         Metric("m_bytes", chip.total),
         Metric("sram_bytes", chip.sram),
         Metric("register_bytes", chip.registers),
         Metric("elements", bound, "IO lower bound", source=BOUND_SOURCE),
-        Metric("bytes", bound * w.dtype.size),
+        Metric("bytes", bound * w.dtype.bytes),
         Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic"),
         Metric("tiled_over_bound", tiled / bound, "tiled traffic"),
         Metric("sram_only.elements", in_sram),

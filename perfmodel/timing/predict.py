@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perfmodel.core.architectures import are_kin, distance
@@ -22,10 +23,11 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import CLEAN, DIRTY, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
+    from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -85,7 +87,7 @@ def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
     device, implementation = request.device, request.case.implementation
     own = request.calibrations(device)
-    if own and implementation not in VARIANTS:
+    if own and not is_variant(implementation, own[0].implementation):
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
     others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
@@ -97,36 +99,37 @@ def predict(request: TimeRequest) -> Prediction:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = "this kernel" if own else device.id
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
-    if implementation in VARIANTS:
+    from perfmodel.timing.estimated import in_words, needed, widened
+    from perfmodel.timing.transfer import lent
+
+    complete, facts = needed(device, other, partial(_seconds_on, block, request))
+    known = lent(complete, other, block) if other is not device else None
+    if known is not None and known.probes:
+        words += f"; with {' and '.join(known.probes)} measured here"
+    if known is not None and known.narrowed:
+        interval = block.probed_low or interval[0], block.probed_high or interval[1]
+    if is_variant(implementation, block.implementation):
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    request, wide, estimated = _completed(block, request, other, interval)
-    found = _by(block, request, wide, BORROWED, "; ".join(filter(None, [words, estimated])))
+    estimated = in_words(facts, other) if facts else ""
+    words += f"; {estimated}" if facts else ""
+    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
     return replace(found, lender=other, certain=interval, guess=estimated)
 
 
-def _completed(
-    block: Calibration, request: TimeRequest, kin: Device, interval: tuple[float, float]
-) -> tuple[TimeRequest, tuple[float, float], str]:
-    """Both with what the model reads and the device's profile lacks estimated from ``kin``, and what that is in words, if anything."""
-    from perfmodel.timing.estimated import in_words, needed, widened
-
-    model = find_model(block.model)
-
-    def seconds(device: Device) -> float:
-        return modelled_s(model, request.case, with_parts(device, block.model, request.fallbacks), block.parameters)
-
-    device, facts = needed(request.device, kin, seconds)
-    if not facts:
-        return request, interval, ""
-    return replace(request, device=device), widened(interval, facts), in_words(facts, kin)
+def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
+    """By the parameters of ``block``, of what was asked for on ``device``."""
+    return modelled_s(find_model(block.model), request.case, with_parts(device, block.model, request.fallbacks), block.parameters)
 
 
-def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
-    """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
+def _by(
+    block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str, known: Lent | None = None
+) -> Prediction:
+    """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time."""
     case, lower_s = request.case, request.lower_s
-    device = with_parts(request.device, block.model, request.fallbacks)
+    device = with_parts(request.device if known is None else known.device, block.model, request.fallbacks)
+    block = block if known is None else replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"

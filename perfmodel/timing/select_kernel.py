@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import CLEAN, SAME_KERNEL, Case, algorithm_of, models_of
+from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, models_of
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
 """PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
-NAMED = (*SAME_KERNEL, "fa1", "megatron")
+NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
 
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
     calibrated = {block.implementation for one in (device, *fallbacks()) for block in one.calibration if block.workload == workload}
-    known = sorted(calibrated | {alias for alias, kernel in SAME_KERNEL.items() if kernel in calibrated})
+    aliases = SAME_KERNEL | LENT_PRODUCTS if workload == "matmul" else SAME_KERNEL
+    known = sorted(calibrated | {alias for alias, kernel in aliases.items() if kernel in calibrated})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 

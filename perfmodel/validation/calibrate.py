@@ -73,7 +73,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 def _calibrated_name(case: Case, model: Model) -> str:
     """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
-    shared = model.name in ("flash-decode", "flash-prefill", "efficient-backward") and case.implementation not in VARIANTS
+    shared = model.name in ("flash-decode", "flash-prefill", "efficient-backward", "mfma-gradients") and case.implementation not in VARIANTS
     return kernel_name(case.implementation) if shared else case.implementation
 
 

@@ -182,7 +182,7 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
     group = min(plan.group, int(walk.row_heads))
     partial = group % plan.section or plan.section
     order = range(per_walk) if plan.longest_first else range(per_walk - 1, -1, -1)
-    tiles = _row_tile_visits if direction == FORWARD else key_tile_visits
+    tiles = row_tile_visits if direction == FORWARD else key_tile_visits
     for _ in range(int(walk.row_heads) // group):
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
@@ -192,7 +192,7 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
                     yield from repeat(int(min(each, max(0, visits - part * each))), width)
 
 
-def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
+def row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
     """Key tiles that row tile ``i`` visits."""
     if not walk.causal:
         return int(key_tiles(walk, plan.bc))

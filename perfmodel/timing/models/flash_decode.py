@@ -44,6 +44,9 @@ OVERLAP = 6.0  # tuned
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
+ANY_MAJOR = 10.0  # known
+"""Compute capability whose matrix instruction takes V as it lies in 8 bits, too. Source: PTX ISA, tcgen05.mma, transposed operands."""
+
 PARAMETERS = (
     Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included", 8.0),
     Parameter("latency_us", "one dependent wait: page table, load, reduction, store of a block", 1.5),
@@ -151,7 +154,8 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call, with the append of the new token to the cache; UnavailableError as in ``seconds``."""
     plain, elements = _narrow_work(case, device)
     [clock] = numbers_of(device, "highest clock")
-    return float(seconds(plain, device, p) + elements * 1e-3 * p["element_cycles"] / clock)
+    cycles = p["element_cycles"] if device.capability < ANY_MAJOR else 0.0
+    return float(seconds(plain, device, p) + elements * 1e-3 * cycles / clock)
 
 
 def covers_narrow(case: Case) -> bool:

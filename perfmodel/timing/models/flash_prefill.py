@@ -16,6 +16,7 @@ from math import hypot, inf
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import boost
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
 from perfmodel.timing.models._flash_blocks import (
@@ -52,7 +53,7 @@ _THREADS = 512  # known
 
 
 @dataclass(frozen=True, slots=True)
-class _Rates:
+class FlashRates:
     """Per multiprocessor and cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
 
     sms: int
@@ -64,20 +65,22 @@ class _Rates:
     threads: int
 
 
-def _rates(device: Device, dtype: str) -> _Rates:
+def rates_of(device: Device, dtype: str) -> FlashRates:
+    """Those of ``device`` in ``dtype``; UnavailableError names what its profile lacks."""
     peak, threads = device.peaks_of("tensor").get(dtype), device.limits.max_threads_per_multiprocessor
     exp, sms, clock, dram = device.peaks.exp, device.multiprocessors, device.clocks.tensor, device.dram.bandwidth
     if peak is None or exp is None or sms is None or clock is None or dram is None:
         needs = {f"tensor peak in {dtype}": peak, "exp peak": exp, "multiprocessors": sms, "tensor clock": clock, "DRAM bandwidth": dram}
         missing = ", ".join(name for name, value in needs.items() if value is None)
         raise UnavailableError(f"{device.id}: fused attention cannot be timed without {missing}", "add it to the device's profile")
-    cycles, sram = sms.number * clock.number, device.level("sram")
-    return _Rates(
+    cycles, sram, faster = sms.number * clock.number, device.level("sram"), boost(device)
+    sram_clock = clock if faster > 1 else device.clocks.max or clock
+    return FlashRates(
         sms=int(sms.number),
-        clock_hz=clock.number,
+        clock_hz=clock.number * faster,
         matmul=peak.per_clk or peak.number / cycles,
         exp=exp.per_clk or exp.number / cycles,
-        sram=sram.bandwidth.number / (sms.number * (device.clocks.max or clock).number) if sram and sram.bandwidth else inf,
+        sram=sram.bandwidth.number / (sms.number * sram_clock.number) if sram and sram.bandwidth else inf,
         bandwidth=dram.number,
         threads=int(threads.number) if threads else 2048,
     )
@@ -151,7 +154,7 @@ class _FlashWork:
     """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``values`` and
     ``later``: ``parts_of_tiles``."""
 
-    rates: _Rates
+    rates: FlashRates
     plan: FlashPlan
     blocks: TileBlocks
     moved: int
@@ -163,7 +166,7 @@ class _FlashWork:
 @once_per_case
 def _work(case: Case, device: Device) -> _FlashWork:
     w: Attention = case.workload
-    rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
+    rates, plan = rates_of(device, w.dtype.name), plan_of(case, device)
     if case.direction == BACKWARD:
         from perfmodel.timing.models._flash_gradients import gradient_blocks, main_bytes
 
