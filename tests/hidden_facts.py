@@ -16,6 +16,7 @@ from perfmodel.timing.estimated import FACTS, completed, number
 from perfmodel.timing.predict import modelled_s, nearest
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
+from perfmodel.validation.statistics import quantile
 
 NAMES = tuple(dict.fromkeys(fact.name for fact in FACTS))
 CYCLES = ("clock", "multiprocessors")
@@ -77,3 +78,15 @@ def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, lis
                 change = 0.0 if device is None else abs(math.log(modelled_s(model, point.case, device, parameters) / known))
                 found[name] += [change] if change > LEAST else []
     return found
+
+
+def spreads(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, float]:
+    """By name of fact: of each device the 90 % quantile of what ``moved`` finds, in the mean of the devices that it moves."""
+    by_device: dict[str, list[FitPoint]] = defaultdict(list)
+    for point in points:
+        by_device[point.device.id].append(point)
+    found: dict[str, list[float]] = defaultdict(list)
+    for own in by_device.values():
+        for name, changes in moved(own, others).items():
+            found[name] += [quantile(changes, 0.9)] if changes else []
+    return {name: sum(listed) / len(listed) for name, listed in found.items() if listed}

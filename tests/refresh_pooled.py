@@ -79,7 +79,7 @@ def refit(listed: Mapping[str, Pool], today: str) -> dict[str, dict[str, object]
     for name, pool in listed.items():
         half, direction = halves.get(name, most), "backward" if "/backward" in name else "forward"
         block = Calibration(
-            POOLED,
+            "a pooled roofline",
             name.partition("/")[0],
             POOLED,
             sorted({point.record.dtype for own in pool.values() for point in own}),

@@ -46,7 +46,7 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --hardware a100", 2, ["4 devices", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"]),
         ("attention --n 64 --d 64 --hardware h201", 2, ["no device is called 'h201'", "did you mean"]),
         ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
-        ("attention --n 64 --d 64 --dtype bf16 --hardware trainium2 --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
+        ("attention --n 64 --d 64 --dtype bf16 --hardware gaudi3 --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
         ("attention --n 64 --d 64 --hardware=", 2, ["the value of --hardware is empty"]),
         ("attention --n 64 --d 64 --pass=", 2, ["the value of --pass is empty"]),
         ("attention --n 64 --d 64 --dtype=", 2, ["the value of --dtype is empty"]),

@@ -73,6 +73,11 @@ def wide_matrix(device: Device) -> bool:
     return traits_of(device).matrix in (WGMMA, TCGEN05)
 
 
+def copies_kept(device: Device) -> int:
+    """Copies that the last cache of ``device`` holds of what all multiprocessors read: one if it lies before the memory, not the units."""
+    return 1 if device.level("llc") is not None else traits_of(device).l2_parts
+
+
 def are_kin(device: Device, other: Device) -> bool:
     """Whether kernels of the one run on the other at all: of one maker, and both GPUs, both TPUs, ..."""
     return device.vendor == other.vendor and traits_of(device).machine == traits_of(other).machine

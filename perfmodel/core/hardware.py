@@ -219,11 +219,17 @@ class Device(ProfilePart):
 
     @property
     def sram_per_block(self) -> int:
-        """M in bytes: what one thread block can hold. UnavailableError if the profile has none."""
-        sram = self.level("sram")
-        if sram is None or sram.per_block is None:
+        """M in bytes: what one thread block can hold; where no blocks share it, all of the SRAM, or the L2 of a CPU's core.
+
+        UnavailableError if it has none.
+        """
+        sram, cache = self.level("sram"), self.level("l2")
+        room = None if sram is None else sram.per_block or (sram.capacity if sram.scope == "device" else None)
+        if sram is None and cache is not None and cache.scope == "multiprocessor":  # of a core
+            room = cache.capacity
+        if room is None:
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
-        return int(sram.per_block.number)
+        return int(room.number)
 
     def origin(self, quantity: Quantity) -> str:
         """Where the profile has ``quantity`` from: its id, the kind of evidence, the source."""

@@ -25,7 +25,7 @@ from perfmodel.report.answer import figures, metered, rates
 from perfmodel.report.document import Report, Table
 from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
-from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import drawn, of_power, power_note
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.predict import Prediction
@@ -48,7 +48,7 @@ def report(
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
-    notes += [] if prediction is None else [note("The matmul", prediction), *power_note(prediction.power)]
+    notes += [] if prediction is None else [note("The matmul", prediction), *guessed([prediction]), *power_note(prediction.power)]
     known = seconds(prediction)
     shown = meters(result, prediction)
     plain = Report(

@@ -14,7 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import FUSED, SAME_TIME, Case, algorithm_of, find_model
+from perfmodel.timing.base import FUSED, Case, algorithm_of, find_model
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s
 
 FILE = Path(__file__).with_name("pooled.json")
@@ -41,28 +41,17 @@ def fits() -> dict[str, Calibration]:
     return {name: Calibration(**raw) for name, raw in read_json(FILE).items()}
 
 
-def pooled(request: TimeRequest, implementation: str | None) -> Prediction:
-    """The prediction for the algorithm that ``implementation`` runs; UnavailableError if it is None, or no device has a kernel for it."""
-    case = Case(request.case.workload, implementation or "", request.case.direction, request.case.cache, request.case.launch)
+def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
+    """The prediction for the algorithm that ``implementation`` runs; UnavailableError where no fit is of its workload."""
+    case = Case(request.case.workload, implementation, request.case.direction, request.case.cache, request.case.launch)
     block = fits().get(family(request.kind, case))
-    others = list(request.fallbacks())
-    if block is None or implementation is None or not any(_has_kernel(one.calibration, request) for one in others):
+    if block is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
     modelled = modelled_s(find_model(block.model), case, request.device, block.parameters)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
-    kin = any(are_kin(request.device, one) for one in others)
+    kin = any(are_kin(request.device, one) for one in request.fallbacks())
     why = "none of their kernels for it runs here" if kin else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
-    return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, case, request.device)
-
-
-def _has_kernel(blocks: list[Calibration], request: TimeRequest) -> bool:
-    """Whether one of ``blocks`` is of the workload, in its format, and covers it."""
-    case, dtypes = request.case, {request.dtype, SAME_TIME.get(request.dtype, request.dtype)}
-    return any(
-        (block.workload, block.direction) == (request.kind, case.direction)
-        and dtypes & set(block.dtypes)
-        and find_model(block.model).covers(Case(case.workload, block.implementation, case.direction, case.cache, case.launch))
-        for block in blocks
-    )
+    case_on = case, request.device
+    return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=words)

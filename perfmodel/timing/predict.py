@@ -44,7 +44,8 @@ class Prediction:
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
     one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
-    it is borrowed from, if it is; ``certain``: seconds over the ends of the interval but for what estimates of the profile widen it.
+    it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
+    ``guess``: why the time is little more than one, in words, if it is.
     """
 
     seconds: float
@@ -60,6 +61,7 @@ class Prediction:
     power: PowerState | None = None
     lender: Device | None = field(default=None, compare=False, repr=False)
     certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    guess: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,10 @@ def predict(request: TimeRequest) -> Prediction:
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    words += f"; {in_words(facts, other)}" if facts else ""
+    estimated = in_words(facts, other) if facts else ""
+    words += f"; {estimated}" if facts else ""
     found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
-    return replace(found, lender=other, certain=interval)
+    return replace(found, lender=other, certain=interval, guess=estimated)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
@@ -204,8 +207,9 @@ def added(parts: list[Prediction]) -> Prediction:
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
+    guess = next((part.guess for part in parts if part.guess), "")
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts))
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
 
 
 DEFAULT_TILE = (128, 128)

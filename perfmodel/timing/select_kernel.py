@@ -36,18 +36,19 @@ def check_implementation(name: str, workload: str, device: Device, fallbacks: Fa
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
 
-def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True) -> Prediction:
+def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
     Library kernels that are calibrated on the device come before borrowed ones; of the first the fastest is taken, of borrowed ones the
-    most certain: lent by a device that multiplies alike, then with the narrowest interval. UnavailableError says why there is none.
+    most certain: lent by a device that multiplies alike, then with the narrowest interval. Without any of them the pooled
+    prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
     asked = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
-    own = [one for one in asked if one.calibrations(one.device)]
+    own, others = [one for one in asked if one.calibrations(one.device)], []
     if not own:
         others = list(request.fallbacks())
         asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
@@ -56,9 +57,10 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         with suppress(PerfmodelError):
             found.append(predict(one))
     if not found:
-        from perfmodel.timing.pooled import pooled
-
-        return pooled(request, next(filter(suits, ("", "torch-eager")), None))
+        lent = _without_kin(asked, others) if guesses else None
+        if lent is None:
+            raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
+        return lent
     return min(found, key=lambda one: ((False, 0.0) if own else _doubts(one, request.device), one.seconds))
 
 
@@ -74,9 +76,17 @@ def _named(request: TimeRequest) -> Prediction:
     known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
-    from perfmodel.timing.pooled import pooled
+    return _without_kin([request], list(request.fallbacks())) or predict(request)
 
-    return pooled(request, name)
+
+def _without_kin(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
+    """The pooled prediction for the first of ``asked`` that any of ``others`` is calibrated for; None if none is."""
+    for one in asked:
+        if any(map(one.calibrations, others)):
+            from perfmodel.timing.pooled import pooled
+
+            return pooled(one, one.case.implementation)
+    return None
 
 
 def _by(implementation: str, request: TimeRequest) -> TimeRequest:

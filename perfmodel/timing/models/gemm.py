@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, boost, rates_of
@@ -135,7 +135,8 @@ def dram_bytes(case: Case, device: Device) -> float:
     if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
-    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)
+    limits = scan_limits(device)
+    lost, lost_weights = (lost_share(size / device.cache_bytes, *limits) for size in scans)
     return float((a + c) * lost + b * lost_weights)
 
 
