@@ -22,7 +22,10 @@ from perfmodel.validation.statistics import quantile
 
 QUANTILE = 0.9
 
-SAME_PARTS = {"torch-eager": "torch-standard"}
+SAME_PARTS = {
+    "torch-eager": "torch-standard",
+    **dict.fromkeys(("cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic"), "cudnn-attention"),
+}
 """An implementation measured on one architecture -> one made of the same kernels that was measured on several: it takes its interval."""
 HalfWidths = dict[str, float]
 """Half width of the interval in log(time). Key: "implementation of lender", or "implementation"; "" serves every other one."""
