@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from math import hypot
+from math import hypot, log
 
 import pytest
 
@@ -12,6 +13,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.predict import BORROWED, CALIBRATED, FROM_TABLES, TimeRequest, predict
+from perfmodel.validation.calibrate import _of_few
+from perfmodel.validation.statistics import Residual
 
 GB200, GB300, H100, H200 = (find_device(f"nvidia-{name}") for name in ("gb200", "gb300", "h100-sxm-80gb", "h200-sxm"))
 LONG = 1 << 17
@@ -83,3 +86,14 @@ def test_a_published_row_says_less_of_another_device_than_an_own_measurement():
         assert block.model in FROM_TABLES
         assert found.high / found.seconds == pytest.approx(block.borrowed_high)
         assert found.low / found.seconds == pytest.approx(block.borrowed_low)
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "expected"), [("flash-few", 4, (0.8, 1.25)), ("flash-few", 10, (0.99, 1.01)), ("gemm", 4, (0.99, 1.01))]
+)
+def test_few_rows_of_a_table_are_as_sure_as_all_kernels_of_their_model(model, shapes, expected):
+    block = replace(H100.calibration[0], model=model, low=0.99, high=1.01)
+    own = [Residual(0.0, str(group)) for group in range(shapes)]
+    alike = [Residual(sign * log(1.25), f"{group} {sign}") for sign in (-1, 1) for group in range(40)]
+    found = _of_few(block, own, alike)
+    assert (found.low, found.high) == pytest.approx(expected, rel=0.03)
