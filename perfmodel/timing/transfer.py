@@ -66,9 +66,9 @@ def _lent(device: Device, lender: Device, block: Calibration) -> Lent:
     own, its = copied_share(device), copied_share(lender)
     if own and its:
         device, probes = scaled(device, 1.0, own / its), [*probes, "copy"]
-    product = product_of(device, lender, block) if block.workload == "matmul" else None
+    product = product_of(device, block) if block.workload == "matmul" else None
     if product is not None:
-        device, probes = scaled(device, _core_ratio(device, lender, *product), 1.0), [*probes, "matmul"]
+        device, probes = scaled(device, _core_ratio(device, product, block), 1.0), [*probes, "matmul"]
     return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
@@ -106,19 +106,16 @@ def _stated_launch(device: Device) -> float | None:
     return None if device.launch_overhead is None else device.launch_overhead.stream.number
 
 
-def product_of(device: Device, lender: Device, block: Calibration) -> tuple[Microbenchmark, Calibration] | None:
-    """A product that was timed on ``device``, in a format of ``block`` if there is one, and what prices it with the lender's parameters."""
-    plain = [one for one in (block, *lender.calibration) if one.workload == "matmul" and one.implementation in PLAIN]
-    alike = {*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME)}
-    for other in sorted(plain, key=lambda one: not alike & set(one.dtypes)):
-        for name in (*other.dtypes, *(SAME_TIME[name] for name in other.dtypes if name in SAME_TIME)):
-            found = probe(device, MATMUL.format(name))
-            if found is not None:
-                return found, other
-    return None
+def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
+    """A product that was timed on ``device`` in a format of ``block``, if that is of plain products: slower kernels draw less power."""
+    if block.implementation not in PLAIN:
+        return None
+    alike = (*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME))
+    timed = (probe(device, MATMUL.format(name)) for name in alike)
+    return next((one for one in timed if one is not None), None)
 
 
-def _core_ratio(device: Device, lender: Device, timed: Microbenchmark, block: Calibration) -> float:
+def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> float:
     """By which the clock and the rates of ``device`` differ from its profile, so that the time of the product is the one measured."""
     shape = timed.shape or PRODUCT
     w = Matmul(shape["m"], shape["n"], shape["k"], dtype=dtype_of_products(timed.name.removeprefix(MATMUL.format(""))))
