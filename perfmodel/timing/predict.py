@@ -23,11 +23,19 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-<<<<<<< HEAD
-from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
-=======
-from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
->>>>>>> amdattn
+from perfmodel.timing.base import (
+    CLEAN,
+    DIRTY,
+    ONE_BYTE,
+    WARM,
+    Case,
+    Model,
+    algorithm_of,
+    calibrations,
+    find_model,
+    is_variant,
+    once_per_case,
+)
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState

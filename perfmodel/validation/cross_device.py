@@ -26,22 +26,10 @@ from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import PROMISED
 
-<<<<<<< HEAD
 Widths = dict[tuple[str, bool], float]
 """Half widths of intervals in log(time), by kind of kernel and whether microbenchmarks are known; kind "" serves every other one."""
 Residuals = dict[tuple[str, bool], dict[str, list[float]]]
 """|log(measured / predicted)| by kind, whether microbenchmarks are known, and device."""
-=======
-QUANTILE = 0.9
-
-SAME_PARTS = {
-    "torch-eager": "torch-standard",
-    **dict.fromkeys(("cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic"), "cudnn-attention"),
-}
-"""An implementation measured on one architecture -> one made of the same kernels that was measured on several: it takes its interval."""
-HalfWidths = dict[str, float]
-"""Half width of the interval in log(time). Key: "implementation of lender", or "implementation"; "" serves every other one."""
->>>>>>> amdattn
 
 
 def kind_of(family: Family) -> str:
