@@ -27,8 +27,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.kernels.matmul import evaluate
-    from perfmodel.kernels.matmul_bytes import scale_block
+    from perfmodel.kernels.matmul import evaluate, scale_block
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case, check_state_read, state_named
     from perfmodel.timing.power import of_product

@@ -12,16 +12,13 @@ from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
-from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, memory_bytes, once
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, MX_BLOCK, Dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import SOURCE as OCCUPANCY_SOURCE
-from perfmodel.core.occupancy import Occupancy, ThreadBlock, block_limits, mark, multiprocessor, occupancy
+from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
 from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.trace import FormulaStep, Trace, label
-from perfmodel.kernels.matmul_bytes import in_bytes, scales
+from perfmodel.core.trace import label
 from perfmodel.kernels.tile import (
     ACCUMULATOR_SIZE,
     TENSOR_TILE,
@@ -39,6 +36,14 @@ MEMORY_SOURCE = "every tensor allocated at once"
 BOUND_SOURCE = (
     "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; the formula is from memory, no schedule was found below it"
 )
+
+SCALE_SIZE = 4
+"""Bytes of a scale of a block: fp32."""
+SCALE_BLOCKS = {"aiter-blockscale": 128}
+"""Edge of the blocks that share a scale, where operands in fp8 have one per block, by implementation.
+
+Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of activations, 128 x 128 of weights.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,24 @@ class Matmul:
 # Counts
 
 
+def scale_block(implementation: str, dtype: str) -> int:
+    """Edge of the blocks of ``dtype`` that share a scale where ``implementation`` runs; 0 where none do."""
+    return SCALE_BLOCKS.get(implementation, 0) if dtype == "fp8" else 0
+
+
+def scales(m: Number, n: Number, k: Number, batch: Number, block: int) -> tuple[Access, ...]:
+    """Reads of the scales of A [m, k] by 1 x ``block`` and of B [k, n] by its squares, each once; none without blocks.
+
+    >>> [access.bytes for access in scales(16, 256, 512, 1, 128)]
+    [256, 32]
+    """
+    if not block:
+        return ()
+    along, down = ceil_div(k, block), ceil_div(n, block)
+    sizes = {"scales of A": batch * m * along, "scales of B": batch * along * down}
+    return tuple(once(name, READ, count, SCALE_SIZE) for name, count in sizes.items())
+
+
 def flops(w: Matmul) -> Number:
     """FLOP, a multiply-add counts 2.
 
@@ -121,6 +144,19 @@ def minimum_elements(w: Matmul) -> Number:
     69206016
     """
     return w.batch * (w.m * w.k + w.k * w.n + w.m * w.n)
+
+
+def in_bytes(w: Matmul, elements: Number) -> Number:
+    """Bytes of ``elements`` of A, B and C, all of C among them, and of the scales.
+
+    >>> from perfmodel.core.dtypes import PRODUCTS
+    >>> in_bytes(Matmul(32, 64, 128, dtype=PRODUCTS["mxfp4"]), 32 * 128 + 128 * 64 + 32 * 64)
+    10624.0
+    """
+    wider = w.dtype.result_size - w.dtype.bytes
+    moved = elements * w.dtype.bytes + w.outputs * wider if wider else elements * w.dtype.bytes
+    listed = scales(w.m, w.n, w.k, w.batch, w.scale_block)
+    return moved + sum(access.bytes for access in listed) if listed else moved
 
 
 def minimum_intensity(w: Matmul) -> Number:
@@ -242,58 +278,3 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
     slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
     return MatmulResult(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))
-
-
-_SYMBOLS = {
-    "m": ("m", "rows of A and C"),
-    "n": ("n", "columns of B and C"),
-    "k": ("k", "columns of A, rows of B"),
-    "batch": ("b", "matmuls"),
-    "split_k": ("s", "blocks that share a tile"),
-}
-
-
-def explain(result: MatmulResult) -> list[FormulaStep]:
-    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
-    trace, tile = Trace(), result.tile
-    w = with_symbols(trace, result.workload, _SYMBOLS)
-    rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)
-    columns: Number = trace.symbol("B_n", tile.bc, "tile columns", tile.origin)
-    tile = replace(tile, br=rows, bc=columns)
-    slots = _explain_slots(trace, tile, result)
-    listed = explain_kernels(trace, w.kernels(tile), result.device, w.dtype)
-    trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)
-    trace.define("extra memory", "bytes beyond A, B and C", extra_memory_bytes(w), MEMORY_SOURCE)
-    minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w), COMPULSORY_SOURCE)
-    trace.define("minimum traffic in B", "B", in_bytes(w, minimum), COMPULSORY_SOURCE)
-    trace.define("intensity, minimum traffic", "FLOP/B", minimum_intensity(w))
-    tiled = trace.define("tiled traffic", "elements, without the partial sums of split-k", tiled_loads(w, tile) + w.outputs)
-    trace.define("tile reuse", "loads without tiles over loads with them", tile_reuse(w, tile))
-    trace.define("tile quantization", "share of the tiles' area that is C", tile_quantization(w, tile))
-    launch = listed[0].launch
-    if slots is not None and launch is not None:
-        trace.define("waves", "waves of blocks", wave_count(launch.blocks, slots), SOURCE)
-        trace.define("wave quantization", "share of the waves' slots that work", wave_quantization(launch.blocks, slots))
-    sram = trace.symbol("M_sram", result.chip.sram, "B of SRAM per block", f"profile of {result.device.id}, or --sram")
-    registers = trace.symbol("M_registers", result.chip.registers, "B of registers per multiprocessor", f"profile of {result.device.id}")
-    fast = trace.define("M", "elements of fast memory", (sram + registers) / w.dtype.bytes, BOUND_SOURCE)
-    bound = trace.define("IO lower bound", "elements", io_lower_bound(w, fast), BOUND_SOURCE)
-    trace.define("minimum / bound", "ratio", minimum / bound, BOUND_SOURCE)
-    trace.define("tiled / bound", "ratio", tiled / bound, BOUND_SOURCE)
-    return sourced(trace, SOURCE)
-
-
-def _explain_slots(trace: Trace, tile: Tile, result: MatmulResult) -> Number | None:
-    """Occupancy of the tile, named; None where the profile has no limits."""
-    if result.occupancy is None:
-        return None
-    device = result.device
-    block = tile_block(result.tile, result.workload.dtype.bytes, device)
-    registers = trace.symbol("registers", block.registers, "per thread, the most it can have", device.id) if block.registers else None
-    threads = trace.symbol("threads", block.threads, "threads per block", "128 sums per thread, as in CUTLASS")
-    sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.bytes), SOURCE)
-    sm = multiprocessor(device, trace)
-    filled = occupancy(ThreadBlock(threads, registers, sram), sm)
-    slots = trace.define("slots", "blocks that run at once", sm.count * filled.blocks)
-    mark(trace, OCCUPANCY_SOURCE)
-    return slots

@@ -9,8 +9,8 @@ from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     MatmulResult,
-    explain,
     extra_memory_bytes,
+    in_bytes,
     io_lower_bound,
     minimum_elements,
     minimum_intensity,
@@ -19,7 +19,7 @@ from perfmodel.kernels.matmul import (
     wave_count,
     wave_quantization,
 )
-from perfmodel.kernels.matmul_bytes import in_bytes
+from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.answer import figures, metered, rates
 from perfmodel.report.document import Report, Table

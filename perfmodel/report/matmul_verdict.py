@@ -7,12 +7,12 @@ from perfmodel.core.cost import memory_bytes
 from perfmodel.core.roofline import rates_of
 from perfmodel.kernels.matmul import (
     MatmulResult,
+    in_bytes,
     minimum_elements,
     minimum_intensity,
     tiled_loads,
     wave_quantization,
 )
-from perfmodel.kernels.matmul_bytes import in_bytes
 from perfmodel.report.against import Side, alone, launching
 from perfmodel.report.answer import WASTEFUL, fit, limits, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
 from perfmodel.report.charts.roofline_metrics import WHY

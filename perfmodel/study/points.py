@@ -14,9 +14,8 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
-from perfmodel.kernels.matmul import explain as explain_matmul
-from perfmodel.kernels.matmul import minimum_elements
-from perfmodel.kernels.matmul_bytes import in_bytes
+from perfmodel.kernels.matmul import in_bytes, minimum_elements
+from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound

@@ -140,8 +140,12 @@ SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
 
 
+ONE_BYTE = {"fp8": "bf16"}
+"""A format of one byte, and that of two in which a kernel of a device lends it its parameters, where it was not timed in one."""
+
 SAME_KERNEL = {
     "fa2": "torch-sdpa-flash",  # PyTorch's build of FlashAttention-2; its kernels for sm80 run on every later architecture
+    "cudnn-attention": "torch-sdpa-cudnn",  # cuDNN by its own API; PyTorch calls the same library
     "xformers": "torch-sdpa-efficient",  # PyTorch took xFormers' CUTLASS kernels
     "fa3": "vllm-flash-attn",  # on Hopper, the only architecture of FlashAttention-3; vLLM pages the cache
     "fa3-no-pipelining": "vllm-flash-attn",
@@ -149,7 +153,10 @@ SAME_KERNEL = {
     "aiter-8warps": "aiter-4warps",  # AITER timed twice, beside two kernels of HipKittens
     "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
 }
-"""Other names of an implementation's kernel: one kernel has one model with one set of parameters."""
+"""Other names of an implementation's kernel: one kernel has one model with one set of parameters.
+
+Apart, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose rows its plain kernel's parameters miss by
+9 % on an A100; cuDNN's forward kernels of 2024, as published of the H100, which today's beat by a fifth; those of Blackwell's tables."""
 
 VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
 """Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""

@@ -23,7 +23,19 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, Model, algorithm_of, calibrations, find_model, is_variant, once_per_case
+from perfmodel.timing.base import (
+    CLEAN,
+    DIRTY,
+    ONE_BYTE,
+    WARM,
+    Case,
+    Model,
+    algorithm_of,
+    calibrations,
+    find_model,
+    is_variant,
+    once_per_case,
+)
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
@@ -32,6 +44,8 @@ if TYPE_CHECKING:
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
+FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
+"""Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
@@ -82,6 +96,11 @@ class TimeRequest:
         """Those of ``device`` that are meant for the case."""
         return calibrations(device, self.kind, self.dtype, self.case)
 
+    def in_two_bytes(self) -> list[Calibration]:
+        """Of an attention kernel that is asked for in one byte: those of its own device in two."""
+        attention = self.kind == "attention" and self.dtype in ONE_BYTE
+        return calibrations(self.device, self.kind, ONE_BYTE[self.dtype], self.case) if attention else []
+
 
 def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
@@ -94,10 +113,13 @@ def predict(request: TimeRequest) -> Prediction:
     other = nearest(device, others)
     if other is None:
         raise UnavailableError(_missing(request))
-    block = request.calibrations(other)[0]
+    two_bytes = [] if own else request.in_two_bytes()
+    if two_bytes:
+        other = device
+    block = (two_bytes or request.calibrations(other))[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
-    lacks = "this kernel" if own else device.id
+    lacks = f"{request.dtype}" if two_bytes else "this kernel" if own else device.id
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
     from perfmodel.timing.estimated import in_words, needed, widened
     from perfmodel.timing.transfer import lent
@@ -110,7 +132,8 @@ def predict(request: TimeRequest) -> Prediction:
         interval = block.probed_low or interval[0], block.probed_high or interval[1]
     if is_variant(implementation, block.implementation):
         interval = min(interval[0], block.low), max(interval[1], block.high)
-    elif other.architecture == device.architecture:  # one device of it tells this much of another
+    elif other.id != device.id and other.architecture == device.architecture and block.model not in FROM_TABLES:
+        # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     estimated = in_words(facts, other) if facts else ""
     words += f"; {estimated}" if facts else ""

@@ -22,8 +22,10 @@ COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", "matmul {}"
 """Names of the three microbenchmarks; the last one with its number format."""
 PRODUCT = {"m": 8192, "n": 8192, "k": 8192}
 """Shape of the product where a microbenchmark does not say."""
-STARTS = ("launch_us", "host_us")
-"""Parameters that time the start of a kernel."""
+STARTS, WAITS = ("launch_us", "host_us"), ("latency_us", "split_us", "part_us")
+"""Parameters that time the start of a kernel; and waits inside one, which take so many cycles of the clock."""
+PLAIN = ("torch-matmul", "cublas", "torch-scaled-mm", "hipblaslt", "aiter", "xla")
+"""Implementations of a product and nothing else, as a microbenchmark times it."""
 LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
 
@@ -58,14 +60,15 @@ def lent(device: Device, lender: Device, block: Calibration) -> Lent:
 
 def _lent(device: Device, lender: Device, block: Calibration) -> Lent:
     start, timed = launch_ratio(device, lender)
-    parameters = {name: value * start if name in STARTS else value for name, value in block.parameters.items()}
+    factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, _clock_ratio(device, lender))}
+    parameters = {name: value * factors.get(name, 1.0) for name, value in block.parameters.items()}
     probes = ["launch"] if timed else []
     own, its = copied_share(device), copied_share(lender)
     if own and its:
         device, probes = scaled(device, 1.0, own / its), [*probes, "copy"]
-    product = product_of(device, lender, block) if block.workload == "matmul" else None
+    product = product_of(device, block) if block.workload == "matmul" else None
     if product is not None:
-        device, probes = scaled(device, _core_ratio(device, lender, *product), 1.0), [*probes, "matmul"]
+        device, probes = scaled(device, _core_ratio(device, product, block), 1.0), [*probes, "matmul"]
     return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
@@ -86,8 +89,12 @@ def launch_ratio(device: Device, lender: Device) -> tuple[float, bool]:
         own, its = seconds(device), seconds(lender)
         if own and its:
             return own / its, True
-    own_clock, its_clock = device.clocks.max, lender.clocks.max
-    return (its_clock.number / own_clock.number if own_clock and its_clock else 1.0), False
+    return _clock_ratio(device, lender), False
+
+
+def _clock_ratio(device: Device, lender: Device) -> float:
+    own, its = device.clocks.max, lender.clocks.max
+    return its.number / own.number if own and its else 1.0
 
 
 def _probed_launch(device: Device) -> float | None:
@@ -99,21 +106,16 @@ def _stated_launch(device: Device) -> float | None:
     return None if device.launch_overhead is None else device.launch_overhead.stream.number
 
 
-def product_of(device: Device, lender: Device, block: Calibration) -> tuple[Microbenchmark, Calibration] | None:
-    """A product that was timed on ``device``, in a format of ``block`` if there is one, and what prices it with the lender's parameters."""
-    for wanted in (*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME)):
-        found = probe(device, MATMUL.format(wanted))
-        if found is not None:
-            return found, block
-    for other in lender.calibration:
-        timed = [probe(device, MATMUL.format(name)) for name in other.dtypes if other.workload == "matmul"]
-        known = next((one for one in timed if one is not None), None)
-        if known is not None:
-            return known, other
-    return None
+def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
+    """A product that was timed on ``device`` in a format of ``block``, if that is of plain products: slower kernels draw less power."""
+    if block.implementation not in PLAIN:
+        return None
+    alike = (*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME))
+    timed = (probe(device, MATMUL.format(name)) for name in alike)
+    return next((one for one in timed if one is not None), None)
 
 
-def _core_ratio(device: Device, lender: Device, timed: Microbenchmark, block: Calibration) -> float:
+def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> float:
     """By which the clock and the rates of ``device`` differ from its profile, so that the time of the product is the one measured."""
     shape = timed.shape or PRODUCT
     w = Matmul(shape["m"], shape["n"], shape["k"], dtype=dtype_of_products(timed.name.removeprefix(MATMUL.format(""))))

@@ -15,8 +15,7 @@ from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
-from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul_bytes import scale_block
+from perfmodel.kernels.matmul import Matmul, scale_block
 from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s

@@ -21,7 +21,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
-from perfmodel.timing.predict import FallbackDevices, with_parts
+from perfmodel.timing.predict import FROM_TABLES, FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
@@ -97,6 +97,7 @@ def calibrate(
     current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
     elsewhere: dict[Family, list[Residual]] = {}
+    alike: dict[str, list[Residual]] = {}
     grouped = points(records, devices)
     lacking = {key: too_few((point.record for point in own), find_model(key[3])) for key, own in grouped.items()}
     tasks = {key: _to_fit(own, effort) for key, own in grouped.items() if not lacking[key]}
@@ -115,6 +116,7 @@ def calibrate(
         p, residuals = ahead[key]
         errors = [Residual(value, group) for value, group in zip(residuals, errs_with(known), strict=True)]
         elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
+        alike.setdefault(key[3], []).extend(Residual(one.value, f"{one.group} {key}") for one in errors)
         for name in sorted({point.device.id for point in own}):
             mine = [one for one, point in zip(errors, known, strict=True) if point.device.id == name]
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
@@ -124,7 +126,10 @@ def calibrate(
             result.setdefault(name, []).append(block)
             others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
-    return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
+    return {
+        name: [_of_few(_of_all(block, own), own, alike[block.model]) for block in blocks for own in [elsewhere[family_of(block)]]]
+        for name, blocks in result.items()
+    }
 
 
 def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
@@ -229,3 +234,14 @@ def with_unseen(block: Calibration, own: Sequence[FitPoint]) -> Calibration:
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
     """``block`` with the interval of its family on all architectures where its own points are too few for one."""
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
+
+
+def _of_few(block: Calibration, own: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
+    """``block`` with no less than the interval of all kernels of its model, if it is of a published table of few shapes.
+
+    Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little.
+    """
+    if block.model not in FROM_TABLES or len({residual.group for residual in own}) >= FEWEST:
+        return block
+    low, high = interval(alike)
+    return replace(block, low=min(block.low, low), high=max(block.high, high))

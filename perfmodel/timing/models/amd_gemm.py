@@ -26,8 +26,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul_bytes import scale_block, scales
+from perfmodel.kernels.matmul import Matmul, scale_block, scales
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of, once_per_case
 
@@ -68,7 +67,7 @@ PARAMETERS = (
 )
 
 
-class TilePlan(NamedTuple):
+class WorkgroupPlan(NamedTuple):
     """What the busiest compute unit does for one tile and split of k; ``busy``: share of the compute units at work."""
 
     flops: int
@@ -81,10 +80,10 @@ class TilePlan(NamedTuple):
     bc: int
 
 
-class _Work(NamedTuple):
+class _CdnaWork(NamedTuple):
     """A case on a device before any parameter; seconds per FLOP, byte or cycle of one compute unit."""
 
-    plans: tuple[TilePlan, ...]
+    plans: tuple[WorkgroupPlan, ...]
     flop_s: float
     load_s: float
     cycle_s: float
@@ -111,7 +110,7 @@ def resident(br: int, bc: int, sram: float, registers: float) -> int:
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> _CdnaWork:
     w: Matmul = case.workload
     count, clock = numbers_of(device, "multiprocessors", "tensor clock")
     l2, registers = device.level("l2"), device.limits.registers_per_multiprocessor
@@ -121,7 +120,7 @@ def _work(case: Case, device: Device) -> _Work:
     bandwidth, dram = dram_bandwidth(device), moved_bytes(w, case.implementation)
     part_s = w.outputs * ACCUMULATOR_SIZE / bandwidth
     found, split_s = _plans(case, int(count), *held), WIDE_SPLIT_S if w.dtype.size == ACTIVATION_SIZE else SPLIT_S
-    return _Work(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s, split_s)
+    return _CdnaWork(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s, split_s)
 
 
 def moved_bytes(w: Matmul, implementation: str) -> float:
@@ -137,7 +136,7 @@ def moved_bytes(w: Matmul, implementation: str) -> float:
     return float(operands + beside + w.outputs * max(w.dtype.result_size, ACTIVATION_SIZE))
 
 
-def _plans(case: Case, count: int, sram: float, registers: float) -> tuple[TilePlan, ...]:
+def _plans(case: Case, count: int, sram: float, registers: float) -> tuple[WorkgroupPlan, ...]:
     """Plans on ``count`` compute units; only the tile of ``case.launch`` (br, bc) if it has one, and the split of the workload."""
     w: Matmul = case.workload
     given = ((case.launch["br"], case.launch["bc"]),) if "br" in case.launch and "bc" in case.launch else None
@@ -154,7 +153,7 @@ def listed_plans(
     sides: tuple[tuple[int, int], ...],
     splits: tuple[int, ...],
     unit: tuple[int, float, float],
-) -> tuple[TilePlan, ...]:
+) -> tuple[WorkgroupPlan, ...]:
     """Plans of C [m, n] over k, batch times, elements of ``size`` bytes; of (count, LDS bytes, registers) of ``unit``. Best ones only."""
     m, n, k, batch = shape
     count, sram, registers = unit
@@ -170,13 +169,13 @@ def listed_plans(
             turns, along = ceil_div(blocks, count), min(slices * depth, k)
             stored = turns * rows * columns * (ACTIVATION_SIZE if parts == 1 else ACCUMULATOR_SIZE)
             steps, flops, loaded = ceil_div(turns, shared) * slices, turns * 2 * br * bc * along, turns * (rows + columns) * along * size
-            found.append(TilePlan(flops, loaded, stored, steps, min(blocks / count, 1.0), parts, br, bc))
+            found.append(WorkgroupPlan(flops, loaded, stored, steps, min(blocks / count, 1.0), parts, br, bc))
     return worth_timing(found)
 
 
-def worth_timing(found: list[TilePlan]) -> tuple[TilePlan, ...]:
+def worth_timing(found: list[WorkgroupPlan]) -> tuple[WorkgroupPlan, ...]:
     """Plans of ``found`` that can be fastest: no other is as good in every quantity that the time grows with."""
-    kept: list[TilePlan] = []
+    kept: list[WorkgroupPlan] = []
     for plan in sorted(found, key=lambda plan: (plan.flops, plan.loaded, plan.stored, plan.steps, -plan.busy, plan.parts)):
         as_good = (one for one in kept if one.busy >= plan.busy and one.parts <= plan.parts)
         if not any(one.loaded <= plan.loaded and one.stored <= plan.stored and one.steps <= plan.steps for one in as_good):
@@ -184,13 +183,13 @@ def worth_timing(found: list[TilePlan]) -> tuple[TilePlan, ...]:
     return tuple(kept)
 
 
-def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
+def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, WorkgroupPlan]:
     """Seconds of the fastest candidate, and its plan; UnavailableError without compute units, a clock, a peak for the format or an LDS."""
     work = _work(case, device)
     flop_s, step_s = work.flop_s / p["multiply_share"], work.cycle_s * p["slice_cycles"]
     store_s, launch_s = work.cycle_s / p["stored_bytes_per_cycle"], p["launch_us"] * 1e-6
 
-    def time(plan: TilePlan) -> float:
+    def time(plan: WorkgroupPlan) -> float:
         flops, loaded, stored, steps, busy, parts = plan[:6]
         busy_s = math.hypot(flops * flop_s, loaded * work.load_s) + stored * store_s + steps * step_s
         streamed_s = work.dram_s * (busy + HALF_BANDWIDTH) / (busy * (1 + HALF_BANDWIDTH))

@@ -46,6 +46,10 @@ COLD, COLD_SYNC = 2.0, 1.5  # tuned
 """Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap. The
 second is of forward kernels that multiply by mma.sync, whose own threads start their loads."""
 
+SFU_EXP = 16.0  # known
+"""Exponentials per cycle and multiprocessor of every NVIDIA GPU before Blackwell Ultra, which doubled them: the unit of a tile's other
+work. One exponential per score runs at the device's own rate; the rest, on other units, does not go faster with it."""
+
 FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
 _THREADS = 512  # known
@@ -90,7 +94,7 @@ def _tile_cycles(w: Attention, work: _FlashWork, direction: str, parameters: Map
     """Cycles of one tile on a multiprocessor of its own, in the mean. Two units overlap partly, hence the norm.
 
     The tensor unit reads one operand from SRAM again for every ``fragment`` rows of the other. Forward S = Q K^T and O = P V;
-    backward S and dP, then dV, dK, and dQ, which is added up in memory by atomics.
+    backward S and dP, then dV, dK, and dQ, which is added up in memory by atomics. Other work is one exponential per score and the rest.
     """
     plan, rates = work.plan, work.rates
     d, dv, scores = plan.width or padded(w.d), plan.width or padded(w.dv), plan.br * plan.bc
@@ -101,7 +105,9 @@ def _tile_cycles(w: Attention, work: _FlashWork, direction: str, parameters: Map
     slower = slowdown(plan, rates.matmul, w.dtype.size)
     matmul = (1 + plan.uneven * work.later) * slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
     per_exp = parameters["matmul"] * plan.softmax_share or parameters["softmax"]
-    softmax = per_exp * other * (1 + plan.mask_tile * work.later) / rates.exp
+    all_other = per_exp * other * (1 + plan.mask_tile * work.later)
+    on_sfu = min(all_other, scores)
+    softmax = on_sfu / rates.exp + (all_other - on_sfu) / SFU_EXP
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 

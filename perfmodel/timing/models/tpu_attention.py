@@ -5,8 +5,9 @@ that sequence's keys up to the last one that the block may see, and computes sco
 other sequences masked: a decode of one token pays for 32. The vector unit is the limit: scale, mask, maximum, exponential and sum take
 some cycles per register of 8 x 128 scores. Pages arrive by DMA behind that. Each visit of a sequence costs a latency per KV head, as
 product, softmax and product wait for each other.
-Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, kernel.py (loops, masks) and tuned_block_sizes.py (32 queries
-per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention.
+Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, kernel.py (blocks of several sequences, masks) and
+tuned_block_sizes.py (32 queries per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention, v3/kernel.py (no
+keys beyond those that a block may see). Pallas splits only axes marked parallel over TensorCores: jax-ml/jax, docs/pallas/tpu/details.rst.
 
 Up to a share of VMEM, a cache costs as much more as moving it once would, and measured times fall where it gets longer than that: XLA
 places operands that fit in VMEM before it starts a kernel, and nothing hides the copy. The pool of pages of a server is longer.
