@@ -145,13 +145,14 @@ def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
     def on_chip(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
         return None if quantity is None else rate(name, meaning + at, quantity, quantity.number if ratio == 1 else quantity.number * ratio)
 
+    instead = peak if unit != dtype.matmul_unit == "vector" else None  # a tensor unit that multiplies fp32, too
     dram = rate("BW_dram", "B/s", memory.bandwidth or memory.measured_bandwidth, bandwidth)
     return Rates(
         dram=dram,
         l2=on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number),
         matmul_at_max_clock=fastest if trace is None else _traced_max_rate(trace, device, dtype, peak, fastest),
-        vector=on_chip("P_vector", "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
+        vector=on_chip("P_vector", "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32") or instead),
         sfu=on_chip("P_exp", "exponentials/s", device.peaks.exp),
         dram_at_max_clock=dram
         if highest == bandwidth

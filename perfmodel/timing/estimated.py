@@ -151,7 +151,7 @@ def _of_level(name: str, level: str, part: str) -> Fact:
 
 SPREADS = {  # tuned
     **{"multiprocessors": 0.2, "clock": 0.06, "vector rate": 0.2, "exp rate": 0.04, "L2 capacity": 0.22, "L2 bandwidth": 0.3},
-    **{"SRAM": 0.07, "limits of a multiprocessor": 0.07, "launch overhead": 0.02},
+    **{"SRAM": 0.07, "limits of a multiprocessor": 0.22, "launch overhead": 0.02},
 }
 """What an estimate moves, in logarithms of time: a number hidden and estimated from the nearest other architecture against the number
 known, on records that fits may see; of each device the 90 % quantile of what it moves at all, in the mean of devices
