@@ -149,6 +149,15 @@ def test_what_is_not_timed_is_never_fastest() -> None:
         assert amd_gemm.fastest(Case(w, name), device, p)[0] == pytest.approx(min(every), rel=1e-12)
 
 
+def test_kernels_that_split_k_need_whole_columns() -> None:
+    """8 rows over a depth of 2^15 are split on 256 columns; on 200 and in MXFP4 never."""
+    parts = {
+        (n, dtype): amd_gemm.fastest(Case(product(8, n, 1 << 15, dtype), name), MI355X, P)[1].parts
+        for n, dtype, name in ((256, "bf16", "aiter"), (200, "bf16", "aiter"), (256, "mxfp4", "aiter-blockscale"))
+    }
+    assert parts == {(256, "bf16"): 16, (200, "bf16"): 1, (256, "mxfp4"): 1}
+
+
 def test_a_warm_run_reads_dram_as_well() -> None:
     """Tuned tables are timed on copies that rotate."""
     w = product(16, 28672, 4096, "mxfp4")

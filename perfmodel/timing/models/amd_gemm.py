@@ -44,8 +44,8 @@ BLOCK_TILES = (
 """Of fp8 with scales of blocks: Composable Kernel on both devices."""
 LARGEST_TILE = 256 * 256  # known
 """Elements of C: fp32 sums of half the registers of a CU."""
-SPLITS = (1, 2, 4, 8, 16)  # known
-"""Parts of k that are tried; kernels in MXFP4 take k whole."""
+SPLITS, SPLIT_COLUMNS = (1, 2, 4, 8, 16), 64  # known
+"""Parts of k that are tried, and the columns that kernels which split k need whole; kernels in MXFP4 take k whole."""
 SLICE_BYTES = 128  # known
 """Depth of a slice of k: what a row of a tile brings in one step."""
 L2_CYCLE_BYTES = 64  # known
@@ -56,8 +56,8 @@ DRAM_SHARE, HALF_BANDWIDTH = 0.74, 0.1  # tuned
 """Of the DRAM bandwidth that all CUs reach; and share of the CUs at which it would be half."""
 OVERLAP = 3.0  # tuned
 """Norm that joins the work of the CUs and the DRAM traffic."""
-SPLIT_S, WIDE_SPLIT_S = 3.5e-6, 1.5e-6  # tuned
-"""To add up the parts of k; and in 16 bits, where kernels add them up themselves."""
+SPLIT_S, SPLIT_S_OF = 3.5e-6, {"bf16": 1.5e-6, "fp16": 1.5e-6, "int8": 9e-6}  # tuned
+"""To add up the parts of k: least in 16 bits, whose kernels add them up themselves."""
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel, first loads included, without its work", 3.0),
@@ -119,7 +119,7 @@ def _work(case: Case, device: Device) -> _CdnaWork:
     held = device.sram_per_block, LARGEST_TILE * 2 if registers is None else registers.number
     bandwidth, dram = dram_bandwidth(device), moved_bytes(w, case.implementation)
     part_s = w.outputs * ACCUMULATOR_SIZE / bandwidth
-    found, split_s = _plans(case, int(count), *held), WIDE_SPLIT_S if w.dtype.size == ACTIVATION_SIZE else SPLIT_S
+    found, split_s = _plans(case, int(count), *held), SPLIT_S_OF.get(w.dtype.name, SPLIT_S)
     return _CdnaWork(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s, split_s)
 
 
@@ -140,7 +140,8 @@ def _plans(case: Case, count: int, sram: float, registers: float) -> tuple[Workg
     """Plans on ``count`` compute units; only the tile of ``case.launch`` (br, bc) if it has one, and the split of the workload."""
     w: Matmul = case.workload
     given = ((case.launch["br"], case.launch["bc"]),) if "br" in case.launch and "bc" in case.launch else None
-    splits = (w.split_k,) if w.split_k > 1 else (1,) if w.dtype.packed else SPLITS
+    whole = w.dtype.packed or w.n % SPLIT_COLUMNS
+    splits = (w.split_k,) if w.split_k > 1 else (1,) if whole else SPLITS
     return listed_plans(
         (w.m, w.n, w.k, w.batch), w.dtype.bytes, given or tiles(case.implementation, w.dtype.name), splits, (count, sram, registers)
     )
