@@ -11,8 +11,9 @@ Before it runs a kernel for the row sums of O dO, after it one that brings dQ in
 grouped heads by a further one.
 
 HipKittens' kernels write dQ by atomics in bf16, and their blocks take all query heads of a KV head. AITER's are assembly, with dQ
-in fp32. Its d = 64 forward kernel is CK's, and so was the backward one of grouped heads in the version that was published beside
-HipKittens' best kernels: steps of 16 queries, each a chain of five dependent matmuls that four waves cannot hide.
+in fp32. Its d = 64 forward kernel is CK's. Backward over grouped heads, the version published beside HipKittens' best kernels takes
+twice the time of the one published beside the others: it is supposed to have fallen back to CK, whose steps of 16 queries are each a
+chain of five dependent matmuls that four waves cannot hide. Masks slow both kernels of CK alike.
 
 Source: HazyResearch/HipKittens @f09e968 analysis/attn (sizes, grids, how it was timed); ROCm/aiter @4f126195 hsa/gfx950/fmha_v3_fwd and
 fmha_v3_bwd (ts_qo, ts_kv, grids), aiter/ops/mha.py; ROCm/composable_kernel example/ck_tile/01_fmha/codegen/ops (tile sizes). Chosen on
