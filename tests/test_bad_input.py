@@ -46,7 +46,7 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --hardware a100", 2, ["4 devices", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"]),
         ("attention --n 64 --d 64 --hardware h201", 2, ["no device is called 'h201'", "did you mean"]),
         ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
-        ("attention --n 64 --d 64 --dtype bf16 --hardware tpu-v5e --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
+        ("attention --n 64 --d 64 --dtype bf16 --hardware gaudi3 --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
         ("attention --n 64 --d 64 --hardware=", 2, ["the value of --hardware is empty"]),
         ("attention --n 64 --d 64 --pass=", 2, ["the value of --pass is empty"]),
         ("attention --n 64 --d 64 --dtype=", 2, ["the value of --dtype is empty"]),
@@ -108,6 +108,9 @@ def changed(old: str, new: str) -> str:
         (changed("  - level: sram", "  - level: l2"), ["l2"]),
         (changed("{value: 132,", "{value: -1,"), ["multiprocessors", "-1"]),
         (changed("{value: 132,", "{value: 1.5,"), ["multiprocessors"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096}"), ["microbenchmarks.", "shape is", "k: 8192"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096, k: 0}"), ["microbenchmarks.", "shape is", "k: 8192"]),
+        (changed("shape: {m: 1280, n: 4096, k: 12032}", "shape: {m: 1280, n: 4096, k: wide}"), ["microbenchmarks.", "shape.k"]),
     ],
 )
 def test_profile_mistakes_name_file_line_and_field(run, tmp_path, text, words):

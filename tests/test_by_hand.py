@@ -44,7 +44,7 @@ BYTE = replace(DTYPES["fp16"], size=1)
 
 def test_the_nearest_device_lends() -> None:
     assert nearest(find_device("nvidia-h100-pcie-80gb"), [A100, B200, H200]) is H200, "of the same architecture"
-    assert nearest(find_device("nvidia-l4"), [A100, H200]) is H200, "8.9 is nearer to 9.0 than to 8.0"
+    assert nearest(find_device("nvidia-l4"), [A100, H200]) is A100, "8.9 multiplies by mma.sync, as 8.0 does"
     assert nearest(find_device("amd-mi300x"), [A100, H200]) is None
 
 
@@ -62,8 +62,8 @@ def test_all_shared_caches_hold_and_the_last_one_filters() -> None:
 
 
 def test_tiles_are_wide_from_hopper_on() -> None:
-    devices = [find_device("nvidia-v100-sxm-32gb"), A100, find_device("nvidia-l4"), H100, H200, B200, find_device("amd-mi300x")]
-    assert [default_columns(device) for device in devices] == [128, 128, 128, 256, 256, 256, 128]
+    others = [find_device(name) for name in ("nvidia-v100-sxm-32gb", "nvidia-l4", "nvidia-rtx-5090", "amd-mi300x")]
+    assert [default_columns(device) for device in (A100, H100, H200, B200, *others)] == [128, 256, 256, 256, 128, 128, 128, 128]
 
 
 # Traffic

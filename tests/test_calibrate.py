@@ -28,6 +28,7 @@ from perfmodel.validation.calibration_run import own_cases
 from perfmodel.validation.cpu import cases as cpu_run
 from perfmodel.validation.cpu import profile
 from perfmodel.validation.cuda.cases import timed_cases
+from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
 from perfmodel.validation.records import as_record, name_of, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
@@ -291,6 +292,18 @@ def test_a_quick_run_on_a_gpu_writes_a_profile(run, tmp_path, monkeypatch, gpu):
     assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == gpu.timed
     assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "mine.jsonl"}
     assert "% done, about" in outcome.err
+
+
+def test_published_rates_stay_beside_those_measured_anew(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    probe = ProbeResult("launch, stream", "s", 9e-6, 0.1, 5)
+    monkeypatch.setattr("perfmodel.validation.cuda.microbench.benchmark", lambda progress, rule: [probe])
+    assert run("calibrate --quick --implementation numba-flash1 -o mine.yaml").code == 0
+    mine = {one.name: one for one in load_device(Path("mine.yaml")).microbenchmarks}
+    known = {one.name: one for one in H200.microbenchmarks}
+    assert mine["launch, stream"].value == "9 us" != known["launch, stream"].value
+    assert mine["matmul bf16"] == known["matmul bf16"]
+    assert mine.keys() == known.keys()
 
 
 def test_an_interrupted_run_keeps_its_records_and_says_how_to_go_on(run, tmp_path, monkeypatch, gpu):

@@ -286,7 +286,7 @@ def test_a_row_that_does_not_fit_is_said(run):
     assert [entry["row_fits"] for entry in entries] == [None, None, False]
     assert entries[2]["fits"] is False
     assert "as fast as safe" in run("softmax --rows 64 --cols 2000 --full").out
-    assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16 --full").out
+    assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware trainium2 --dtype bf16 --full").out
 
 
 def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
@@ -594,7 +594,7 @@ def test_every_device_answers_or_says_what_it_lacks(run, device):
         ("matmul -m 8 -n 8 -k 8 --sram 163", 2, ["--sram", "48KiB"]),
         ("matmul -m 8 -n 8 -k 8 --dtype quarter", 2, ["unknown dtype 'quarter'"]),
         ("matmul -m 8 -n 8 -k 8 --dtype fp8", 1, ["has no fp8 peak", "fp16 (tensor)"]),
-        ("matmul -m 8 -n 8 -k 8 --hardware tpu-v5e --dtype bf16", 1, ["no SRAM size per block", "--sram"]),
+        ("matmul -m 8 -n 8 -k 8 --hardware gaudi3 --dtype bf16", 1, ["no SRAM size per block", "--sram"]),
         ("matmul -m 8 -n 8 -k 8 --hardware h201", 2, ["no device is called 'h201'"]),
         ("matmul -m 8 -n 8 -k 8 -o x.pdf", 2, ["'.pdf'"]),
         ("mlp --batch 0 --d-in 8 --d-hidden 8 --d-out 8", 2, ["--batch is 0"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.question import Common, as_in
@@ -27,7 +27,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.kernels.matmul import evaluate
+    from perfmodel.kernels.matmul import evaluate, scale_block
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case, check_state_read, state_named
     from perfmodel.timing.power import of_product
@@ -36,6 +36,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
 
     device = asked.on(device_for(asked.hardware))
     w = asked.workload(device)
+    w = replace(w, scale_block=scale_block(asked.implementation or "", w.dtype.name))
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
     if asked.implementation is not None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)

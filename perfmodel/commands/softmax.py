@@ -48,9 +48,9 @@ def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: De
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case, state_named
-    from perfmodel.timing.predict import TimeRequest, lower_in, predict
-    from perfmodel.timing.select_kernel import check_implementation
+    from perfmodel.timing.predict import TimeRequest, lower_in
+    from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
     check_implementation(implementation, "softmax", device, calibrated_devices)
     case = Case(Stream("softmax", w.rows, w.columns, dtype=w.dtype), implementation, FORWARD, state_named(cache))
-    return predict(TimeRequest(case, "softmax", w.dtype.name, device, lower_in(fused.cost, case.cache), calibrated_devices))
+    return select_kernel(TimeRequest(case, "softmax", w.dtype.name, device, lower_in(fused.cost, case.cache), calibrated_devices))

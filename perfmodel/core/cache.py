@@ -6,8 +6,8 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
    length stream K and V in lockstep: DRAM sees one scan per wave and head, not one per tile.
 2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing: the lost share rises from 0 to 1
    between W = 0.18 L2 and W = L2 / 2, as a split L2 holds two copies of what both halves read. What one block alone reads
-   has one copy: then between 0.53 L2 and 0.8 L2. Scans that shrink (K and V outermost, causal mask) lose the mean over
-   their lengths.
+   has one copy, as has everything in an L2 that is not split: then between 0.53 L2 and 0.8 L2. Scans that shrink
+   (K and V outermost, causal mask) lose the mean over their lengths.
 3. Under a causal mask tiles have different lengths and lose step, by the difference in length at most: with W' = W times
    that difference, relative, each re-read stands alone and misses with probability (1 - 0.55 L2 / W')^2. Equal tiles
    drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
@@ -19,6 +19,8 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
 7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
    passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
    pass between two scans.
+8. Where a compiler fills the SRAM and a matrix unit is systolic (TPUs), rows of one operand stay there while the other streams by: DRAM
+   sees each operand of a matrix multiplication once. Source: jax-ml/scaling-book, roofline.md.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
 were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
@@ -30,6 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 
+from perfmodel.core.architectures import copies_kept
 from perfmodel.core.arith import Number, ceil_div, clip, floor, maximum, minimum, power
 from perfmodel.core.cost import Access, Kernel, Launch
 from perfmodel.core.hardware import Device
@@ -37,15 +40,20 @@ from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
 from perfmodel.core.trace import label, plain
 
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5  # tuned
-"""W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
+"""W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing, in a split L2."""
 PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8  # tuned
-"""W / L2 up to which a scan by one block alone finds all of itself again, and from which it finds nothing."""
+"""The same of a scan by one block alone, or in an L2 that keeps one copy of everything."""
 SCATTERED_SURVIVE = 0.55  # tuned
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025  # tuned
 """Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
 MAX_BLOCKS = 32
 """Most blocks of one multiprocessor on any CUDA device so far."""
+
+
+def scan_limits(device: Device, alone: bool = False) -> tuple[float, float]:
+    """W / L2 up to which a cyclic scan finds all of itself again, and from which nothing. ``alone``: each by one block."""
+    return (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if alone or copies_kept(device) == 1 else (SCAN_SURVIVES, SCAN_IS_LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +126,16 @@ def _handed_on(access: Access, size: Number, device: Device) -> Number:
 
 def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -> Number:
     launch, cache = kernel.launch, device.cache_bytes
-    if cache is None:
-        return access.bytes
     distinct = access.footprint * access.element_size
+    if cache is None:
+        return distinct if device.matrix_edge is not None and isinstance(launch, MatmulLaunch) else access.bytes
     first = _handed_on(access, distinct, device)
     again = access.bytes - distinct
     if not access.reread or (launch is None and access.scans is None):
         return first
     if launch is None or (launch.serial and access.scans is not None):
         ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
-        return first + minimum(floor(again * _lost_scan(access, ratio, prefix)), again)
+        return first + minimum(floor(again * _lost_scan(access, ratio, device, prefix)), again)
     slots = label(
         f"{prefix}slots",
         "blocks that run at once",
@@ -139,8 +147,8 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -
     ratio = (working_set_bytes(kernel, launch, slots, prefix) + _passing_bytes(kernel, launch, prefix)) / cache
     if access.scans is not None:
         waves = minimum(ceil_div(launch.blocks, slots), access.scans)
-        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, prefix)), again)
-    lost = _lost_share(launch, ratio)
+        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, device, prefix)), again)
+    lost = _lost_share(launch, ratio, device)
     if isinstance(launch, MatmulLaunch):
         lost = label(f"{prefix}lost", "share of a panel that a later wave does not find", lost)
         missed = _panel_rescans(access, launch, slots, prefix) * distinct * lost
@@ -164,17 +172,18 @@ def _named_cache(size: int, access: Access, device: Device) -> Number:
     return label("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
 
 
-def _lost_scan(access: Access, ratio: Number, prefix: str) -> Number:
+def _lost_scan(access: Access, ratio: Number, device: Device, prefix: str) -> Number:
     """Share of a scan of what all heads read that the next one does not find, by rule 2."""
-    lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+    low, high = scan_limits(device)
+    lost = clip((ratio - low) / (high - low), 0, 1)
     return label(f"{prefix}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
 
 
-def _lost_share(launch: Launch, ratio: Number) -> Number:
+def _lost_share(launch: Launch, ratio: Number, device: Device) -> Number:
     """Share of a scan that misses in the next one, with ``ratio`` = W / L2 (rule 2). For scans that shrink under a causal mask it is
     the mean over their lengths x W, weighted by length: the integral of 2 x lost(x) over x from 0 to 1.
     """
-    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.exclusive_stream else (SCAN_SURVIVES, SCAN_IS_LOST)
+    low, high = scan_limits(device, launch.exclusive_stream)
     whole = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
     ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
 from perfmodel.core.arith import Number
-from perfmodel.core.dtypes import Dtype, dtype_named
+from perfmodel.core.dtypes import DTYPES, Dtype, dtype_named
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import parse
@@ -71,14 +71,16 @@ def flop_count(option: str, text: str) -> int:
     return count
 
 
-def dtype_on(name: str | None, device: Device, default: str = "fp16") -> Dtype:
+def dtype_on(name: str | None, device: Device, default: str = "fp16", known: Mapping[str, Dtype] = DTYPES) -> Dtype:
     """The dtype called ``name`` with the unit of ``device`` that multiplies in it; without one ``default``, or bf16 where that has no peak.
+
+    ``known``: the formats that it may be one of.
 
     UsageError for an unknown name, UnavailableError if the device has no peak for it.
     """
     if name is None and default == "fp16" and default not in device.peaks.tensor and "bf16" in device.peaks.tensor:
         default = "bf16"
-    dtype = dtype_named(default if name is None else name)
+    dtype = dtype_named(default if name is None else name, known)
     return replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit))
 
 

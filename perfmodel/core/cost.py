@@ -51,7 +51,7 @@ class Access:
     tensor: str
     kind: str
     elements: Number
-    element_size: int
+    element_size: float
     footprint: Number
     compulsory: Number
     handoff: bool = False
@@ -64,7 +64,7 @@ class Access:
         return self.elements * self.element_size
 
 
-def once(tensor: str, kind: str, elements: Number, size: int, *, compulsory: Number | None = None, handoff: bool = False) -> Access:
+def once(tensor: str, kind: str, elements: Number, size: float, *, compulsory: Number | None = None, handoff: bool = False) -> Access:
     """An access that touches each of its elements exactly once."""
     return Access(tensor, kind, elements, size, elements, elements if compulsory is None else compulsory, handoff)
 

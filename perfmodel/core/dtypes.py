@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfmodel.core.errors import UsageError, suggest
@@ -12,11 +13,25 @@ TENSOR, VECTOR = "tensor", "vector"
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """``size`` in bytes of one stored element; ``matmul_unit`` is ``tensor`` or ``vector``."""
+    """``size`` in bytes of one stored element, as a whole number; ``matmul_unit`` is ``tensor`` or ``vector``.
+
+    ``packed``: bytes of an element with its share of a scale, where several elements lie in one byte; else 0.
+    """
 
     name: str
     size: int
     matmul_unit: str
+    packed: float = 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of a stored element with its share of a scale; an int but for packed formats, whose fractions are exact in binary."""
+        return self.packed or self.size
+
+    @property
+    def result_size(self) -> int:
+        """Bytes of an element of a product: 16 bits where no product is stored in the format of its operands."""
+        return self.size if self.name in DTYPES else max(self.size, ACTIVATION_SIZE)
 
 
 _ALL = (
@@ -28,13 +43,21 @@ _ALL = (
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 
-_NARROWER = {name: Dtype(name, 1, TENSOR) for name in ("fp4", "int8")}
+MX_BLOCK = 32
+"""Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0."""
+_NARROWER = {dtype.name: dtype for dtype in (Dtype("int8", 1, TENSOR), Dtype("mxfp4", 1, TENSOR, 4 / 8 + 1 / MX_BLOCK))}
+"""Formats of the operands of a matrix product alone."""
+PRODUCTS = {**DTYPES, **_NARROWER}
+"""Formats in which matrix products run."""
+_STORED = {**_NARROWER, "fp4": Dtype("fp4", 1, TENSOR)}
 """Formats that only weights are stored in, and that products with them run in where a device has a peak for that."""
+PEAK_OF = {"mxfp4": "fp4"}
+"""Formats whose products run at a peak that profiles have under another name: OCP MXFP4 and NVFP4 have one peak."""
 
 
 def dtype_of_products(name: str) -> Dtype:
     """The format called ``name``, of those in which products may run."""
-    return _NARROWER.get(name) or DTYPES[name]
+    return _STORED.get(name) or DTYPES[name]
 
 
 ALIASES = {
@@ -58,7 +81,7 @@ def canonical(name: str) -> str:
     ['fp16', 'fp16', 'bf16', 'fp32', 'fp61', 'mixed']
     """
     low = _PACKAGE.sub("", name.strip().lower())
-    return ALIASES.get(low, low if low in (*DTYPES, *_NARROWER, "int4") else name)
+    return ALIASES.get(low, low if low in (*DTYPES, *_STORED, "int4") else name)
 
 
 ACTIVATION_SIZE = 2
@@ -71,9 +94,10 @@ BOOLEAN_SIZE = DROPOUT_MASK_SIZE = 1
 """Bytes of a PyTorch bool: an entry of masked_fill's matrix, a stored dropout decision."""
 
 
-def dtype_named(name: str) -> Dtype:
-    """The dtype called ``name``; UsageError with the nearest names otherwise."""
+def dtype_named(name: str, known: Mapping[str, Dtype] = DTYPES) -> Dtype:
+    """The dtype called ``name``, one of ``known``; UsageError with the nearest names otherwise."""
     try:
-        return DTYPES[canonical(name)]
+        return known[canonical(name)]
     except KeyError:
-        raise UsageError(f"--dtype: unknown dtype {name!r}", suggest(name, [*DTYPES, *ALIASES], f"known: {', '.join(DTYPES)}")) from None
+        names = [*known, *(alias for alias, form in ALIASES.items() if form in known)]
+        raise UsageError(f"--dtype: unknown dtype {name!r}", suggest(name, names, f"known: {', '.join(known)}")) from None

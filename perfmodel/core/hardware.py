@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from perfmodel.core import units
+from perfmodel.core.dtypes import PEAK_OF
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import Bandwidth, Count, Duration, Frequency, OpRate, Power, ProfilePart, Quantity, Rate, Size
 
@@ -94,7 +95,10 @@ class LaunchOverhead(ProfilePart):
 
 @dataclass(frozen=True)
 class Microbenchmark(ProfilePart):
-    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
+    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
+
+    ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
+    """
 
     name: str
     value: str
@@ -103,6 +107,7 @@ class Microbenchmark(ProfilePart):
     source: str
     date: str
     size: int | None = None
+    shape: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Calibration(ProfilePart):
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
     fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
-    that the parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 % quantile of
-    |predicted / measured - 1|.
+    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known.
+    ``held_out``: points that no fit saw, with their median and 90 % quantile of |predicted / measured - 1|.
     """
 
     implementation: str
@@ -129,6 +134,8 @@ class Calibration(ProfilePart):
     direction: Literal["forward", "backward"] = "forward"
     borrowed_low: float | None = None
     borrowed_high: float | None = None
+    probed_low: float | None = None
+    probed_high: float | None = None
     median_error: float | None = None
     held_out: int = 0
     held_out_median_error: float | None = None
@@ -164,7 +171,7 @@ class Device(ProfilePart):
     """A device profile. ``memory`` is ordered from the SRAM outwards.
 
     ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
-    to the others.
+    to the others. ``matrix_edge``: rows and columns of a systolic matrix unit, which multiplies whole squares.
     """
 
     schema_version: Literal[1]
@@ -178,6 +185,7 @@ class Device(ProfilePart):
     compute_capability: str | None = None
     chip: str | None = None
     multiprocessors: Count | None = None
+    matrix_edge: Count | None = None
     clocks: Clocks = field(default_factory=Clocks)
     limits: Limits = field(default_factory=Limits)
     interconnect: Interconnect | None = None
@@ -211,11 +219,17 @@ class Device(ProfilePart):
 
     @property
     def sram_per_block(self) -> int:
-        """M in bytes: what one thread block can hold. UnavailableError if the profile has none."""
-        sram = self.level("sram")
-        if sram is None or sram.per_block is None:
+        """M in bytes: what one thread block can hold; where no blocks share it, all of the SRAM, or the L2 of a CPU's core.
+
+        UnavailableError if it has none.
+        """
+        sram, cache = self.level("sram"), self.level("l2")
+        room = None if sram is None else sram.per_block or (sram.capacity if sram.scope == "device" else None)
+        if sram is None and cache is not None and cache.scope == "multiprocessor":  # of a core
+            room = cache.capacity
+        if room is None:
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
-        return int(sram.per_block.number)
+        return int(room.number)
 
     def origin(self, quantity: Quantity) -> str:
         """Where the profile has ``quantity`` from: its id, the kind of evidence, the source."""
@@ -231,20 +245,28 @@ class Device(ProfilePart):
         peaks = self.peaks.tensor if unit == "tensor" else self.peaks.vector
         return {name: peak for name, peak in peaks.items()}  # noqa: C416 - the keys widen to str
 
+    def products_of(self, unit: str) -> dict[str, Quantity]:
+        """Dense peaks of matrix products of that unit, by number format: beside ``peaks_of``, of integers and of ``PEAK_OF``."""
+        found = self.peaks_of(unit)
+        integers: dict[str, Quantity] = (
+            {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
+        )
+        return {**found, **integers, **{name: found[peak] for name, peak in PEAK_OF.items() if peak in found}}
+
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
 
         UnavailableError lists the formats that the device has.
         """
         for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
-            if dtype in self.peaks_of(unit):
+            if dtype in self.products_of(unit):
                 return unit
-        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.peaks_of(unit)) or "none at all"
+        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.products_of(unit)) or "none at all"
         raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
         """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
-        return self.peaks_of(self.matmul_unit(dtype, unit))[dtype]
+        return self.products_of(self.matmul_unit(dtype, unit))[dtype]
 
     def stated_clock(self, dtype: str, unit: str) -> Quantity | None:
         """The clock at which the datasheet quotes that peak: FP64 of the tensor unit at the vector unit's."""
@@ -263,10 +285,10 @@ class Device(ProfilePart):
 
     def best_matmul_rate(self, dtype: str) -> float:
         """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
-        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.peaks_of(unit))
+        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.products_of(unit))
 
     def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
-        peak, highest, stated = self.peaks_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
+        peak, highest, stated = self.products_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
         if highest is None:
             return peak.number
         if peak.per_clk is not None and self.multiprocessors is not None:

@@ -37,6 +37,7 @@ GEFORCE_TIMES_FP16 = MOST_TIMES_FP16 | {"int8": 4, "fp4": 8, "int4": 8}
 # Blackwell Ultra has 1.5 times the FP4 units: Inside NVIDIA Blackwell Ultra, NVIDIA developer blog.
 ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
 
+INTERVAL_ENDS = ("low", "high", "borrowed_low", "borrowed_high", "probed_low", "probed_high")
 LEVELS = ["sram", "l2", "llc", "dram"]
 
 RULES: list[Callable[[Device], list[str]]] = []
@@ -58,6 +59,8 @@ def validated(raw: Any) -> Device:
     for place, quantity in quantities(device):
         if quantity.source not in device.sources:
             raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+        if quantity.kind == "estimated":
+            raise DataError(f"{place}: kind is 'estimated'", "give datasheet, derived or measured; leave out what is not known")
     _check_calibrations(device)
     _check_power(device)
     for part in ("microbenchmarks", "calibration"):
@@ -90,7 +93,7 @@ def _check_power(device: Device) -> None:
 def _check_calibrations(device: Device) -> None:
     """DataError for numbers of a calibration that mean nothing."""
     for index, block in enumerate(device.calibration):
-        ends = {name: getattr(block, name) for name in ("low", "high", "borrowed_low", "borrowed_high") if getattr(block, name) is not None}
+        ends = {name: value for name in INTERVAL_ENDS if (value := getattr(block, name)) is not None}
         wrong = {name: str(value) for name, value in (block.parameters | ends).items() if not 0 < value < math.inf}
         if block.low > block.high:
             wrong["low"] = f"{block.low}, above high {block.high}"
@@ -104,6 +107,8 @@ def _check_calibrations(device: Device) -> None:
             parse_any(probe.value)
         except DataError as error:
             raise DataError(f"microbenchmarks.{index}: {error.message}", error.fix) from None
+        if probe.shape is not None and (sorted(probe.shape) != ["k", "m", "n"] or min(probe.shape.values()) < 1):
+            raise DataError(f"microbenchmarks.{index}: shape is {probe.shape}", "write it like {m: 8192, n: 8192, k: 8192}")
 
 
 def check(device: Device) -> list[str]:
@@ -150,6 +155,23 @@ def measured_stays_below_nominal(device: Device) -> Iterator[str]:
         if nominal and measured and measured.number > nominal.number:
             found, most = format_si(measured.number, "B/s"), format_si(nominal.number, "B/s")
             yield f"memory.{level.level}.measured_bandwidth: {found}, expected at most the nominal {most}"
+
+
+@_rule
+def microbenchmarks_stay_below_peaks(device: Device) -> Iterator[str]:
+    """No probe of DRAM exceeds its bandwidth, none of a matrix product the peak of its format, both at the highest clock."""
+    for index, probe in enumerate(device.microbenchmarks):
+        kind, _, what = probe.name.partition(" ")
+        most = device.best_dram_rate if kind == "DRAM" else _most_matmul(device, what) if kind == "matmul" else None
+        if most is not None and parse_any(probe.value) > most:
+            limit = format_si(most, "B/s" if kind == "DRAM" else "FLOP/s")
+            yield f"microbenchmarks.{index}: {probe.name} {probe.value}, expected at most {limit}"
+
+
+def _most_matmul(device: Device, dtype: str) -> float:
+    """FLOP/s at the highest clock; 0 where the device has no unit for ``dtype``."""
+    known = device.peaks_of("tensor").keys() | device.peaks_of("vector").keys()
+    return device.best_matmul_rate(dtype) if dtype in known else 0.0
 
 
 @_rule

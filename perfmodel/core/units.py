@@ -185,11 +185,12 @@ class ProfilePart:
 class Quantity(ProfilePart):
     """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
 
-    ``measured_on``: the device with the same chip that lends it, at this device's clock.
+    ``measured_on``: the device with the same chip that lends it, at this device's clock. ``kind``: estimated only where a prediction
+    completes a profile from its kin, never in a file.
     """
 
     value: str | int
-    kind: Literal["datasheet", "derived", "measured"]
+    kind: Literal["datasheet", "derived", "measured", "estimated"]
     source: str
     number: float | int
     note: str | None = None

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
-from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, memory_bytes, once
-from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import DTYPES, MX_BLOCK, Dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import SOURCE as OCCUPANCY_SOURCE
-from perfmodel.core.occupancy import Occupancy, ThreadBlock, block_limits, mark, multiprocessor, occupancy
+from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
 from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.trace import FormulaStep, Trace, label
+from perfmodel.core.trace import label
 from perfmodel.kernels.tile import (
     ACCUMULATOR_SIZE,
     TENSOR_TILE,
@@ -38,10 +37,21 @@ BOUND_SOURCE = (
     "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; the formula is from memory, no schedule was found below it"
 )
 
+SCALE_SIZE = 4
+"""Bytes of a scale of a block: fp32."""
+SCALE_BLOCKS = {"aiter-blockscale": 128}
+"""Edge of the blocks that share a scale, where operands in fp8 have one per block, by implementation.
+
+Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of activations, 128 x 128 of weights.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks."""
+    """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
+
+    ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none.
+    """
 
     m: Number
     n: Number
@@ -49,6 +59,7 @@ class Matmul:
     batch: Number = 1
     split_k: Number = 1
     dtype: Dtype = DTYPES["fp16"]
+    scale_block: int = 0
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The matmul, and with split-k the sum of its partial results.
@@ -60,13 +71,14 @@ class Matmul:
         >>> kernel.elements("read", "write")
         1012000
         """
-        size, rows, columns = self.dtype.size, row_tiles(self, tile), column_tiles(self, tile)
+        size, rows, columns = self.dtype.bytes, row_tiles(self, tile), column_tiles(self, tile)
         a, b = self.batch * self.m * self.k, self.batch * self.k * self.n
         loads = (
             Access("A", READ, a * columns, size, a, a, reread=True),
             Access("B", READ, b * rows, size, b, b, reread=True),
+            *scales(self.m, self.n, self.k, self.batch, self.scale_block),
         )
-        stored = once("C", WRITE, self.outputs, size)
+        stored = once("C", WRITE, self.outputs, self.dtype.result_size)
         executed = 2 * self.batch * rows * tile.br * columns * tile.bc * self.k
         blocks = label("grid", "thread blocks", self.batch * rows * columns * self.split_k)
         grid = MatmulLaunch(blocks, self.batch * self.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
@@ -85,6 +97,8 @@ class Matmul:
             positive_int(option.replace("_", "-"), getattr(self, option))
         if self.split_k > self.k:
             raise UsageError(f"--split-k {self.split_k} is more than --k {self.k}", f"give at most {self.k}")
+        if self.dtype.packed and self.k % MX_BLOCK:
+            raise UsageError(f"--k is {self.k}: in {self.dtype.name} {MX_BLOCK} elements share a scale", f"give a multiple of {MX_BLOCK}")
         return self
 
     @property
@@ -94,6 +108,24 @@ class Matmul:
 
 
 # Counts
+
+
+def scale_block(implementation: str, dtype: str) -> int:
+    """Edge of the blocks of ``dtype`` that share a scale where ``implementation`` runs; 0 where none do."""
+    return SCALE_BLOCKS.get(implementation, 0) if dtype == "fp8" else 0
+
+
+def scales(m: Number, n: Number, k: Number, batch: Number, block: int) -> tuple[Access, ...]:
+    """Reads of the scales of A [m, k] by 1 x ``block`` and of B [k, n] by its squares, each once; none without blocks.
+
+    >>> [access.bytes for access in scales(16, 256, 512, 1, 128)]
+    [256, 32]
+    """
+    if not block:
+        return ()
+    along, down = ceil_div(k, block), ceil_div(n, block)
+    sizes = {"scales of A": batch * m * along, "scales of B": batch * along * down}
+    return tuple(once(name, READ, count, SCALE_SIZE) for name, count in sizes.items())
 
 
 def flops(w: Matmul) -> Number:
@@ -114,13 +146,26 @@ def minimum_elements(w: Matmul) -> Number:
     return w.batch * (w.m * w.k + w.k * w.n + w.m * w.n)
 
 
+def in_bytes(w: Matmul, elements: Number) -> Number:
+    """Bytes of ``elements`` of A, B and C, all of C among them, and of the scales.
+
+    >>> from perfmodel.core.dtypes import PRODUCTS
+    >>> in_bytes(Matmul(32, 64, 128, dtype=PRODUCTS["mxfp4"]), 32 * 128 + 128 * 64 + 32 * 64)
+    10624.0
+    """
+    wider = w.dtype.result_size - w.dtype.bytes
+    moved = elements * w.dtype.bytes + w.outputs * wider if wider else elements * w.dtype.bytes
+    listed = scales(w.m, w.n, w.k, w.batch, w.scale_block)
+    return moved + sum(access.bytes for access in listed) if listed else moved
+
+
 def minimum_intensity(w: Matmul) -> Number:
     """FLOP/B at minimum traffic: mnk / (mk + kn + mn) at 16 bit.
 
     >>> round(minimum_intensity(Matmul(8192, 128, 8192)), 2), round(minimum_intensity(Matmul(8192, 8192, 8192)), 2)
     (124.12, 2730.67)
     """
-    return flops(w) / (minimum_elements(w) * w.dtype.size)
+    return flops(w) / in_bytes(w, minimum_elements(w))
 
 
 def row_tiles(w: Matmul, tile: Tile) -> Number:
@@ -220,7 +265,7 @@ class MatmulResult:
 
 def default_columns(device: Device) -> int:
     """Columns of the default tile of 16-bit matmuls on ``device``."""
-    return WIDE_COLUMNS if device.capability >= 9 else TENSOR_TILE
+    return WIDE_COLUMNS if wide_matrix(device) else TENSOR_TILE
 
 
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> MatmulResult:
@@ -229,62 +274,7 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
     listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
-    sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
+    sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
     slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
     return MatmulResult(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))
-
-
-_SYMBOLS = {
-    "m": ("m", "rows of A and C"),
-    "n": ("n", "columns of B and C"),
-    "k": ("k", "columns of A, rows of B"),
-    "batch": ("b", "matmuls"),
-    "split_k": ("s", "blocks that share a tile"),
-}
-
-
-def explain(result: MatmulResult) -> list[FormulaStep]:
-    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
-    trace, tile = Trace(), result.tile
-    w = with_symbols(trace, result.workload, _SYMBOLS)
-    rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)
-    columns: Number = trace.symbol("B_n", tile.bc, "tile columns", tile.origin)
-    tile = replace(tile, br=rows, bc=columns)
-    slots = _explain_slots(trace, tile, result)
-    listed = explain_kernels(trace, w.kernels(tile), result.device, w.dtype)
-    trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)
-    trace.define("extra memory", "bytes beyond A, B and C", extra_memory_bytes(w), MEMORY_SOURCE)
-    minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w), COMPULSORY_SOURCE)
-    trace.define("minimum traffic in B", "B", minimum * w.dtype.size, COMPULSORY_SOURCE)
-    trace.define("intensity, minimum traffic", "FLOP/B", minimum_intensity(w))
-    tiled = trace.define("tiled traffic", "elements, without the partial sums of split-k", tiled_loads(w, tile) + w.outputs)
-    trace.define("tile reuse", "loads without tiles over loads with them", tile_reuse(w, tile))
-    trace.define("tile quantization", "share of the tiles' area that is C", tile_quantization(w, tile))
-    launch = listed[0].launch
-    if slots is not None and launch is not None:
-        trace.define("waves", "waves of blocks", wave_count(launch.blocks, slots), SOURCE)
-        trace.define("wave quantization", "share of the waves' slots that work", wave_quantization(launch.blocks, slots))
-    sram = trace.symbol("M_sram", result.chip.sram, "B of SRAM per block", f"profile of {result.device.id}, or --sram")
-    registers = trace.symbol("M_registers", result.chip.registers, "B of registers per multiprocessor", f"profile of {result.device.id}")
-    fast = trace.define("M", "elements of fast memory", (sram + registers) / w.dtype.size, BOUND_SOURCE)
-    bound = trace.define("IO lower bound", "elements", io_lower_bound(w, fast), BOUND_SOURCE)
-    trace.define("minimum / bound", "ratio", minimum / bound, BOUND_SOURCE)
-    trace.define("tiled / bound", "ratio", tiled / bound, BOUND_SOURCE)
-    return sourced(trace, SOURCE)
-
-
-def _explain_slots(trace: Trace, tile: Tile, result: MatmulResult) -> Number | None:
-    """Occupancy of the tile, named; None where the profile has no limits."""
-    if result.occupancy is None:
-        return None
-    device = result.device
-    block = tile_block(result.tile, result.workload.dtype.size, device)
-    registers = trace.symbol("registers", block.registers, "per thread, the most it can have", device.id) if block.registers else None
-    threads = trace.symbol("threads", block.threads, "threads per block", "128 sums per thread, as in CUTLASS")
-    sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.size), SOURCE)
-    sm = multiprocessor(device, trace)
-    filled = occupancy(ThreadBlock(threads, registers, sram), sm)
-    slots = trace.define("slots", "blocks that run at once", sm.count * filled.blocks)
-    mark(trace, OCCUPANCY_SOURCE)
-    return slots

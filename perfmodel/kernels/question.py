@@ -31,7 +31,7 @@ class MatmulQuestion(Question):
     tile_n: int | None = option("Tile columns. [default: 128, or the largest power of two that fits]")
     split_k: int = option("Blocks that share the k of a tile.", default=1)
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
-    dtype: str | None = as_in(Common, "dtype")
+    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8, int8, mxfp4. [default: fp16/bf16]")
     hardware: str | None = as_in(Common, "hardware")
 
     def on(self, device: Device) -> Device:
@@ -44,10 +44,11 @@ class MatmulQuestion(Question):
     def workload(self, device: Device) -> Matmul:
         """The matmul, checked; UsageError names a wrong option."""
         from perfmodel.core.checks import dtype_on
+        from perfmodel.core.dtypes import PRODUCTS
         from perfmodel.kernels.matmul import Matmul
 
         m, n, k = self.require("matmul -m 8192 -n 8192 -k 8192", "m", "n", "k")
-        return Matmul(m, n, k, self.batch, self.split_k, dtype_on(self.dtype, device)).check()
+        return Matmul(m, n, k, self.batch, self.split_k, dtype_on(self.dtype, device, known=PRODUCTS)).check()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ ACCUMULATOR_SIZE = 4
 TENSOR_TILE = 128
 """Edge of the default tile of 16-bit matmuls on a tensor unit: the middle of cuBLAS's and CUTLASS's tiles."""
 WIDE_COLUMNS = 256
-"""Columns of that tile from compute capability 9.0 on, whose tensor instructions are wider: cuBLAS runs 128 x 256 there."""
+"""Columns of that tile where the matrix instruction reads SRAM, on Hopper and B200: cuBLAS runs 128 x 256 there."""
 ACCUMULATORS_PER_THREAD = 128
 """Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
 

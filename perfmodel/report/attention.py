@@ -19,7 +19,7 @@ from perfmodel.report.attention_verdict import blocks_of, causes, main_result, p
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
-from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import drawn, of_power, power_note, with_power
 from perfmodel.timing.select_kernel import Predictions
 
@@ -43,6 +43,7 @@ def report(
     known = predictions or {}
     summary = reasons(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
+    notes += guessed(known.values())
     notes += power_note(next((one.power for one in known.values() if one.power is not None), None))
     found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
     found = replace(_answered(found, comparison, known), reasons=summary)

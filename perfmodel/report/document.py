@@ -175,8 +175,8 @@ SCREEN_ROWS = 12
 """The most rows of a table that a screen shows after the verdict."""
 
 
-DOUBT = "the counts here are wrong."
-"""How a note ends that a screen shows too: what it says may change every number."""
+DOUBT, GUESSED = "the counts here are wrong.", "go by the interval."
+"""How notes end that a screen shows too: what the first says may change every number, the second the predicted time."""
 
 
 def on_screen(report: Report) -> list[Table]:

@@ -182,9 +182,13 @@ PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
 
 
 def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
-    """A row per microbenchmark, in the columns ``PROBES``."""
-    sizes = ["" if p.size is None else f"{p.size:,}" for p in probes]
-    return [[p.name, size, p.value, f"{p.spread:.1%}", str(p.runs), p.date, p.source] for p, size in zip(probes, sizes, strict=True)]
+    """A row per microbenchmark, in the columns ``PROBES``; of one run there is no noise to tell."""
+    rows = []
+    for probe in probes:
+        name = probe.name + ("" if probe.shape is None else f", {' x '.join(str(probe.shape[side]) for side in 'mnk')}")
+        size, noise = "" if probe.size is None else f"{probe.size:,}", "-" if probe.runs == 1 else f"{probe.spread:.1%}"
+        rows.append([name, size, probe.value, noise, str(probe.runs), probe.date, probe.source])
+    return rows
 
 
 def _calibrations(device: Device) -> Table:

@@ -9,8 +9,8 @@ from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     MatmulResult,
-    explain,
     extra_memory_bytes,
+    in_bytes,
     io_lower_bound,
     minimum_elements,
     minimum_intensity,
@@ -19,12 +19,13 @@ from perfmodel.kernels.matmul import (
     wave_count,
     wave_quantization,
 )
+from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.answer import figures, metered, rates
 from perfmodel.report.document import Report, Table
 from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
-from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import drawn, of_power, power_note
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.predict import Prediction
@@ -47,7 +48,7 @@ def report(
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
-    notes += [] if prediction is None else [note("The matmul", prediction), *power_note(prediction.power)]
+    notes += [] if prediction is None else [note("The matmul", prediction), *guessed([prediction]), *power_note(prediction.power)]
     known = seconds(prediction)
     shown = meters(result, prediction)
     plain = Report(
@@ -120,22 +121,22 @@ def _traffic(result: MatmulResult) -> list[Metric]:
     w, least, tiled = result.workload, minimum_elements(result.workload), tiled_elements(result)
     return [
         Metric("minimum_traffic.elements", least, "minimum traffic"),
-        Metric("minimum_traffic.bytes", least * w.dtype.size),
+        Metric("minimum_traffic.bytes", in_bytes(w, least)),
         Metric("tiled_traffic.elements", tiled, "tiled traffic"),
-        Metric("tiled_traffic.bytes", tiled * w.dtype.size),
+        Metric("tiled_traffic.bytes", in_bytes(w, tiled)),
         Metric("", 2 * w.batch * w.m * w.n * w.k, "loads without tiles"),
     ]
 
 
 def _io_lower_bound(result: MatmulResult) -> list[Metric]:
     w, chip, tiled = result.workload, result.chip, tiled_elements(result)
-    bound, in_sram = (io_lower_bound(w, size / w.dtype.size) for size in (chip.total, chip.sram))
+    bound, in_sram = (io_lower_bound(w, size / w.dtype.bytes) for size in (chip.total, chip.sram))
     return [
         Metric("m_bytes", chip.total),
         Metric("sram_bytes", chip.sram),
         Metric("register_bytes", chip.registers),
         Metric("elements", bound, "IO lower bound", source=BOUND_SOURCE),
-        Metric("bytes", bound * w.dtype.size),
+        Metric("bytes", bound * w.dtype.bytes),
         Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic"),
         Metric("tiled_over_bound", tiled / bound, "tiled traffic"),
         Metric("sram_only.elements", in_sram),

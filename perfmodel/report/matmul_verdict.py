@@ -7,6 +7,7 @@ from perfmodel.core.cost import memory_bytes
 from perfmodel.core.roofline import rates_of
 from perfmodel.kernels.matmul import (
     MatmulResult,
+    in_bytes,
     minimum_elements,
     minimum_intensity,
     tiled_loads,
@@ -109,9 +110,9 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
     from perfmodel.report.energy_chart import energy_roofline
 
     w, device, cost, known = result.workload, result.device, result.total, seconds(prediction)
-    name, size = f"{w.m} x {w.n} x {w.k}", w.dtype.size
+    name = f"{w.m} x {w.n} x {w.k}"
     dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction, tiled=True)
-    least, moved = minimum_elements(w) * size, tiled_elements(result) * size
+    least, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, tiled_elements(result))
     bars = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
     return [

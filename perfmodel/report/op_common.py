@@ -11,7 +11,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
-from perfmodel.report.document import DOUBT, Report, Table
+from perfmodel.report.document import DOUBT, GUESSED, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric
 from perfmodel.timing.base import CLEAN, STATE_WORDS, find_model
 from perfmodel.timing.predict import Prediction
@@ -86,6 +86,12 @@ def note(what: str, prediction: Prediction) -> str:
     """Note on a predicted time: the kernel, the calibration and the assumptions."""
     whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
     return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
+
+
+def guessed(predictions: Iterable[Prediction]) -> list[str]:
+    """One note per reason for which a predicted time is little more than a guess: no kernel of its maker, numbers estimated."""
+    reasons = dict.fromkeys(one.guess for one in predictions if one.guess)
+    return [f"{reason[:1].upper()}{reason[1:]}: {GUESSED}" for reason in reasons]
 
 
 def assumes(prediction: Prediction) -> str:

@@ -13,7 +13,7 @@ from perfmodel.report.answer import compared, figures, limits, metered, meters_o
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
-from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.predict import Prediction
 
 
@@ -41,7 +41,7 @@ def report(
     reasons, notes = [_softmax_summary(w, device, results)], _notes(w, device, results)
     if prediction is not None:
         reasons.insert(0, f"{_predicted(results, prediction)}.")
-        notes.append(note("The softmax", prediction))
+        notes += [note("The softmax", prediction), *guessed([prediction])]
         ends = {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
         data["predicted"] = {**whose(prediction), "time_s": ends}
     best, known = _best(results), seconds(prediction)

@@ -14,8 +14,8 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
-from perfmodel.kernels.matmul import explain as explain_matmul
-from perfmodel.kernels.matmul import minimum_elements
+from perfmodel.kernels.matmul import in_bytes, minimum_elements
+from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
@@ -138,7 +138,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
         known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
-    label, size = w.name or f"matmul {shape_words(work)}", minimum_elements(work) * form.size
+    label, size = w.name or f"matmul {shape_words(work)}", in_bytes(work, minimum_elements(work))
     made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul", tiled=True)
     one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing, kernel=_kernel(known))
     return [replace(one, steps=partial(explain_matmul, result))]

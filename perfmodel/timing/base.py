@@ -160,6 +160,8 @@ Apart, as measured: FlashAttention-2 over a paged cache (vLLM on compute capabil
 
 VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
 """Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
+LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aiter")
+"""Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
 
 
 def kernel_name(implementation: str) -> str:
@@ -169,6 +171,11 @@ def kernel_name(implementation: str) -> str:
     ('torch-sdpa-flash', 'torch-sdpa-cudnn')
     """
     return SAME_KERNEL.get(implementation, implementation)
+
+
+def is_variant(implementation: str, lender: str) -> bool:
+    """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes."""
+    return implementation in VARIANTS or lender not in (implementation, kernel_name(implementation))
 
 
 ALGORITHM_OF = {
@@ -197,7 +204,8 @@ def is_fused(implementation: str) -> bool:
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first."""
-    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, (case.implementation, kernel_name(case.implementation))
+    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
+    names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
     found = [
         block
         for block in device.calibration
@@ -255,6 +263,7 @@ NUMBERS: dict[str, Callable[[Device], float | None]] = {
     "tensor clock": lambda device: getattr(device.clocks.tensor or device.clocks.max, "number", None),
     "DRAM bandwidth": lambda device: getattr(device.dram.bandwidth, "number", None),
     "L2 capacity": lambda device: device.cache_bytes,
+    "matrix edge": lambda device: getattr(device.matrix_edge, "number", None),
 }
 """What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""
 

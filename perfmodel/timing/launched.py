@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
@@ -31,14 +32,12 @@ from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
-from perfmodel.timing.models._flash_blocks import WGMMA, major, padded
+from perfmodel.timing.models._flash_blocks import WGMMA, padded
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import FallbackDevices, lender
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
-HOPPER = 9
-"""Major compute capability from which tiles are loaded by TMA. Source: PTX ISA, cp.async.bulk.tensor."""
 ACCUMULATOR_SIZE = STATISTIC_SIZE
 """Bytes per element of the fp32 accumulator of dQ."""
 UNKNOWN = "what {} loads is not known: traffic is the algorithm's"
@@ -215,7 +214,7 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
         return calibrations(one, "matmul", w.dtype.name, case)
 
     found = lender(device, fallbacks, known)
-    whole = major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
+    whole = wide_matrix(device) and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
     if found is None:
         return Tile(TENSOR_TILE, default_columns(device)), whole
     _, plan = gemm.fastest(case, device, known(found)[0].parameters)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from perfmodel.core.architectures import are_kin, distance
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -21,10 +23,23 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, VARIANTS, WARM, Case, Model, algorithm_of, calibrations, find_model, once_per_case
+from perfmodel.timing.base import (
+    CLEAN,
+    DIRTY,
+    ONE_BYTE,
+    WARM,
+    Case,
+    Model,
+    algorithm_of,
+    calibrations,
+    find_model,
+    is_variant,
+    once_per_case,
+)
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
+    from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -42,7 +57,9 @@ class Prediction:
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
-    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it.
+    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
+    it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
+    ``guess``: why the time is little more than one, in words, if it is.
     """
 
     seconds: float
@@ -56,6 +73,9 @@ class Prediction:
     device: Device | None = field(default=None, compare=False, repr=False)
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
     power: PowerState | None = None
+    lender: Device | None = field(default=None, compare=False, repr=False)
+    certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    guess: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,7 @@ def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
     device, implementation = request.device, request.case.implementation
     own = request.calibrations(device)
-    if own and implementation not in VARIANTS:
+    if own and not is_variant(implementation, own[0].implementation):
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
     others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
@@ -101,18 +121,38 @@ def predict(request: TimeRequest) -> Prediction:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = f"{request.dtype}" if two_bytes else "this kernel" if own else device.id
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
-    if implementation in VARIANTS:
+    from perfmodel.timing.estimated import in_words, needed, widened
+    from perfmodel.timing.transfer import lent
+
+    complete, facts = needed(device, other, partial(_seconds_on, block, request))
+    known = lent(complete, other, block) if other is not device else None
+    if known is not None and known.probes:
+        words += f"; with {' and '.join(known.probes)} measured here"
+    if known is not None and known.narrowed:
+        interval = block.probed_low or interval[0], block.probed_high or interval[1]
+    if is_variant(implementation, block.implementation):
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif other.id != device.id and other.architecture == device.architecture and block.model not in FROM_TABLES:
         # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    return _by(block, request, interval, BORROWED, words)
+    estimated = in_words(facts, other) if facts else ""
+    words += f"; {estimated}" if facts else ""
+    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
+    return replace(found, lender=other, certain=interval, guess=estimated)
 
 
-def _by(block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str) -> Prediction:
-    """The prediction by the parameters of ``block``; ``interval`` in shares of the time."""
+def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
+    """By the parameters of ``block``, of what was asked for on ``device``."""
+    return modelled_s(find_model(block.model), request.case, with_parts(device, block.model, request.fallbacks), block.parameters)
+
+
+def _by(
+    block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str, known: Lent | None = None
+) -> Prediction:
+    """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time."""
     case, lower_s = request.case, request.lower_s
-    device = with_parts(request.device, block.model, request.fallbacks)
+    device = with_parts(request.device if known is None else known.device, block.model, request.fallbacks)
+    block = block if known is None else replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
@@ -149,7 +189,7 @@ def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device
     missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
     if not missing:
         return device
-    related = sorted((other for other in fallbacks() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))
     lent = [block for other in related for block in other.calibration if block.workload in missing]
     return replace(device, calibration=[*device.calibration, *lent])
 
@@ -166,12 +206,8 @@ def _missing(request: TimeRequest) -> str:
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The one of ``others`` whose architecture is nearest: the same, else the nearest compute capability, the newer one first.
-
-    None where there are none, or none of the same vendor.
-    """
-    related = [other for other in others if other.vendor == device.vendor]
-    return min(related, key=lambda other: _distance(device, other), default=None)
+    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is kin."""
+    return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
@@ -189,18 +225,14 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
     return (None if found is None else blocks(found)[0]), found is device
 
 
-def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
-    own, its = device.capability, other.capability
-    return other.architecture != device.architecture, abs(its - own), its < own, other.id
-
-
 def added(parts: list[Prediction]) -> Prediction:
     """Kernels one after another, by all their names: their errors are taken to go together, borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
+    guess = next((part.guess for part in parts if part.guess), "")
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts))
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
 
 
 DEFAULT_TILE = (128, 128)

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import CLEAN, SAME_KERNEL, Case, algorithm_of, models_of
+from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, models_of
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
+EVERYWHERE, SDPA = "torch-", "torch-sdpa"
+"""PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
 NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
@@ -27,23 +30,25 @@ NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
     calibrated = {block.implementation for one in (device, *fallbacks()) for block in one.calibration if block.workload == workload}
-    known = sorted(calibrated | {alias for alias, kernel in SAME_KERNEL.items() if kernel in calibrated})
+    aliases = SAME_KERNEL | LENT_PRODUCTS if workload == "matmul" else SAME_KERNEL
+    known = sorted(calibrated | {alias for alias, kernel in aliases.items() if kernel in calibrated})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
 
-def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True) -> Prediction:
+def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
     Library kernels that are calibrated on the device come before borrowed ones; of the first the fastest is taken, of borrowed ones the
-    most certain, whose interval is the narrowest. UnavailableError says why there is none.
+    most certain: lent by a device that multiplies alike, then with the narrowest interval. Without any of them the pooled
+    prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
-        return predict(request)
+        return _named(request)
     asked = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
-    own = [one for one in asked if one.calibrations(one.device)]
+    own, others = [one for one in asked if one.calibrations(one.device)], []
     if not own:
         others = list(request.fallbacks())
         asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
@@ -52,9 +57,36 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         with suppress(PerfmodelError):
             found.append(predict(one))
     if not found:
-        raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-    # how far above its time the interval ends: equal for kernels that one calibration lends
-    return min(found, key=lambda one: (0.0 if own else round(one.high / one.seconds, 6), one.seconds))
+        lent = _without_kin(asked, others) if guesses else None
+        if lent is None:
+            raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
+        return lent
+    return min(found, key=lambda one: ((False, 0.0) if own else _doubts(one, request.device), one.seconds))
+
+
+def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
+    """What speaks against a kernel: a lender that multiplies by another instruction, then how far above its time the interval ends."""
+    lender = borrowed.lender or device
+    return traits_of(lender).matrix != traits_of(device).matrix, borrowed.certain[1]
+
+
+def _named(request: TimeRequest) -> Prediction:
+    """The prediction of the kernel that is named; of an operation of PyTorch the pooled one, where no kin has it calibrated."""
+    name, others = request.case.implementation, [one for one in request.fallbacks() if are_kin(request.device, one)]
+    known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
+    if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
+        return predict(request)
+    return _without_kin([request], list(request.fallbacks())) or predict(request)
+
+
+def _without_kin(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
+    """The pooled prediction for the first of ``asked`` that any of ``others`` is calibrated for; None if none is."""
+    for one in asked:
+        if any(map(one.calibrations, others)):
+            from perfmodel.timing.pooled import pooled
+
+            return pooled(one, one.case.implementation)
+    return None
 
 
 def _by(implementation: str, request: TimeRequest) -> TimeRequest:

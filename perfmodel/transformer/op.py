@@ -163,7 +163,7 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     inside = multiplied_in(step, form)
     if inside is not None and inside.name == "fp8":
         return Timed("matmul", replace(w, dtype=inside), ("trtllm-fp8-linear",)), inside
-    implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas")
+    implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas", "xla")
     same = form.bits == 8 * step.dtype.size and not form.is_integer
     kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
     obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"

@@ -43,7 +43,7 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
         case = Case(timed.workload, attention or "", timed.direction)
-        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused)
+        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused, guesses=False)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, fallbacks):
         for one in asked:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.catalog import find_model, model_names
-from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
@@ -15,7 +15,7 @@ from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
-from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import Matmul, scale_block
 from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s
@@ -47,14 +47,15 @@ def case_of(record: Record) -> Case:
     """The case that a record measured; UnavailableError says what the record lacks."""
     if record.workload not in _WORKLOADS:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
-    if record.dtype not in DTYPES:
+    known = PRODUCTS if record.workload == "matmul" else DTYPES
+    if record.dtype not in known:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
     wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
     if wrong is not None:
         raise UnavailableError(f"its launch has {wrong}")
     train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
     required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
-    workload = workload_of(_sizes(record, required.split(), optional.split()), DTYPES[record.dtype], record)
+    workload = workload_of(_sizes(record, required.split(), optional.split()), known[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache_state, record.launch)
@@ -95,6 +96,10 @@ def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:
     pattern = None if density is None else block_pattern(float(density), None)
     kind = NarrowCacheAttention if "kv_bits" in sizes else Attention
     return kind(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
+
+
+def _matmul(sizes: Sizes, dtype: Dtype, record: Record) -> Matmul:
+    return Matmul(**sizes, dtype=dtype, scale_block=scale_block(record.implementation, record.dtype)).check()
 
 
 def _rows(sizes: Sizes, dtype: Dtype, record: Record) -> Stream:
@@ -144,7 +149,7 @@ _STEP = "model phase batch tensor_parallel fused_elementwise cuda_graph"
 _TRAINING = "model phase batch n tensor_parallel fused_elementwise cuda_graph checkpointing attention", "dropout", _training
 _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = {
     "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits", _attention),
-    "matmul": ("m n k", "batch", lambda sizes, dtype, record: Matmul(**sizes, dtype=dtype).check()),
+    "matmul": ("m n k", "batch", _matmul),
     "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=replace(dtype, size=1))),
     "softmax": _ROWS,
     "scale": _ROWS,

@@ -18,7 +18,7 @@ from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
-from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.fit_points import FULL, QUICK, Effort
 from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
@@ -117,7 +117,7 @@ def from_records(
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
-    found = with_borrowed(fits, half_widths(points(records, devices), fits, fallbacks))
+    found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
     shipped = set(listed) <= set(shipped_records())
     source = RECORDS if shipped and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}
@@ -154,7 +154,9 @@ def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration
     blocks = [replace(block, source=key) for block in blocks]
     kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
     sources = {key: source, **device.sources} if blocks else device.sources
-    changed = replace(device, sources=sources, microbenchmarks=probes or device.microbenchmarks, calibration=[*kept, *blocks])
+    anew = {probe.name for probe in probes}
+    known = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in anew)]
+    changed = replace(device, sources=sources, microbenchmarks=known, calibration=[*kept, *blocks])
     return Calibrated(changed, probes, blocks, **more)
 
 
@@ -188,7 +190,7 @@ def this_machine(
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
     known = [one for one in results if one.value is not None]
-    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size) for one in known]
+    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size, one.shape) for one in known]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
     found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
     blocks = found.get(device.id, [])

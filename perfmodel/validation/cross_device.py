@@ -1,89 +1,129 @@
 """Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the lender).
 
-The parameters fitted on each architecture predict the fit records of every other architecture. The half width of the interval is the
-90 % quantile of |log(measured / predicted)| per kernel family and lender, times sqrt(1 + 1/k): k architectures are a small sample to
-judge one more by. An implementation gets the widest interval of its families. One that was measured on a single architecture gets the
-interval of the implementation that was measured on most.
+Every device with records is predicted as if it had no calibration, by its nearest lender of another architecture, and the residuals
+of its fit records are gathered by kind of kernel: how well a kernel carries over depends on what it does, more than on who wrote it.
+The half width of a kind is a quantile of |log(measured / predicted)| in which every device counts alike. Of k devices it is the one at
+80 % x (1 + 1/k), which holds 80 % of the kernels of one device more. Source: Dunn, Wasserman and Ramdas 2023, Distribution-free
+prediction sets for two-layer hierarchical models, pooled distribution functions. A kind that was measured on a single architecture
+gets the widest interval.
+
+Two widths are kept: from the profile alone, and with the three microbenchmarks of ``timing.transfer`` where a device has one of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.predict import PARTS, FallbackDevices, nearest
+from perfmodel.timing.transfer import lent
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
-from perfmodel.validation.statistics import quantile
+from perfmodel.validation.statistics import PROMISED
 
-QUANTILE = 0.9
-
-SAME_PARTS = {
-    "torch-eager": "torch-standard",
-    **dict.fromkeys(("cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic"), "cudnn-attention"),
-}
-"""An implementation measured on one architecture -> one made of the same kernels that was measured on several: it takes its interval."""
-HalfWidths = dict[str, float]
-"""Half width of the interval in log(time). Key: "implementation of lender", or "implementation"; "" serves every other one."""
+Widths = dict[tuple[str, bool], float]
+"""Half widths of intervals in log(time), by kind of kernel and whether microbenchmarks are known; kind "" serves every other one."""
+Residuals = dict[tuple[str, bool], dict[str, list[float]]]
+"""|log(measured / predicted)| by kind, whether microbenchmarks are known, and device."""
 
 
-def half_widths(
-    grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices = tuple
-) -> HalfWidths:
-    """Half widths of the implementations measured on two architectures or more; empty if there is none.
+def kind_of(family: Family) -> str:
+    """What kernels of ``family`` have in common with others: prefill, decode, backward, standard attention, or the workload.
 
-    ``grouped``: fit points by family and architecture. ``calibrated``: fitted blocks by device id. ``fallbacks``: devices whose
-    calibrations may time the parts of a composite kernel.
+    >>> kind_of(("attention", "fa2", "forward", "flash-prefill")), kind_of(("norm", "torch-rms-norm", "backward", "norm"))
+    ('prefill', 'norm')
+    """
+    workload, _, direction, model = family
+    if workload != "attention":
+        return workload
+    if model in PARTS:
+        return "standard"
+    return "backward" if direction == "backward" else "decode" if "decode" in model else "prefill"
+
+
+def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices) -> Residuals:
+    """Of all devices in ``grouped``, fit points by family and architecture, each predicted by ``calibrated`` blocks of other architectures.
+
+    ``fallbacks``: devices whose calibrations may time the parts of a composite kernel.
     """
     current = {
         point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
     }
-    families: dict[Family, dict[str, list[FitPoint]]] = {}
+    found: Residuals = defaultdict(lambda: defaultdict(list))
     for key, own in grouped.items():
-        families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
-    found: HalfWidths = {}
-    best = (0, 0.0)
-    for family, members in sorted(families.items()):
-        by_lender = {
-            lender: [
-                residual
-                for borrower, own in members.items()
-                if lender != borrower
-                for residual in _residuals(own, family, current[lent[0].device.id])
-            ]
-            for lender, lent in members.items()
-        }
-        residuals = [residual for listed in by_lender.values() for residual in listed]
-        if not residuals:
-            continue
-        factor = math.sqrt(1 + 1 / len(members))
-        best = max(best, (len(members), quantile(residuals, QUANTILE) * factor))
-        by_device = {f"{family[1]} of {point.device.id}": by_lender[lender] for lender, own in members.items() for point in own}
-        for name, listed in {family[1]: residuals, **by_device}.items():
-            if listed:
-                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * factor)
-    by_parts = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
-    return {**by_parts, **found, "": best[1]} if found else {}
+        family, lenders = key[:4], _lenders(key, current.values())
+        lendable = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
+        for point in with_lent(lendable, key[3], lambda: [*current.values(), *fallbacks()]):
+            for probed in (False, True):
+                found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed))
+    return found
 
 
-def _residuals(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
-    """|log(measured / predicted)| of the fit points in ``own``, predicted with the parameters of ``lender``."""
-    block = next((one for one in lender.calibration if family_of(one) == family), None)
-    if block is None:
-        return []
-    model = find_model(block.model)
-    return [abs(point.residual(model, block.parameters)) for point in own if not held_out(point.record)]
+def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
+    return [one for one in devices if one.architecture != key[4] and any(family_of(block) == key[:4] for block in one.calibration)]
 
 
-def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: HalfWidths) -> dict[str, list[Calibration]]:
-    """``calibrated`` with ``borrowed_low`` and ``borrowed_high`` in every block, as factors of time; unchanged if ``halves`` is empty."""
+def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool) -> float:
+    device = point.device if probed else _unprobed_of(point.device)
+    lender = nearest(device, lenders)
+    assert lender is not None
+    block = next(one for one in lender.calibration if family_of(one) == family)
+    known = lent(device, lender, block)
+    return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
 
-    def widened(block: Calibration, lender: str) -> Calibration:
-        half = halves.get(f"{block.implementation} of {lender}", halves.get(block.implementation, halves[""]))
-        return replace(block, borrowed_low=round(math.exp(-half), 4), borrowed_high=round(math.exp(half), 4))
 
-    return {name: [widened(block, name) if halves else block for block in blocks] for name, blocks in calibrated.items()}
+_UNPROBED: dict[int, tuple[Device, Device]] = {}
+
+
+def _unprobed_of(device: Device) -> Device:
+    """``device`` as its profile was before anything was measured on it; the same object each time."""
+    if id(device) not in _UNPROBED:
+        _UNPROBED[id(device)] = device, without_probes(device)
+    return _UNPROBED[id(device)][1]
+
+
+def without_probes(device: Device) -> Device:
+    """``device`` from its profile alone."""
+    return replace(device, microbenchmarks=[])
+
+
+def widths(found: Residuals) -> Widths:
+    """Half widths from ``residuals``; empty if there are none."""
+    known = {key: pooled_quantile(list(by_device.values())) for key, by_device in found.items()}
+    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in known.items() if key[1] == probed])}
+    return {**known, **widest}
+
+
+def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
+    """The quantile of all ``samples``, each of which counts alike, below which 80 % of a further sample lie.
+
+    >>> pooled_quantile([[1.0] * 100, [2.0]])
+    2.0
+    """
+    share = min(PROMISED * (1 + 1 / len(samples)), 1.0)
+    ranked = sorted((value, 1 / len(values) / len(samples)) for values in samples for value in values)
+    below = 0.0
+    for value, weight in ranked:
+        below += weight
+        if below >= share - 1e-9:
+            return value
+    return ranked[-1][0]
+
+
+def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: Widths) -> dict[str, list[Calibration]]:
+    """``calibrated`` with the intervals for borrowers in every block, as factors of time; unchanged if ``halves`` is empty."""
+
+    def end(block: Calibration, probed: bool, sign: int) -> float | None:
+        half = halves.get((kind_of(family_of(block)), probed), halves.get(("", probed)))
+        return None if half is None else round(math.exp(sign * half), 4)
+
+    def widened(block: Calibration) -> Calibration:
+        (low, high), (near, far) = (tuple(end(block, probed, sign) for sign in (-1, 1)) for probed in (False, True))
+        return replace(block, borrowed_low=low, borrowed_high=high, probed_low=near, probed_high=far)
+
+    return {name: [widened(block) if halves else block for block in blocks] for name, blocks in calibrated.items()}

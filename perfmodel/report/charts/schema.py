@@ -44,7 +44,7 @@ class Ceiling(SavedPart):
     kind: Literal["compute", "memory"]
     name: str
     value: Number
-    evidence: Literal["datasheet", "derived", "measured"] = "datasheet"
+    evidence: Literal["datasheet", "derived", "measured", "estimated"] = "datasheet"
     unit: str = ""
     dtype: str = ""
     level: str = ""

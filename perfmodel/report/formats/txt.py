@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.document import DOUBT, Meter, Report, Table, made_lines, on_screen
+from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, made_lines, on_screen
 from perfmodel.report.formats import tables
 
 BAR = 20
@@ -50,7 +50,7 @@ def _bar(share: float, width: int) -> str:
 
 def screen_notes(report: Report) -> list[str]:
     """What a screen says below its tables: doubts of its numbers, and what ``full`` would add."""
-    doubts = [note for note in report.notes if note.endswith(DOUBT)]
+    doubts = [note for note in report.notes if note.endswith((DOUBT, GUESSED))]
     return [*doubts, *filter(None, [left_out(report, len(doubts))])]
 
 

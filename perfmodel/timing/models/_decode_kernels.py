@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
@@ -159,6 +160,8 @@ CUDNN_COMBINE_STEPS = 1.35  # tuned
 """Waits of cuDNN's reduction of splits. Cross-validated."""
 CUDNN_TILE_STEPS = {64: (0.56, 0.12), 128: (0.73, 0.15), 256: (2.5, 1.6)}  # tuned
 """Waits per tile by width of the kernel, of its tile and of the short one. Cross-validated."""
+MOST_FLOP = 4096  # known
+"""Of a multiprocessor per clock, of Hopper, on which the constants were tuned: later units are faster, but not by mma.sync."""
 CUDNN_MMA = 2.4  # tuned
 """Clocks of its matmuls, mma.sync of few rows, over those at the tensor unit's peak."""
 SECTOR_COLUMNS, STRADDLING = 16, 1.16  # known, tuned
@@ -206,12 +209,21 @@ def _partial_bytes(w: Attention, splits: int, columns: int) -> float:
 
 def _tile_cycles(scores: int, flops: float, exps: float, w: Attention, device: Device) -> float:
     """Clocks of a tile's ``flops`` and ``exps`` per score; few warps do not hide the one behind the other."""
-    peak, exp = device.peaks_of("tensor").get(w.dtype.name), device.peaks.exp
-    if peak is None or peak.per_clk is None or exp is None or exp.per_clk is None:
+    unit = device.matmul_unit(w.dtype.name, "tensor")
+    flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
+    exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)
+    if flop_rate is None or exp_rate is None:
         raise UnavailableError(
             f"{device.id} lacks FLOP or exponentials per clock in its profile", "add per_clk to its tensor and exp peaks"
         )
-    return float(scores * (flops / peak.per_clk + exps / exp.per_clk))
+    return float(scores * (flops / min(flop_rate, MOST_FLOP) + exps / exp_rate))
+
+
+def _per_clk(device: Device, peak: Quantity | None, clock: Quantity | None) -> float | None:
+    """Operations of a multiprocessor per clock; None where the profile does not say."""
+    if peak is None or peak.per_clk is not None:
+        return None if peak is None else peak.per_clk
+    return None if clock is None or device.multiprocessors is None else peak.number / (clock.number * device.multiprocessors.number)
 
 
 def cudnn(w: Attention, device: Device, multiprocessors: int) -> Decode:

@@ -11,14 +11,16 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 from math import sqrt
 
+from perfmodel.core import architectures
+from perfmodel.core.architectures import traits_of
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.schedule import ByRatio, SlotWork, last_slot
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
-WGMMA, TCGEN05 = 64, 128  # known
-"""Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
+MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
+"""Rows of the other operand that one read from shared memory serves, of a warp's, of Hopper's and of Blackwell's instruction."""
 MMA_SYNC_FLOP = 0.629 * 4096  # known
 """Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
 
@@ -105,9 +107,9 @@ def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention
     return max(1, min(by_sram, by_registers))
 
 
-def major(device: Device) -> int:
-    """Major compute capability."""
-    return int(device.capability)
+def fragment_of(device: Device) -> float:
+    """Rows of the other operand that one read from shared memory serves: of a block that multiplies as fast as ``device`` can."""
+    return {architectures.WGMMA: WGMMA, architectures.TCGEN05: TCGEN05}.get(traits_of(device).matrix, MMA_ROWS)
 
 
 def multiprocessors_of(device: Device) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
+from perfmodel.core.architectures import BY_THREAD, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -22,11 +23,10 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case
-from perfmodel.timing.models._flash_blocks import TCGEN05, WGMMA, FlashPlan, major, multiprocessors_of, padded, resident_blocks
+from perfmodel.timing.models._flash_blocks import TCGEN05, WGMMA, FlashPlan, fragment_of, multiprocessors_of, padded, resident_blocks
 from perfmodel.timing.models._flash_forward import masked, ragged
 
 _MIB = 1 << 20  # known
-_HOPPER, _BLACKWELL = 9, 10  # known
 _FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 
@@ -86,6 +86,7 @@ def _fa1(case: Case, device: Device) -> FlashPlan:
 def fa2(case: Case, device: Device) -> FlashPlan:
     """FlashAttention-2: grid (tiles, batch, heads), first tiles first. Blocks that fit: registers, 255 a thread, and SRAM."""
     w: Attention = case.workload
+    check_copies(case.implementation, device)
     tile = fa2_tile(w, device, device.sram_per_block, case.direction)
     if tile is None and case.direction == BACKWARD and 192 < max(w.d, w.dv) <= 256:
         return FlashPlan(64, 64, fragment=16)
@@ -94,6 +95,12 @@ def fa2(case: Case, device: Device) -> FlashPlan:
     fragment = max(16, 32 * tile.br // tile.threads)
     resident = 1 if case.direction == BACKWARD else resident_blocks(device, tile.br, tile.bc, tile.threads, w)
     return FlashPlan(tile.br, tile.bc, fragment, resident)
+
+
+def check_copies(implementation: str, device: Device) -> None:
+    """UnavailableError for devices before Ampere, which FlashAttention-2 has no kernels for."""
+    if traits_of(device).copies == BY_THREAD:
+        raise UnavailableError(f"{implementation} has no kernels for {device.id}, which has no asynchronous copies into shared memory")
 
 
 def torch_flash(case: Case, device: Device) -> FlashPlan:
@@ -121,6 +128,7 @@ def _fa2_split(w: Attention, device: Device) -> FlashPlan:
 
 def _fa2_paged(case: Case, device: Device) -> FlashPlan:
     """vLLM before Hopper: a paged cache takes the split-KV kernel with one split (csrc/flash_attn flash_api.cpp, launch template)."""
+    check_copies(case.implementation, device)
     bc = _keys_by_width(case.workload)
     return FlashPlan(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload), writes_cache=True)
 
@@ -150,8 +158,8 @@ def _fa3_tile(w: Attention, paged: bool) -> tuple[int, int]:
 def _fa3(case: Case, device: Device) -> FlashPlan:
     """hopper/: persistent; causal blocks longest first over as many heads as fit 32 MB of L2 (tile_scheduler.hpp)."""
     w: Attention = case.workload
-    if major(device) != _HOPPER:
-        raise UnavailableError(f"FlashAttention-3 has kernels for compute capability {_HOPPER}.0 alone, not for {device.id}")
+    if fragment_of(device) != WGMMA:
+        raise UnavailableError(f"FlashAttention-3 has kernels for compute capability 9.0 alone, not for {device.id}")
     if case.direction == BACKWARD:
         return _fa3_backward(w)
     br, bc = _fa3_tile(w, paged=False)
@@ -203,12 +211,12 @@ def _trtllm(case: Case, device: Device) -> FlashPlan:
 
 
 def cudnn(case: Case, device: Device) -> FlashPlan:
-    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, unknown before."""
+    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels on B200, unknown elsewhere."""
     w: Attention = case.workload
     backward = case.direction == BACKWARD
-    if major(device) > _HOPPER and not backward:
+    if fragment_of(device) == TCGEN05 and not backward:
         return _trtllm(case, device)
-    if major(device) < _HOPPER:
+    if fragment_of(device) < WGMMA:
         raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
     width = _compiled(w)
     if backward:
@@ -222,7 +230,7 @@ def cudnn(case: Case, device: Device) -> FlashPlan:
 
 def _cudnn_alone(case: Case, device: Device) -> FlashPlan:
     """cuDNN by its own API: as PyTorch calls it, but for Blackwell's backward pass, compiled for head dims 64, 128, 192 and 256."""
-    if major(device) < _BLACKWELL or case.direction != BACKWARD:
+    if fragment_of(device) != TCGEN05 or case.direction != BACKWARD:
         return cudnn(case, device)
     w = case.workload
     return FlashPlan(128, 128, TCGEN05, feeding=BACKWARD_FEEDING, width=_compiled(w), side_kernels=_side_kernels(w))
@@ -243,12 +251,12 @@ def _efficient(case: Case, device: Device) -> FlashPlan:
 
 
 def _triton(case: Case, device: Device) -> FlashPlan:
-    """Triton's tutorial: a program per 128 queries of a head, first rows first."""
-    return FlashPlan(128, 64, TCGEN05 if major(device) >= _BLACKWELL else WGMMA)
+    """Triton's tutorial: a program per 128 queries of a head, first rows first; before Hopper four warps of 32 rows."""
+    return FlashPlan(128, 64, max(32, fragment_of(device)))
 
 
 def _vllm(case: Case, device: Device) -> FlashPlan:
-    plan_of_device = {_HOPPER: _fa3_paged, _BLACKWELL: _trtllm}.get(major(device), _fa2_paged)
+    plan_of_device = {WGMMA: _fa3_paged, TCGEN05: _trtllm}.get(int(fragment_of(device)), _fa2_paged)
     return replace(plan_of_device(case, device), writes_cache=True)
 
 

@@ -32,6 +32,14 @@ SIMT_TILES: Tiles = {  # known
     (32, 32): 12,
 }
 """``ffma`` and ``simt_sgemm`` kernels."""
+SIMT_PICOJOULES = {12.0: 6.9, 8.9: 7.9, 8.0: 11.6, 0.0: 16.5}  # tuned
+"""Of the whole board for an fp32 FLOP on the vector unit, from each compute capability on: cards of 70 W cannot run at their peak.
+
+Power limit over the best rate that is published of cards that it keeps below their peak: RTX 5090, RTX 4090 (L40S 7.5, RTX 6000 Ada
+8.6, L4 6.5 to 8.4), RTX 3090 (A10 10.7, A40 12.6), T4. An H200's vector unit alone is measured at 9.6 pJ.
+"""
+BATCHED_TILES: Mapping[float, Tiles] = {9.0: SIMT_TILES, 8.0: {(128, 128): 2}, 0.0: {(64, 128): 4, (32, 128): 4, (64, 64): 4}}  # known
+"""Those that run batches, from each compute capability on: before 9.0 as kernel names of cuBLAS 11 and 12 show."""
 FEW_COLUMNS, FEW_RESIDENT, MOST_FEW_ROWS, LEAST_WIDE = 8, 6, 10, 512  # known
 """``gemmSN``: all of up to so many rows beside this many columns, where there are more columns than the last."""
 SINGLE_COPIES: Tiles = {(128, 256): 1, (128, 128): 2, (64, 64): 5, (32, 32): 5, (16, 16): 14}  # known
@@ -89,6 +97,16 @@ class BlockCosts(NamedTuple):
     copy: float
     wait: float
     tile: float
+
+
+def lasting_rate(peak: float, tdp: float | None, capability: float) -> float:
+    """FLOP/s of the vector unit that the power limit leaves.
+
+    >>> [round(lasting_rate(*given) / 1e12, 2) for given in ((8.1e12, 70.0, 7.5), (19.5e12, 250.0, 8.0), (19.5e12, None, 8.0))]
+    [4.24, 19.5, 19.5]
+    """
+    picojoules = next(each for since, each in SIMT_PICOJOULES.items() if capability >= since)
+    return peak if tdp is None else min(peak, tdp / (picojoules * 1e-12))
 
 
 def parts_of_k(blocks: int, slices: int, resident: int, slots: int) -> list[int]:

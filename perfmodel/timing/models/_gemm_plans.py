@@ -1,6 +1,6 @@
 """Which kernels a tuned library has for a product: by format, alignment and rows, and the plans of each.
 
-The kernels, and when they run, are those of cuBLAS of CUDA 13 on an H200, read in a profile. Compute capability 9.0 brings kernels
+The kernels, and when they run, are those of cuBLAS of CUDA 13 on an H200, read in a profile. Hopper and B200 have kernels
 with ``wgmma`` in 16 and 8 bits (``nvjet``: any free side) and in tf32 (``sm90_xmma_gemm``: few tiles); those need rows of whole 16 bytes.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, TypeAlias
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.matmul import Matmul
@@ -19,8 +20,8 @@ from perfmodel.timing.models._gemm_tiles import TilePlan, plans, stream_plans, w
 
 WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
-WGMMA = 9.0  # known
-"""Compute capability from which only ``wgmma``, which narrow copies cannot feed, reaches the peak."""
+TF32_SINCE = 9.0  # known
+"""Compute capability whose kernels in tf32 these are."""
 SMALL_EDGE, FEWEST_TILES = 64, 8  # tuned
 """A product in tf32 of fewer tiles of that edge is always split."""
 
@@ -62,8 +63,8 @@ def listed_plans(case: Case, device: Device, slots: int) -> Listed:
     if given is None and _is_vector(w, width):
         return Listed((), (), width)
     if not tensor or width < WIDE_COPY:
-        return Listed((), _shared_plans(w, width, slots, given), width)
-    wgmma = device.capability >= WGMMA
+        return Listed((), _shared_plans(w, width, slots, given, device.capability), width)
+    wgmma = wide_matrix(device)  # which narrow copies cannot feed
     if wgmma and w.dtype.size == 4 and given is None and w.split_k == 1:
         return _tf32_plans(w, width, slots)
     choices = wgmma and w.dtype.size < 4 if given is None else ((*given, w.split_k),)
@@ -77,22 +78,29 @@ def _is_vector(w: Matmul, width: int) -> bool:
 
 def _tf32_plans(w: Matmul, width: int, slots: int) -> Listed:
     """Kernels of 9.0, and small tiles of 8.0; these alone, and split, where there are few of them."""
-    shared = _shared_plans(w, width, slots, None)
+    shared = _shared_plans(w, width, slots, None, TF32_SINCE)
     if w.batch * ceil_div(w.m, SMALL_EDGE) * ceil_div(w.n, SMALL_EDGE) >= FEWEST_TILES or w.k <= blocks.COPY_DEPTH:
         return Listed(worth_timing(stream_plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots)), shared, width)
     halves = block_plans(w.m, w.n, w.k, w.batch, blocks.COPY_DEPTH, slots, _rows_of(blocks.WHOLE_COPIES), 2)
     return Listed((), (*(plan for plan in shared if plan.parts > 1), *halves), width)
 
 
-def _shared_plans(w: Matmul, width: int, slots: int, given: Given) -> tuple[BlockPlan, ...]:
+def _shared_plans(w: Matmul, width: int, slots: int, given: Given, capability: float) -> tuple[BlockPlan, ...]:
     """Plans of kernels whose blocks share a multiprocessor, by what the vector unit or the copies allow."""
     simt = w.dtype.matmul_unit == "vector"
-    table, depth = (blocks.SIMT_TILES, blocks.SIMT_DEPTH) if simt else (_copy_table(w.dtype.size, width), blocks.COPY_DEPTH)
+    table, depth = (_simt_table(w.batch, capability), blocks.SIMT_DEPTH) if simt else (_copy_table(w.dtype.size, width), blocks.COPY_DEPTH)
     tiles = _rows_of(table) if given is None else ((*given, table.get(given, 1)),)
     parts = w.split_k if given is not None or w.split_k > 1 else None
     found = block_plans(w.m, w.n, w.k, w.batch, depth, slots, tiles, parts)
     few = few_row_plan(w.m, w.n, w.k, slots) if simt and given is None and w.batch == w.split_k == 1 else None
     return found if few is None else (*found, few)
+
+
+def _simt_table(batch: int, capability: float) -> Tiles:
+    """Tiles of kernels on the vector unit."""
+    if batch == 1:
+        return blocks.SIMT_TILES
+    return next(table for since, table in blocks.BATCHED_TILES.items() if capability >= since)
 
 
 def _copy_table(element_size: int, width: int) -> Tiles:

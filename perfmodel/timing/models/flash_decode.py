@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil, hypot
 
+from perfmodel.core.architectures import BY_THREAD, MMA_SYNC, TCGEN05, WGMMA, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -29,12 +30,11 @@ from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, fla
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {
-    "vllm-flash-attn": {"8": fa2, "9": fa3, "10": trtllm},
-    "torch-sdpa-flash": {"8": flash, "9": flash},
-    "fa2": {"8": flash, "9": flash},
-    "torch-sdpa-cudnn": {"9": cudnn},
+    "vllm-flash-attn": {MMA_SYNC: fa2, WGMMA: fa3, TCGEN05: trtllm},
+    **dict.fromkeys(("torch-sdpa-flash", "fa2"), dict.fromkeys((MMA_SYNC, WGMMA, TCGEN05), flash)),
+    "torch-sdpa-cudnn": {WGMMA: cudnn},
 }
-"""By implementation and major compute capability."""
+"""By implementation and matrix instruction of the device; all need asynchronous copies."""
 MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}  # known
 """cuDNN takes its prefill kernel from two queries on."""
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
@@ -43,6 +43,9 @@ OVERLAP = 6.0  # tuned
 """Exponent of the norm that adds streaming and work of pipelined tiles: 1 is their sum, infinity the longer of the two. Cross-validated."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
+
+ANY_MAJOR = 10.0  # known
+"""Compute capability whose matrix instruction takes V as it lies in 8 bits, too. Source: PTX ISA, tcgen05.mma, transposed operands."""
 
 PARAMETERS = (
     Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included", 8.0),
@@ -96,15 +99,12 @@ def planned(case: Case, device: Device) -> Decode:
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
-    """The kernel for ``device``; UnavailableError for a compute capability that none was written for."""
-    plans, found = KERNELS[implementation], device.compute_capability or "unknown"
-    major = found.partition(".")[0]
-    if major not in plans:
-        known = ", ".join(f"{key}.x" for key in plans)
-        raise UnavailableError(
-            f"{device.id}: no decode kernel of {implementation} is known for compute capability {found}", f"known: {known}"
-        )
-    return plans[major]
+    """The kernel for ``device``; UnavailableError where it has no asynchronous copies or another maker."""
+    plans, traits = KERNELS[implementation], traits_of(device)
+    if traits.copies == BY_THREAD or traits.matrix not in plans:
+        found = f"{device.id}: no decode kernel of {implementation} is known for its architecture, {device.architecture}"
+        raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {' or '.join(plans)}")
+    return plans[traits.matrix]
 
 
 def streaming_s(plan: Decode, slots: int, latency_s: float, block_s: float) -> float:
@@ -154,7 +154,8 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call, with the append of the new token to the cache; UnavailableError as in ``seconds``."""
     plain, elements = _narrow_work(case, device)
     [clock] = numbers_of(device, "highest clock")
-    return float(seconds(plain, device, p) + elements * 1e-3 * p["element_cycles"] / clock)
+    cycles = p["element_cycles"] if device.capability < ANY_MAJOR else 0.0
+    return float(seconds(plain, device, p) + elements * 1e-3 * cycles / clock)
 
 
 def covers_narrow(case: Case) -> bool:

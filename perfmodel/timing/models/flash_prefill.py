@@ -16,6 +16,7 @@ from math import hypot, inf
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import boost
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
 from perfmodel.timing.models._flash_blocks import (
@@ -76,13 +77,14 @@ def rates_of(device: Device, dtype: str) -> FlashRates:
         needs = {f"tensor peak in {dtype}": peak, "exp peak": exp, "multiprocessors": sms, "tensor clock": clock, "DRAM bandwidth": dram}
         missing = ", ".join(name for name, value in needs.items() if value is None)
         raise UnavailableError(f"{device.id}: fused attention cannot be timed without {missing}", "add it to the device's profile")
-    cycles, sram = sms.number * clock.number, device.level("sram")
+    cycles, sram, faster = sms.number * clock.number, device.level("sram"), boost(device)
+    sram_clock = clock if faster > 1 else device.clocks.max or clock
     return FlashRates(
         sms=int(sms.number),
-        clock_hz=clock.number,
+        clock_hz=clock.number * faster,
         matmul=peak.per_clk or peak.number / cycles,
         exp=exp.per_clk or exp.number / cycles,
-        sram=sram.bandwidth.number / (sms.number * (device.clocks.max or clock).number) if sram and sram.bandwidth else inf,
+        sram=sram.bandwidth.number / (sms.number * sram_clock.number) if sram and sram.bandwidth else inf,
         bandwidth=dram.number,
         threads=int(threads.number) if threads else 2048,
     )

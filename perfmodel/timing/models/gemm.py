@@ -2,7 +2,7 @@
 
 A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
 waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
-The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
+The tensor unit runs at the datasheet's clock (GeForce: above it), and slower the longer a kernel draws full power.
 Where rows of A, B or C do not start on 16 bytes, and in fp32, older kernels run (``_gemm_blocks.py``); a single row of C is a
 product with a vector (``_gemm_vector.py``).
 
@@ -18,18 +18,19 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Rates, rates_of
+from perfmodel.core.roofline import Rates, boost, rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models import _gemm_blocks as blocks
 from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
-from perfmodel.timing.models._gemm_plans import NARROW_COPY, WGMMA, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
+from perfmodel.timing.models._gemm_plans import NARROW_COPY, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan
 
 __all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
@@ -113,10 +114,12 @@ class _MatmulWork:
 def _work(case: Case, device: Device) -> _MatmulWork:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
-    slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    peak, part_bytes = rates.matmul if half is None else half.number, 2 * w.outputs * ACCUMULATOR_SIZE
+    slots, faster, half = int(multiprocessors), boost(device), device.peaks.tensor.get("fp16")
+    rates = rates_of(device, w.dtype)
+    rates = replace(rates, matmul=rates.matmul * faster)
+    peak, part_bytes = rates.matmul if half is None else half.number * faster, 2 * w.outputs * ACCUMULATOR_SIZE
     listed, dram = listed_plans(case, device, slots), dram_bytes(case, device)
-    return _MatmulWork(slots, clock, rates, peak, listed, dram, part_bytes, w.dtype.size)
+    return _MatmulWork(slots, clock * faster, rates, peak, listed, dram, part_bytes, w.dtype.size)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -132,7 +135,8 @@ def dram_bytes(case: Case, device: Device) -> float:
     if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
-    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)
+    limits = scan_limits(device)
+    lost, lost_weights = (lost_share(size / device.cache_bytes, *limits) for size in scans)
     return float((a + c) * lost + b * lost_weights)
 
 
@@ -175,9 +179,11 @@ def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device:
     """Of the vector unit, with parameters of its own, or of older tensor kernels, whose costs are known."""
     cycle_s = 1 / work.clock_hz
     if dtype.matmul_unit == "vector":
-        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (work.rates.matmul * p["multiply_share"])
+        tdp = None if device.tdp is None else float(device.tdp.number)
+        rate = blocks.lasting_rate(work.rates.matmul, tdp, device.capability)
+        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (rate * p["multiply_share"])
         return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
-    share, width = MMA_SHARE if device.capability >= WGMMA else 1.0, work.listed.width
+    share, width = MMA_SHARE if wide_matrix(device) else 1.0, work.listed.width
     copies = blocks.COPY_DEPTH * dtype.size / (width * WARP_THREADS)
     wait = SINGLE_WAIT_CYCLES if width < NARROW_COPY else WAIT_CYCLES
     multiply_s = 2 * blocks.COPY_DEPTH * work.slots / (work.rates.matmul * share)

@@ -1,6 +1,6 @@
 """Decode over a compressed cache by TensorRT-LLM: FlashMLA on Hopper, its own generation kernels elsewhere.
 
-A block takes up to 64 query heads of one sequence and walks the keys in tiles of 64. On Hopper and later the tiles of all
+A block takes up to 64 query heads of one sequence and walks the keys in tiles of 64. On Hopper and B200 the tiles of all
 sequences are dealt out to as many blocks as there are multiprocessors, so that a sequence is cut where a block's share ends; each
 sequence that a block starts costs it some tiles' time, and a second kernel joins the parts. Before, a block walks its whole sequence
 alone. The heads of a tile are padded to 64, so few heads cost as much arithmetic as 64. Arithmetic and streaming overlap. A kernel
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
+from perfmodel.core.architectures import TCGEN05, traits_of, wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -33,12 +34,10 @@ PARAMETERS = (
 )
 KEYS = 64  # known
 """Keys of a tile."""
-HEADS, WIDE_HEADS, WIDE_FROM = 64, 128, 10.0  # known
-"""Heads of a tile, and from which compute capability it has more: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
+HEADS, WIDE_HEADS = 64, 128  # known
+"""Heads of a tile: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
 OVERLAP = 4.0  # tuned
 """How arithmetic and streaming join: 1 would add them, infinity take the longer one."""
-SPLITS_FROM = 9.0  # known
-"""Compute capability from which the keys of a sequence are split among blocks."""
 SURVIVES, IS_LOST = 2 / 3, 1.0  # tuned
 """KV cache / L2 size up to which a warm run finds all of it in L2, and from which nothing, as in ``flash_decode``."""
 
@@ -50,10 +49,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
     tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock
-    slots, tiles, capability = int(sms), int(ceil_div(w.kv_len, KEYS)), device.capability
-    blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if capability >= WIDE_FROM else HEADS))
+    slots, tiles, wide = int(sms), int(ceil_div(w.kv_len, KEYS)), traits_of(device).matrix == TCGEN05
+    blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if wide else HEADS))
     parts = 1
-    if capability >= SPLITS_FROM:
+    if wide_matrix(device):
         shares = min(slots, blocks * tiles)
         parts = shares // blocks if blocks < shares else 1
         worked = (ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]) * tile_s

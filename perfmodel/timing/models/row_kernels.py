@@ -25,6 +25,12 @@ SPILLED, SPILLED_FIRST = 1.38, 1.12  # tuned
 """Time of a warp's rows that spill, over what they would take, and latency of the first. Cross-validated on 400 shapes of an H200."""
 ROW_CYCLES = 15.0  # tuned
 """Of a multiprocessor, for a row that a warp takes, beside its elements."""
+REGISTERS_SINCE, WARP_THREADS = 9.0, 32  # known
+"""Compute capability from which records are of a PyTorch whose blocks keep rows, which 2.1 reads again; threads of a warp."""
+SINGLE_STEP, LATENCY = 0.6, 3000.0  # tuned
+"""Steps of single elements over those of vectors, and cycles of ``shared_cycles`` where a step waits for memory."""
+REPEAT_SURVIVES, REPEAT_IS_LOST = 0.3, 0.78  # tuned
+"""Rows of all blocks at once over L2, of softmax that reads them again."""
 ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
 """Longest rows in the registers of a block, two blocks at once and one: 1,024 threads hold up to nine elements each."""
 FIRST_CYCLES = 0.7  # tuned
@@ -41,8 +47,8 @@ SPILLED_STEP, SCALAR_STEP = 1.5, 0.5  # tuned
 WARM_SAVES = {"softmax": 0.35, "norm": 0.45}  # tuned
 """Share of the latency of first rows that they save if the L2 holds them: WARM_LATENCY_S of it as every kernel does."""
 
-NORM_BLOCKS = 16  # known
-"""Of 128 threads, on a multiprocessor of 2,048."""
+NORM_THREADS = 128  # known
+"""Of a block."""
 AGAIN_SURVIVES, AGAIN_IS_LOST = 0.32, 0.55  # tuned
 """Rows of all blocks at once over L2, up to which a block finds its row again, and from which it does not."""
 JOINED = 1.7  # tuned
@@ -95,6 +101,8 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     if softmax_kernel(w) == WARP:
         rows_s = _joined(_in_state(_warp_latency_s(w, p), case, device), _warps_s(w, sms * clock, moved_s, p))
+    elif device.capability < REGISTERS_SINCE:
+        rows_s = _small_blocks_s(w, device, sms, clock, p)
     else:
         rows_s = max(_blocks_s(w, int(sms), clock, p), moved_s / STREAM_SHARE)
     return float(p["launch_us"] * 1e-6 + rows_s)
@@ -130,6 +138,38 @@ def _blocks_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> floa
     return float((columns * FIRST_CYCLES + after * (BLOCK_CYCLES + columns * cycles)) / clock)
 
 
+def _small_blocks_s(w: Stream, device: Device, sms: float, clock: float, p: Mapping[str, float]) -> float:
+    """A row is read three times by a block of up to 512 threads: whole vectors, and its last elements one by one."""
+    vector, row = VECTOR_BYTES // w.dtype.size, w.cols * w.dtype.size
+    threads = small_block_threads(w.cols, vector)
+    at_once = sms * resident_blocks(device, threads)
+    whole, rest = divmod(w.cols, vector * threads)
+    row_s = p["shared_row_us"] * 1e-6 + (whole + SINGLE_STEP * ceil_div(rest, threads)) * p["shared_cycles"] * LATENCY / clock
+    read_again = _lost(min(w.rows, at_once) * row, device, REPEAT_SURVIVES, REPEAT_IS_LOST)
+    bytes_s = (2 + 2 * read_again) * w.rows * row / (dram_bandwidth(device) * p["warp_share"])
+    return _joined(row_s * max(w.rows / at_once, 1.0), bytes_s, ISSUED)
+
+
+def small_block_threads(cols: int, vector: int) -> int:
+    """Threads of PyTorch's block for a row: a power of two, so that each reads two vectors or more.
+
+    >>> [small_block_threads(cols, 4) for cols in (1025, 2048, 2052, 16384)]
+    [128, 256, 256, 512]
+    """
+    most = max(min(cols // vector, BLOCK_THREADS) // 2, 1)
+    return max(int(1 << (most - 1).bit_length()), WARP_THREADS)
+
+
+def resident_blocks(device: Device, threads: int) -> int:
+    """Blocks of so many threads on a multiprocessor: of one of 2,048 where the profile does not say."""
+    most = device.limits.max_threads_per_multiprocessor
+    return int(most.number if most else 2 * BLOCK_THREADS) // threads
+
+
+def _lost(size: float, device: Device, survives: float, is_lost: float) -> float:
+    return lost_share(size / device.cache_bytes, survives, is_lost) if device.cache_bytes else 0.0
+
+
 def thread_elements(w: Stream) -> float:
     """Elements that each thread of a block reads of a row that no registers hold, by what they cost over those in shared memory.
 
@@ -149,8 +189,8 @@ def norm_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """
     w: Stream = case.workload
     [sms] = numbers_of(device, "multiprocessors")
-    slots, row = int(sms) * NORM_BLOCKS, w.cols * w.dtype.size
-    again = lost_share(min(w.rows, slots) * row / device.cache_bytes, AGAIN_SURVIVES, AGAIN_IS_LOST) if device.cache_bytes else 0.0
+    slots, row = int(sms) * resident_blocks(device, NORM_THREADS), w.cols * w.dtype.size
+    again = _lost(min(w.rows, slots) * row, device, AGAIN_SURVIVES, AGAIN_IS_LOST)
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
         first = _in_state(w.cols * SCALAR_COLUMN_NS * 1e-9, case, device)

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from perfmodel.core.dtypes import canonical
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.timing.base import CLEAN
+from perfmodel.timing.transfer import MATMUL
 from perfmodel.validation.cuda import run
 from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
 from perfmodel.validation.records import Seconds
@@ -28,6 +31,8 @@ BLOCKS_PER_SM = 8
 FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
 """Rounds per thread: a few milliseconds on an H200."""
 FLOP_PER_FMA = 2
+PRODUCTS = {"bfloat16": 8192, "float16": 8192, "float32": 4096}
+"""Edge of the square product in each of PyTorch's number formats."""
 Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
 
 
@@ -35,7 +40,7 @@ Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
 class ProbeResult:
     """One result in base units (B/s, FLOP/s, OP/s, B, s); ``value`` None and ``reason`` in words where there is none.
 
-    ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes.
+    ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes. ``shape``: of a product.
     """
 
     name: str
@@ -46,6 +51,7 @@ class ProbeResult:
     size: int | None = None
     field: str | None = None
     reason: str = ""
+    shape: dict[str, int] | None = None
 
 
 def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int | None = None, field: str | None = None) -> ProbeResult:
@@ -191,9 +197,27 @@ def _per_launch(name: str, times: Sequence[float], field: str | None) -> ProbeRe
     return ProbeResult(name, "s", seconds.median / run.KERNELS, seconds.noise, len(times), field=field)
 
 
+def _products(rule: StoppingRule) -> Iterator[ProbeResult]:
+    """Large products of the vendor's library, by PyTorch; UnavailableError without it."""
+    from perfmodel.validation.libraries import load_torch
+    from perfmodel.validation.libraries.measure import TorchTimer
+
+    torch = load_torch()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    timer = TorchTimer(torch, rule)
+    for name, edge in PRODUCTS.items():
+        a, b = (torch.randn(edge, edge, device="cuda", dtype=getattr(torch, name)) for _ in range(2))
+        times = timer.times(lambda a=a, b=b: a @ b, CLEAN)  # type: ignore[misc]
+        found = rate(MATMUL.format(canonical(name)), "FLOP/s", FLOP_PER_FMA * edge**3, times)
+        yield replace(found, shape=dict.fromkeys("mnk", edge))
+        del a, b
+    torch.cuda.empty_cache()
+
+
 PARTS: dict[str, Part] = {
     "memory bandwidth by size": _dram,
     "L2": _l2,
     "rates of units": _units,
     "launch overhead": _launches,
+    "large products": _products,
 }

@@ -1,0 +1,91 @@
+"""How kernels run on an architecture, as far as it decides which kernels a library takes there and how their time carries over.
+
+Sources: CUDA C++ Programming Guide, technical specifications by compute capability; PTX ISA: ``cp.async`` from 8.0 on,
+``cp.async.bulk.tensor`` (TMA) from 9.0, ``wgmma`` of 9.0a alone, ``tcgen05`` of 10.x and 11.0, of 12.x neither. L2: A100 and H100
+whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies), Ada and RTX Blackwell whitepapers (one). AMD CDNA 2, 3
+and 4 white papers: an L2 for each die of compute units, from CDNA 4 on loads of 16 bytes into LDS.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from perfmodel.core.hardware import Device
+
+MMA_SYNC, WGMMA, TCGEN05, MFMA = "mma.sync", "wgmma", "tcgen05", "mfma"
+"""Matrix instructions: of a warp, of a warpgroup that reads SRAM, of a block into tensor memory; of a wave of AMD."""
+BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
+"""How tiles come to SRAM: through registers, by asynchronous copies of threads, whole by a copy engine (TMA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into SRAM; ``l2_parts``: parts of
+    the L2 that each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what kernels are written for.
+    """
+
+    matrix: str = ""
+    copies: int = BY_THREAD
+    l2_parts: int = 1
+    generation: float = 0.0
+    machine: str = "GPU"
+
+
+_NVIDIA = (
+    (0.0, MMA_SYNC, BY_THREAD, 1),
+    (8.0, MMA_SYNC, CP_ASYNC, 2),
+    (8.6, MMA_SYNC, CP_ASYNC, 1),
+    (9.0, WGMMA, BULK, 2),
+    (10.0, TCGEN05, BULK, 2),
+    (12.0, MMA_SYNC, BULK, 1),
+)
+"""From which compute capability on."""
+_AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": (4.0, CP_ASYNC, 8)}
+"""Number of the CDNA, copies, and L2s: one for each die of compute units that a program sees."""
+_OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
+"""First words of architectures that are no GPUs; a CPU has an L2 in each core."""
+
+
+def traits_of(device: Device) -> Traits:
+    """The traits of ``device``; those of the last older architecture where its own is not listed."""
+    per_core = any(level.level == "l2" and level.scope == "multiprocessor" for level in device.memory)
+    return _traits(device.vendor, device.capability, device.compute_capability or "", device.architecture, per_core)
+
+
+@cache
+def _traits(vendor: str, capability: float, target: str, architecture: str, per_core: bool) -> Traits:
+    first, number = architecture.partition(" ")[0], re.search(r"\d+", architecture)
+    if per_core or first in _OTHER_MACHINES:
+        return Traits(generation=float(number[0]) if number else 0.0, machine="CPU" if per_core else first)
+    if vendor == "NVIDIA" and capability:
+        _, matrix, copies, parts = next(row for row in reversed(_NVIDIA) if capability >= row[0])
+        return Traits(matrix, copies, parts, capability)
+    if target in _AMD:
+        generation, copies, parts = _AMD[target]
+        return Traits(MFMA, copies, parts, generation)
+    return Traits(generation=float(number[0]) if number else 0.0)
+
+
+def wide_matrix(device: Device) -> bool:
+    """Whether only matrix instructions that read SRAM, fed by a copy engine, reach the peak of ``device``."""
+    return traits_of(device).matrix in (WGMMA, TCGEN05)
+
+
+def copies_kept(device: Device) -> int:
+    """Copies that the last cache of ``device`` holds of what all multiprocessors read: one if it lies before the memory, not the units."""
+    return 1 if device.level("llc") is not None else traits_of(device).l2_parts
+
+
+def are_kin(device: Device, other: Device) -> bool:
+    """Whether kernels of the one run on the other at all: of one maker, and both GPUs, both TPUs, ..."""
+    return device.vendor == other.vendor and traits_of(device).machine == traits_of(other).machine
+
+
+def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, str]:
+    """What sorts the kin of ``device``, the nearest first: the same architecture, then traits, then generations, the newer one first."""
+    own, its = traits_of(device), traits_of(other)
+    unlike = 2 * (own.matrix != its.matrix) + abs(own.copies - its.copies) + (own.l2_parts != its.l2_parts)
+    apart = abs(its.generation - own.generation)
+    return other.architecture != device.architecture, unlike, apart, its.generation < own.generation, other.id

@@ -1,0 +1,57 @@
+"""The time of a kernel on a device to which no calibrated kernel carries over: of another maker, or without kin for this workload.
+
+A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tests/refresh_pooled.py``
+writes. Its interval is what devices miss whose records the fit does not see.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from perfmodel.core.architectures import are_kin
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.files import read_json
+from perfmodel.core.hardware import Calibration
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.timing.base import FUSED, Case, algorithm_of, find_model
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s
+
+FILE = Path(__file__).with_name("pooled.json")
+POOLED = "pooled"
+MOST_QUERIES = 16
+"""Of a decode step."""
+
+
+def family(kind: str, case: Case) -> str:
+    """What shares parameters: the workload, its pass, and how it is bound."""
+    w = case.workload
+    if not isinstance(w, Attention):
+        unit = f"/{w.dtype.matmul_unit}" if kind == "matmul" else ""
+        return f"{kind}/{case.direction}{unit}"
+    if algorithm_of(case.implementation) != FUSED:
+        return f"{kind}/{case.direction}/standard"
+    few = case.direction == FORWARD and w.n <= MOST_QUERIES < w.kv_len
+    return f"{kind}/{case.direction}" + ("/decode" if few else "")
+
+
+@cache
+def fits() -> dict[str, Calibration]:
+    """The shipped fits by family."""
+    return {name: Calibration(**raw) for name, raw in read_json(FILE).items()}
+
+
+def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
+    """The prediction for the algorithm that ``implementation`` runs; UnavailableError where no fit is of its workload."""
+    case = Case(request.case.workload, implementation, request.case.direction, request.case.cache, request.case.launch)
+    block = fits().get(family(request.kind, case))
+    if block is None:
+        raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
+    modelled = modelled_s(find_model(block.model), case, request.device, block.parameters)
+    seconds = max(modelled, request.lower_s)
+    low, high = max(request.lower_s, seconds * block.low), seconds * block.high
+    kin = any(are_kin(request.device, one) for one in request.fallbacks())
+    why = "none of their kernels for it runs here" if kin else "no kernel of this maker is calibrated"
+    words = f"pooled over {block.versions}; {why}"
+    case_on = case, request.device
+    return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=words)

@@ -1,0 +1,92 @@
+"""What an estimate moves: predictions with a number of the profile hidden and estimated, over those with the number known."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.timing.base import find_model, model_of
+from perfmodel.timing.estimated import FACTS, completed, number
+from perfmodel.timing.predict import modelled_s, nearest
+from perfmodel.validation.fit_points import FitPoint
+from perfmodel.validation.records import held_out
+from perfmodel.validation.statistics import quantile
+
+NAMES = tuple(dict.fromkeys(fact.name for fact in FACTS))
+CYCLES = ("clock", "multiprocessors")
+LEAST = 1e-6
+"""In logarithms: a smaller move is none."""
+
+
+def hidden(device: Device, name: str) -> Device:
+    """``device`` without the numbers that ``FACTS`` call ``name``, nor rates per clock that would give them away."""
+    for fact in FACTS:
+        if fact.name == name:
+            device = _without(device, *fact.path)
+    if name not in CYCLES:
+        return device
+    bare = {unit: {key: replace(peak, per_clk=None) for key, peak in device.peaks_of(unit).items()} for unit in ("tensor", "vector")}
+    return replace(device, peaks=replace(device.peaks, **bare))
+
+
+def _without(device: Device, first: str, *rest: str) -> Device:
+    if first == "memory":
+        return replace(device, memory=[replace(one, **{rest[1]: None}) if one.level == rest[0] else one for one in device.memory])
+    if not rest or first == "launch_overhead":
+        return replace(device, **{first: None})
+    part = getattr(device, first)
+    if len(rest) == 2:
+        return replace(device, peaks=replace(part, **{rest[0]: {k: v for k, v in getattr(part, rest[0]).items() if k != rest[1]}}))
+    return replace(device, **{first: replace(part, **{rest[0]: None})})
+
+
+def kin_with(device: Device, name: str, others: Iterable[Device]) -> Device | None:
+    """The nearest device of another architecture whose profile has what ``device`` knows of ``name``."""
+    paths = [fact.path for fact in FACTS if fact.name == name and number(device, *fact.path) is not None]
+    apart = [other for other in others if are_kin(device, other) and other.architecture != device.architecture]
+    full = [other for other in apart if paths and all(number(other, *path) is not None for path in paths)]
+    return min(full, key=lambda other: distance(device, other), default=None)
+
+
+def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, list[float]]:
+    """|log(time with estimates / time with the numbers)| by name of fact, of the points that fits may see and that it moves at all.
+
+    Each by its device's own calibration, or by the nearest.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    bare: dict[tuple[str, str], Device | None] = {}
+    for point in points:
+        model = model_of(point.case)
+        lender = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
+        if held_out(point.record) or lender is None:
+            continue
+        parameters = next(block.parameters for block in lender.calibration if block.model == model.name)
+        with suppress(PerfmodelError):
+            known = modelled_s(find_model(model.name), point.case, point.device, parameters)
+            for name in NAMES:
+                key = point.device.id, name
+                if key not in bare:
+                    kin = kin_with(point.device, name, others)
+                    bare[key] = None if kin is None else completed(hidden(point.device, name), kin)[0]
+                device = bare[key]
+                change = 0.0 if device is None else abs(math.log(modelled_s(model, point.case, device, parameters) / known))
+                found[name] += [change] if change > LEAST else []
+    return found
+
+
+def spreads(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, float]:
+    """By name of fact: of each device the 90 % quantile of what ``moved`` finds, in the mean of the devices that it moves."""
+    by_device: dict[str, list[FitPoint]] = defaultdict(list)
+    for point in points:
+        by_device[point.device.id].append(point)
+    found: dict[str, list[float]] = defaultdict(list)
+    for own in by_device.values():
+        for name, changes in moved(own, others).items():
+            found[name] += [quantile(changes, 0.9)] if changes else []
+    return {name: sum(listed) / len(listed) for name, listed in found.items() if listed}
