@@ -46,14 +46,14 @@ def test_forward_by_hand():
 def test_causal_rows_are_paired_by_aiter_and_listed_by_hipkittens():
     """Of 1024 queries, four row tiles see 4, 8, 12 and 16 key tiles."""
     w = replace(W, n=1024, kv_len=1024, causal=True, batch=1, heads=2, kv_heads=2)
-    found = {name: mfma.blocks_of(w, mfma._launch(Case(w, name)), FORWARD, 256).last for name in ("hipkittens", "aiter")}
+    found = {name: mfma.blocks_of(w, mfma.launch_of(Case(w, name), MI355X), FORWARD, 256).last for name in ("hipkittens", "aiter")}
     assert found == {"hipkittens": (4, 4, 8, 8, 12, 12, 16, 16), "aiter": (20, 20, 20, 20)}
 
 
 @pytest.mark.parametrize(("rows", "pairs"), [(1280, [24, 24, 12]), (256, [4])])
 def test_an_odd_row_tile_is_alone(rows, pairs):
     w = replace(W, n=rows, kv_len=rows, causal=True)
-    assert sorted(set(mfma._visits(w, mfma._launch(Case(w, "aiter")), FORWARD)), reverse=True) == sorted(set(pairs), reverse=True)
+    assert sorted(set(mfma._visits(w, mfma.launch_of(Case(w, "aiter"), MI355X), FORWARD)), reverse=True) == sorted(set(pairs), reverse=True)
 
 
 def test_backward_by_hand():
@@ -65,8 +65,21 @@ def test_backward_by_hand():
     assert backward_s("hipkittens") == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_longest_blocks_of_all_batches_come_first_while_keys_and_values_fit_the_last_cache():
+    """2048 keys of 256 KV heads are 256 MiB of K and V, as the Infinity Cache is; 8 key tiles visit 32, 28 ... 4 tiles of queries."""
+    blocks = {
+        n: mfma.blocks_of(w, mfma.launch_of(Case(w, "hipkittens", BACKWARD), MI355X), BACKWARD, 1 << 20) for n, w in long_and_longer()
+    }
+    assert blocks[2048].last == tuple(each for each in range(32, 0, -4) for _ in range(256))
+    assert blocks[4096].last[: 16 * 16 + 1] == (*(each for each in range(64, 0, -4) for _ in range(16)), 64)
+
+
+def long_and_longer():
+    return [(n, replace(W, n=n, kv_len=n, causal=True)) for n in (2048, 4096)]
+
+
 def test_a_block_takes_all_query_heads_of_a_kv_head_in_hipkittens_alone():
-    launches = {name: mfma._launch(Case(GROUPED, name, BACKWARD)) for name in ("hipkittens", "aiter-4warps")}
+    launches = {name: mfma.launch_of(Case(GROUPED, name, BACKWARD), MI355X) for name in ("hipkittens", "aiter-4warps")}
     blocks = {name: mfma.blocks_of(GROUPED, launch, BACKWARD, 256) for name, launch in launches.items()}
     assert (blocks["hipkittens"].count, blocks["hipkittens"].most) == (16 * 8 * 8, 8 * 32)
     assert (blocks["aiter-4warps"].count, blocks["aiter-4warps"].most) == (16 * 64 * 8, 128)

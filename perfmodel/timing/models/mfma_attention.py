@@ -11,8 +11,9 @@ Before it runs a kernel for the row sums of O dO, after it one that brings dQ in
 grouped heads by a further one.
 
 HipKittens' kernels write dQ by atomics in bf16, and their blocks take all query heads of a KV head. AITER's are assembly, with dQ
-in fp32. Its d = 64 forward kernel is CK's, and so was the backward one of grouped heads in the version that was published beside
-HipKittens' best kernels: steps of 16 queries, each a chain of five dependent matmuls that four waves cannot hide.
+in fp32. Its d = 64 forward kernel is CK's. Backward over grouped heads, the version published beside HipKittens' best kernels takes
+twice the time of the one published beside the others: it is supposed to have fallen back to CK, whose steps of 16 queries are each a
+chain of five dependent matmuls that four waves cannot hide. Masks slow both kernels of CK alike.
 
 Source: HazyResearch/HipKittens @f09e968 analysis/attn (sizes, grids, how it was timed); ROCm/aiter @4f126195 hsa/gfx950/fmha_v3_fwd and
 fmha_v3_bwd (ts_qo, ts_kv, grids), aiter/ops/mha.py; ROCm/composable_kernel example/ck_tile/01_fmha/codegen/ops (tile sizes). Chosen on
@@ -68,12 +69,12 @@ KEEPS_ASSEMBLY = ("aiter-4warps", "aiter-8warps")
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A kernel's launch: its ``plan``; blocks ``together``, one of each head in turn, or head after head; ``pairs`` of a long and a short
-    tile row under a causal mask, a block each. ``slower``: a tile over that of the parameters; ``step_cycles`` more.
+    """A kernel's launch: its ``plan``; ``together``: heads of which the blocks are launched one of each in turn; ``pairs`` of a long and a
+    short tile row under a causal mask, a block each. ``slower``: a tile over that of the parameters; ``step_cycles`` more.
     """
 
     plan: FlashPlan
-    together: bool
+    together: int = 1
     pairs: bool = False
     slower: float = 1.0
     step_cycles: float = 0.0
@@ -84,19 +85,22 @@ def library(implementation: str) -> str:
     return implementation.partition("-")[0]
 
 
-def _launch(case: Case) -> _Launch:
+def launch_of(case: Case, device: Device) -> _Launch:
+    """HipKittens' backward blocks begin with the longest of all batches while K and V fit the last cache, else batch after batch."""
     w: Attention = case.workload
     own = library(case.implementation) == "hipkittens"
+    kept = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size <= (device.cache_bytes or 0)
     if case.direction == FORWARD:
         if own or w.d > 64:
-            return _Launch(FlashPlan(256, 64, fragment=32), together=own, pairs=w.causal and not own)
-        return _Launch(FlashPlan(128, 64, fragment=32), together=True, slower=CK * (CK_MASKED if w.causal else 1))
+            return _Launch(FlashPlan(256, 64, fragment=32), together=w.heads if own else 1, pairs=w.causal and not own)
+        return _Launch(FlashPlan(128, 64, fragment=32), together=w.heads, slower=CK * (CK_MASKED if w.causal else 1))
     masked = MASKED if w.causal else 1.0
     if own:
-        return _Launch(FlashPlan(64, 256, fragment=64, packed=True), together=True, slower=masked)
+        together = int(w.stored_kv_heads if kept else w.kv_heads)
+        return _Launch(FlashPlan(64, 256, fragment=64, packed=True), together=together, slower=masked)
     if w.group > 1 and case.implementation not in KEEPS_ASSEMBLY:
-        return _Launch(FlashPlan(16, 128, fragment=64), together=False, slower=CK_MASKED if w.causal else 1.0, step_cycles=CK_STEP_CYCLES)
-    return _Launch(FlashPlan(16, 256, fragment=64), together=False, pairs=w.causal, slower=masked)
+        return _Launch(FlashPlan(16, 128, fragment=64), slower=CK_MASKED if w.causal else 1.0, step_cycles=CK_STEP_CYCLES)
+    return _Launch(FlashPlan(16, 256, fragment=64), pairs=w.causal, slower=masked)
 
 
 def _visits(w: Attention, launch: _Launch, direction: str) -> list[int]:
@@ -116,7 +120,7 @@ def blocks_of(w: Attention, launch: _Launch, direction: str, cus: int) -> TileBl
     """The blocks of the main kernel, one on each of ``cus``."""
     walk = replace(w, packed=launch.plan.packed)
     visits, heads = _visits(walk, launch, direction), int(w.stored_kv_heads if launch.plan.packed else w.query_heads)
-    period = [each for each in visits for _ in range(heads // w.batch)] if launch.together else visits
+    period = [each for each in visits for _ in range(launch.together)]
     count = heads * len(visits)
     last = tuple(period[i % len(period)] for i in range(max(0, count - ROUNDS * cus), count))
     return TileBlocks(last, count - len(last), heads * sum(visits) - sum(last), cus, 1)
@@ -138,7 +142,7 @@ def _work(case: Case, device: Device) -> _MfmaWork:
     w: Attention = case.workload
     if device.vendor != "AMD":
         raise UnavailableError(f"{case.implementation} is a kernel for AMD GPUs: what stands for it on {device.id} is not known")
-    rates, launch = rates_of(device, w.dtype.name), _launch(case)
+    rates, launch = rates_of(device, w.dtype.name), launch_of(case, device)
     moved, beside = _bytes(w, case)
     return _MfmaWork(rates, launch, blocks_of(w, launch, case.direction, rates.sms), moved, beside)
 
