@@ -1,31 +1,196 @@
-"""Predictions of a device by calibrations of the others."""
+"""Predictions of a device by calibrations of the others: none of its records is in a fit, a width or a pool.
+
+Lenders of other architectures keep the calibrations that they ship with, which never saw the device; those of its own architecture are
+fitted anew without it. A kernel that runs on no other device is predicted by the pooled roofline of the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp
 
-from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Prediction, TimeRequest, predict
+from refresh_pooled import Pool, fit_of, half_width, missed
+
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.power import SUSTAINED
+from perfmodel.timing.base import find_model, kernel_name
+from perfmodel.timing.fit import fit
+from perfmodel.timing.models.three_scalars import MODEL as THREE
+from perfmodel.timing.models.three_scalars import from_terms, terms
+from perfmodel.timing.pooled import POOLED, PRODUCTS, as_probed, family
+from perfmodel.timing.predict import PARTS, Prediction, TimeRequest, kernels_of, predict
+from perfmodel.timing.select_kernel import OWN
 from perfmodel.validation.calibrate import calibrate, points
-from perfmodel.validation.cross_device import half_widths, with_borrowed
-from perfmodel.validation.records import Record, held_out
+from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
+from perfmodel.validation.fit_points import Effort, FitPoint, Key
+from perfmodel.validation.records import Record, held_out, profiled, sets_width
+
+KINDS = ("prefill", "decode", "matmul", "backward", "softmax", "norm")
+EFFORT = Effort(restarts=1, rounds=60, folds=2, points=150)
+"""Of fits to the rest of an architecture."""
+EACH = 60
+"""Points of a device and family that widths and baselines see."""
+Grouped = Mapping[Key, Sequence[FitPoint]]
 
 
 def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device]) -> list[tuple[Record, Prediction]]:
-    """Held-out records of device ``name``, predicted by calibrations that saw none of its records."""
+    """Held-out records of device ``name``, predicted by calibrations of the others, fitted anew."""
     listed = list(records)
     bare = {key: replace(device, calibration=[]) for key, device in devices.items()}
     others = [record for record in listed if record.hardware != name]
     fits = calibrate(others, bare, "", lambda _: "", lambda text: None)
-    halves = half_widths(points(others, bare), fits)
-    fallbacks = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
-    found = []
-    for own in points([r for r in listed if r.hardware == name], bare).values():
+    halves = widths(residuals(points(others, bare), fits, tuple))
+    lend = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
+    own = points([record for record in listed if record.hardware == name], bare)
+    judged = [point for group in own.values() for point in group if held_out(point.record)]
+    return [(point.record, predict(_asked(point, bare[name], lend))) for point in judged]
+
+
+def _asked(point: FitPoint, device: Device, lend: Sequence[Device]) -> TimeRequest:
+    return TimeRequest(point.case, point.record.workload, point.record.dtype, device, point.lower_s, lambda: lend)
+
+
+def scored(record: Record) -> bool:
+    """Whether a record is one kernel that people run, timed alone and as it was: not of a sequence, a step, or for seconds."""
+    apart = profiled(record) or record.clock == SUSTAINED or record.direction == "both" or sets_width(record)
+    return not apart and not record.implementation.startswith(OWN) and record.workload in ("attention", "matmul", "softmax", "norm")
+
+
+def group(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
+    """``points`` of the kernels that are ``scored`` and no sequence of others."""
+    found = points(filter(scored, records), devices)
+    return {key: own for key, own in found.items() if key[3] not in PARTS}
+
+
+def thinned(grouped: Grouped) -> dict[Key, list[FitPoint]]:
+    """The fit points of ``grouped``, ``EACH`` of a device at most."""
+    found = {}
+    for key, own in grouped.items():
+        by_device: dict[str, list[FitPoint]] = defaultdict(list)
         for point in own:
-            if held_out(point.record):
-                made = predict(
-                    TimeRequest(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: fallbacks)
-                )
-                found.append((point.record, made))
+            if not held_out(point.record):
+                by_device[point.device.id].append(point)
+        found[key] = [point for listed in by_device.values() for point in Effort(points=EACH).thinned(listed)]
     return found
+
+
+def without(name: str, grouped: Grouped) -> dict[Key, list[FitPoint]]:
+    """``grouped`` without the points of device ``name``."""
+    rest = {key: [point for point in own if point.device.id != name] for key, own in grouped.items()}
+    return {key: own for key, own in rest.items() if own}
+
+
+def lenders(name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device]) -> list[Device]:
+    """The other devices with calibrations and widths that no record of ``name`` has a part in. ``few``: ``grouped``, thinned."""
+    apart = devices[name].architecture
+    mine = {(key[0], kernel_name(key[1]), key[2]) for key, own in grouped.items() if any(point.device.id == name for point in own)}
+    mates = [
+        point.record
+        for key, own in without(name, grouped).items()
+        if key[4] == apart and (key[0], kernel_name(key[1]), key[2]) in mine
+        for point in own
+        if not held_out(point.record)
+    ]
+    bare = {key: replace(device, calibration=[]) for key, device in devices.items()}
+    fits = calibrate(mates, bare, "", lambda _: "", lambda text: None, effort=EFFORT)
+    fits |= {key: list(device.calibration) for key, device in devices.items() if device.architecture != apart and device.calibration}
+    found = with_borrowed(fits, widths(residuals({key: list(own) for key, own in without(name, few).items()}, fits, tuple)))
+    return [replace(devices[key], calibration=blocks) for key, blocks in found.items()]
+
+
+@dataclass
+class Score:
+    """|predicted / measured - 1| of the held-out rows of a device and kind, ``alone`` from its profile, ``probed`` with three probes.
+
+    ``scalars``: of three scalars that all other devices share. ``pooled``: rows that no kernel of another device predicts.
+    """
+
+    alone: list[float] = field(default_factory=list)
+    probed: list[float] = field(default_factory=list)
+    alone_held: int = 0
+    probed_held: int = 0
+    scalars: list[float] = field(default_factory=list)
+    pooled: int = 0
+
+
+class Baselines:
+    """What all devices but one share: pooled rooflines by family, and three scalars by kind."""
+
+    def __init__(self, name: str, few: Grouped) -> None:
+        self.pools: dict[str, Pool] = defaultdict(lambda: defaultdict(list))
+        self.kinds: dict[str, list[FitPoint]] = defaultdict(list)
+        for key, own in without(name, few).items():
+            for point in own:
+                self.pools[family(point.record.workload, point.case)][point.device.id].append(point)
+                self.kinds[kind_of(key[:4])].append(point)
+        self.blocks: dict[str, Calibration] = {}
+        self.shared: dict[str, Mapping[str, float]] = {}
+
+    def block(self, point: FitPoint) -> Calibration:
+        """The pooled roofline for ``point``."""
+        return self._block(family(point.record.workload, point.case), point.record.workload)
+
+    def products(self) -> Mapping[str, float]:
+        """Shares of products."""
+        return self._block(PRODUCTS, "matmul").parameters
+
+    def _block(self, name: str, workload: str) -> Calibration:
+        if name not in self.blocks:
+            pool = {key: Effort(points=EACH).thinned(own) for key, own in self.pools[name].items()}
+            errors = missed(pool) if len(pool) > 1 else {}
+            half = half_width(errors) if errors else 1.0
+            words = f"{len(pool)} devices"
+            self.blocks[name] = Calibration("pooled", workload, POOLED, [], fit_of(pool), 1, exp(-half), exp(half), "", "", words)
+        return self.blocks[name]
+
+    def three(self, kind: str, point: FitPoint) -> float:
+        """Seconds by the three scalars of ``kind``."""
+        if kind not in self.shared:
+            known = [(terms(kernels_of(one.case), one.device), one.record.time_s.median) for one in self.kinds[kind]]
+            self.shared[kind] = fit(lambda p: [from_terms(*one, p) for one, _ in known], [time for _, time in known], THREE.starts(), 1, 60)
+        return max(from_terms(*terms(kernels_of(point.case), point.device), self.shared[kind]), point.lower_s)
+
+
+def by_kind(name: str, grouped: Grouped) -> Iterator[tuple[str, FitPoint]]:
+    """The held-out rows of device ``name``, with their kind."""
+    for key, own in grouped.items():
+        for point in own:
+            if point.device.id == name and held_out(point.record) and kind_of(key[:4]) in KINDS:
+                yield kind_of(key[:4]), point
+
+
+def score(name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device]) -> dict[str, Score]:
+    """Of the device called ``name``, by kind of kernel."""
+    lend, shared, found = lenders(name, grouped, few, devices), Baselines(name, few), defaultdict(Score)
+    own = replace(devices[name], calibration=[])
+    variants = (without_probes(own), own)
+    for kind, point in by_kind(name, grouped):
+        time, each = point.record.time_s.median, found[kind]
+        each.scalars.append(abs(shared.three(kind, point) / time - 1))
+        for device, errors in zip(variants, (each.alone, each.probed), strict=True):
+            low, seconds, high, borrowed = _predicted(point, device, lend, shared)
+            errors.append(abs(seconds / time - 1))
+            each.alone_held += errors is each.alone and low <= time <= high
+            each.probed_held += errors is each.probed and low <= time <= high
+        each.pooled += not borrowed
+    return dict(found)
+
+
+def _predicted(point: FitPoint, device: Device, lend: Sequence[Device], shared: Baselines) -> tuple[float, float, float, bool]:
+    """Low end, seconds and high end; and whether a kernel of another device lends them."""
+    try:
+        made = predict(_asked(point, device, lend))
+        return made.low, made.seconds, made.high, True
+    except PerfmodelError:
+        block = shared.block(point)
+        p = as_probed(block.parameters, device, point.record.dtype, shared.products())
+        seconds = max(find_model(POOLED).seconds(point.case, device, p), point.lower_s)
+        return max(seconds * block.low, point.lower_s), seconds, seconds * block.high, False
+
+
+def count(found: Mapping[str, Score]) -> Counter[str]:
+    """Rows by kind."""
+    return Counter({kind: len(one.alone) for kind, one in found.items()})

@@ -12,13 +12,15 @@ from pathlib import Path
 from perfmodel.core.architectures import are_kin
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
-from perfmodel.core.hardware import Calibration
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import FUSED, Case, algorithm_of, find_model
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s
 
 FILE = Path(__file__).with_name("pooled.json")
 POOLED = "pooled"
+PRODUCTS = f"matmul/{FORWARD}/tensor"
+"""The family whose shares a large product and a copy, as microbenchmarks time them, stand beside."""
 MOST_QUERIES = 16
 """Of a decode step."""
 
@@ -47,7 +49,8 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     block = fits().get(family(request.kind, case))
     if block is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-    modelled = modelled_s(find_model(block.model), case, request.device, block.parameters)
+    p = as_probed(block.parameters, request.device, request.dtype, fits()[PRODUCTS].parameters)
+    modelled = modelled_s(find_model(block.model), case, request.device, p)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
     kin = any(are_kin(request.device, one) for one in request.fallbacks())
@@ -55,3 +58,9 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
     return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=words)
+
+
+def as_probed(parameters: Mapping[str, float], device: Device, dtype: str, products: Mapping[str, float]) -> dict[str, float]:
+    """``parameters`` with shares as far above or below those of others as the probes of ``device`` are. ``products``: the others' shares."""
+    own = {"compute_share": product_share(device, dtype), "bandwidth_share": copied_share(device)}
+    return {name: value * (own.get(name) or products[name]) / products[name] for name, value in parameters.items()}

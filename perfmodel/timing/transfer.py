@@ -83,6 +83,16 @@ def copied_share(device: Device) -> float | None:
     return None if found is None or bandwidth is None else parse_any(found.value) / bandwidth
 
 
+def product_share(device: Device, dtype: str) -> float | None:
+    """Share of its matmul peak that a large product reached in ``dtype``, or one of the same rate; None where none was timed."""
+    for name in (dtype, SAME_TIME.get(dtype, dtype)):
+        found = probe(device, MATMUL.format(name))
+        peaks = {**device.peaks_of("vector"), **device.peaks_of("tensor")}
+        if found is not None and name in peaks:
+            return parse_any(found.value) / peaks[name].number
+    return None
+
+
 def launch_ratio(device: Device, lender: Device) -> tuple[float, bool]:
     """A launch of ``device`` over one of ``lender``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
     for seconds in (_probed_launch, _stated_launch):
