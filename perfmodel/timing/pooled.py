@@ -6,6 +6,7 @@ writes. Its interval is what devices miss whose records the fit does not see.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import FUSED, Case, algorithm_of, find_model
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s
+from perfmodel.timing.transfer import copied_share, product_share
 
 FILE = Path(__file__).with_name("pooled.json")
 POOLED = "pooled"
@@ -61,6 +63,6 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
 
 
 def as_probed(parameters: Mapping[str, float], device: Device, dtype: str, products: Mapping[str, float]) -> dict[str, float]:
-    """``parameters`` with shares as far above or below those of others as the probes of ``device`` are. ``products``: the others' shares."""
+    """``parameters`` with shares as far above or below those of others (``products``) as the probes of ``device`` are."""
     own = {"compute_share": product_share(device, dtype), "bandwidth_share": copied_share(device)}
     return {name: value * (own.get(name) or products[name]) / products[name] for name, value in parameters.items()}
