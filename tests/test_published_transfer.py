@@ -57,8 +57,11 @@ def test_no_fit_can_do_without_the_matmuls():
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_cudnn_is_one_kernel_by_its_own_api_and_by_pytorch(direction):
+    """In another version: as long, but less sure. Where it was timed by its own API, it is as sure as others."""
     ours, by_pytorch = (predicted(H200, name, direction) for name in ("cudnn-attention", "torch-sdpa-cudnn"))
-    assert (ours.kind, ours.seconds) == (CALIBRATED, by_pytorch.seconds)
+    assert (ours.kind, ours.seconds) == (BORROWED, by_pytorch.seconds)
+    assert ours.low < 0.8 * ours.seconds < by_pytorch.low
+    assert predicted(GB200, "cudnn-attention", direction).kind == CALIBRATED
 
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
@@ -68,7 +71,7 @@ def test_a_device_lends_its_kernel_to_one_byte_elements_before_others_do(directi
         BORROWED,
         f"the kernel of torch-sdpa-cudnn, borrowed from {H200.id}: no calibration of fp8",
     )
-    two = predicted(H200, "cudnn-attention", direction)
+    two = predicted(H200, "torch-sdpa-cudnn", direction)
     assert two.seconds / 2 < found.seconds < two.seconds
     assert found.high / found.low > two.high / two.low
 

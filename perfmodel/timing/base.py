@@ -160,6 +160,8 @@ Apart, as measured: FlashAttention-2 over a paged cache (vLLM on compute capabil
 
 VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
 """Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
+OTHER_VERSIONS = ("cudnn-attention",)
+"""Names of a library that is timed in many versions: published rows of the H100 are 23 % slower to 4 % faster than PyTorch's version."""
 LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aiter")
 """Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
 
@@ -174,8 +176,9 @@ def kernel_name(implementation: str) -> str:
 
 
 def is_variant(implementation: str, lender: str) -> bool:
-    """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes."""
-    return implementation in VARIANTS or lender not in (implementation, kernel_name(implementation))
+    """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes, or another version of it."""
+    known = implementation in (*VARIANTS, *OTHER_VERSIONS) and lender != implementation
+    return known or lender not in (implementation, kernel_name(implementation))
 
 
 ALGORITHM_OF = {
