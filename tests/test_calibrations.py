@@ -17,7 +17,7 @@ from perfmodel.timing.base import Model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import from_records, versions_of
-from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.fit_points import FULL, Effort, FitPoint
 from perfmodel.validation.records import read_records, shipped_records
 
@@ -86,7 +86,7 @@ def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.M
     monkeypatch.setattr(fit_points, "fitted", stored_parameters)
     devices = {point.device.id: point.device for own in grouped.values() for point in own}
     found = fits.calibrate([], devices, "", versions_of, lambda _: None, calibrated_devices)
-    found = with_borrowed(found, half_widths(grouped, found, calibrated_devices))
+    found = with_borrowed(found, widths(residuals(grouped, found, calibrated_devices)))
     computed = {name: value for device, blocks in found.items() for name, value in figures(device, blocks).items()}
     assert {name[:5] for name in STORED} - {name[:5] for name in computed} == TOO_FEW
     slow = {name for name in computed if name[-1] in FROM_RESIDUALS and name[4] not in QUICK}

@@ -19,7 +19,7 @@ from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation import run as validation_run
 from perfmodel.validation.calibrate import calibrate
-from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import Residual, interval
@@ -309,12 +309,13 @@ def test_the_borrowed_interval_is_as_wide_as_parameters_are_off():
 
     def width(listed):
         records, devices = list(map(as_record, listed)), devices_of(listed)
-        return half_widths(points(records, devices), calibrate(records, devices, "", lambda _: "", lambda text: None))
+        fits = calibrate(records, devices, "", lambda _: "", lambda text: None)
+        return widths(residuals(points(records, devices), fits, tuple))
 
-    assert width(slower)["torch-copy"] > 0.4 > 0.1 > width(raws)["torch-copy"]
+    assert width(slower)["copy", False] > 0.4 > 0.1 > width(raws)["copy", False]
     assert with_borrowed({"x": [block_of_copies()]}, {})["x"][0].borrowed_low is None
-    [block] = with_borrowed({"x": [block_of_copies()]}, {"other": 0.7, "": 0.1})["x"]
-    assert (block.borrowed_low, block.borrowed_high) == (0.9048, 1.1052)
+    [block] = with_borrowed({"x": [block_of_copies()]}, {("other", False): 0.7, ("", False): 0.1})["x"]
+    assert (block.borrowed_low, block.borrowed_high, block.probed_low) == (0.9048, 1.1052, None)
 
 
 def test_predictions_say_where_they_are_from():

@@ -1,0 +1,49 @@
+"""Predict every device with records as if it had none, and keep what was missed: ``python tests/refresh_leave_one_out.py [DEVICE ...]``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from left_out import KINDS, Score, group, score, thinned
+
+from perfmodel.catalog import device_ids, find_device
+from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.validation.statistics import quantile
+
+FILE = Path(__file__).parent / "data" / "leave_one_out.json"
+DRAWS = ("wide", "drawn")
+"""Draws of thousands of shapes of one device, which are judged by themselves."""
+
+
+def row(found: Score) -> dict[str, float | int]:
+    """A cell of the table: rows, quantiles of errors, shares of intervals that hold."""
+    rows = len(found.alone)
+    shares = {"alone_held": found.alone_held / rows, "probed_held": found.probed_held / rows}
+    errors = {"alone": found.alone, "probed": found.probed, "scalars": found.scalars}
+    medians = {name: round(quantile(listed, 0.5), 4) for name, listed in errors.items()}
+    p90 = {f"{name}_p90": round(quantile(listed, 0.9), 4) for name, listed in errors.items()}
+    return {"rows": rows, "pooled": found.pooled, **medians, **p90, **{name: round(share, 4) for name, share in shares.items()}}
+
+
+def table(names: Collection[str] = ()) -> dict[str, dict[str, dict[str, float | int]]]:
+    """By device and kind of kernel, of the devices called ``names`` or of all."""
+    paths = [path for path in shipped_records() if not path.name.startswith(DRAWS)]
+    records = [record for path in paths for _, record in read_records(path)]
+    devices = {name: find_device(name) for name in device_ids() if name in {record.hardware for record in records}}
+    grouped = group(records, devices)
+    few = thinned(grouped)
+    found = {}
+    for name in sorted(names or devices):
+        kinds: Mapping[str, Score] = score(name, grouped, few, devices)
+        found[name] = {kind: row(kinds[kind]) for kind in KINDS if kind in kinds}
+        print(name, json.dumps(found[name]), flush=True)
+    return {name: own for name, own in found.items() if own}
+
+
+if __name__ == "__main__":
+    made = table(sys.argv[1:])
+    if not sys.argv[1:]:
+        FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
