@@ -7,7 +7,7 @@ fitted anew without it. A kernel that runs on no other device is predicted by th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 
@@ -154,20 +154,22 @@ class Baselines:
         return max(from_terms(*terms(kernels_of(point.case), point.device), self.shared[kind]), point.lower_s)
 
 
-def by_kind(name: str, grouped: Grouped) -> Iterator[tuple[str, FitPoint]]:
-    """The held-out rows of device ``name``, with their kind."""
+def by_kind(name: str, grouped: Grouped, judged: Callable[[Record], bool]) -> Iterator[tuple[str, FitPoint]]:
+    """The rows of device ``name`` that are ``judged``, with their kind."""
     for key, own in grouped.items():
         for point in own:
-            if point.device.id == name and held_out(point.record) and kind_of(key[:4]) in KINDS:
+            if point.device.id == name and judged(point.record) and kind_of(key[:4]) in KINDS:
                 yield kind_of(key[:4]), point
 
 
-def score(name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device]) -> dict[str, Score]:
+def score(
+    name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device], judged: Callable[[Record], bool] = held_out
+) -> dict[str, Score]:
     """Of the device called ``name``, by kind of kernel."""
     lend, shared, found = lenders(name, grouped, few, devices), Baselines(name, few), defaultdict(Score)
     own = replace(devices[name], calibration=[])
     variants = (without_probes(own), own)
-    for kind, point in by_kind(name, grouped):
+    for kind, point in by_kind(name, grouped, judged):
         time, each = point.record.time_s.median, found[kind]
         each.scalars.append(abs(shared.three(kind, point) / time - 1))
         for device, errors in zip(variants, (each.alone, each.probed), strict=True):

@@ -1,16 +1,18 @@
-"""Predict every device with records as if it had none, and keep what was missed: ``python tests/refresh_leave_one_out.py [DEVICE ...]``."""
+"""Predict every device with records as if it had none, and keep what was missed: ``python tests/refresh_leave_one_out.py [DEVICE ...]``.
+
+``--fit``: of the rows that fits may see, to choose a rule by; nothing is kept."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from left_out import KINDS, Score, group, score, thinned
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.validation.records import Record, held_out, read_records, shipped_records
 from perfmodel.validation.statistics import quantile
 
 FILE = Path(__file__).parent / "data" / "leave_one_out.json"
@@ -28,7 +30,7 @@ def row(found: Score) -> dict[str, float | int]:
     return {"rows": rows, "pooled": found.pooled, **medians, **p90, **{name: round(share, 4) for name, share in shares.items()}}
 
 
-def table(names: Collection[str] = ()) -> dict[str, dict[str, dict[str, float | int]]]:
+def table(names: Collection[str] = (), judged: Callable[[Record], bool] = held_out) -> dict[str, dict[str, dict[str, float | int]]]:
     """By device and kind of kernel, of the devices called ``names`` or of all."""
     paths = [path for path in shipped_records() if not path.name.startswith(DRAWS)]
     records = [record for path in paths for _, record in read_records(path)]
@@ -37,13 +39,14 @@ def table(names: Collection[str] = ()) -> dict[str, dict[str, dict[str, float | 
     few = thinned(grouped)
     found = {}
     for name in sorted(names or devices):
-        kinds: Mapping[str, Score] = score(name, grouped, few, devices)
+        kinds: Mapping[str, Score] = score(name, grouped, few, devices, judged)
         found[name] = {kind: row(kinds[kind]) for kind in KINDS if kind in kinds}
         print(name, json.dumps(found[name]), flush=True)
     return {name: own for name, own in found.items() if own}
 
 
 if __name__ == "__main__":
-    made = table(sys.argv[1:])
+    named = [word for word in sys.argv[1:] if word != "--fit"]
+    made = table(named, (lambda record: not held_out(record)) if "--fit" in sys.argv else held_out)
     if not sys.argv[1:]:
         FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

@@ -53,7 +53,8 @@ def test_a_product_takes_the_time_that_was_measured(share: float) -> None:
     probed = with_probes(L40S, bf16=f"{rate / 1e12:.6g} TFLOP/s")
     found = asked(probed, product(EDGE), "cublas", "matmul")
     assert found.seconds == pytest.approx(plain.seconds / share, rel=0.03)
-    assert asked(probed, product(EDGE // 2), "cublas", "matmul").seconds >= asked(L40S, product(EDGE // 2), "cublas", "matmul").seconds
+    half, usual = (asked(device, product(EDGE // 2), "cublas", "matmul").seconds for device in (probed, L40S))
+    assert half >= 0.99 * usual
     assert "matmul measured here" in found.provenance
 
 
