@@ -279,7 +279,7 @@ def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
     [
         ("torch-sdpa-flash torch-sdpa-cudnn --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
         ("torch-sdpa-flash fa1 --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
-        ("cublas torch-matmul --matmul 4096x4096x4096 --hardware mi300x", "{} no calibration of matmul/{}/forward"),
+        ("cublas trtllm-fp8-linear --matmul 4096x4096x4096 --hardware mi300x", "{} no calibration of matmul/{}/forward"),
         ("torch-sdpa-flash torch-sdpa-cudnn --attention n=1,d=64,kv_len=4096,window=3 --attention n=4096,d=64,batch=8 --hardware h200", ""),
     ],
 )
