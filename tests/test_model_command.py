@@ -319,7 +319,7 @@ def test_a_row_without_a_prediction_shows_its_roof(run):
 
 
 def test_a_roof_alone_is_the_least_too(run):
-    out = run("model llama-3-8b --hardware mi300x").out
+    out = run("model llama-3-8b --hardware gaudi3").out
     assert "takes at least" in out
     assert "Times: roof." in out
     plain = run("model llama-3-8b --hardware h200").out
@@ -467,12 +467,12 @@ def test_no_device_makes_it_fail(run, name):
 
 def test_what_is_not_calibrated_is_not_predicted(run):
     """One tool applies a default efficiency in silence, another answers for a GPU it lacks with another one's numbers."""
-    data = run("model llama-3-8b --hardware mi300x --json").json
+    data = run("model llama-3-8b --hardware gaudi3 --json").json
     assert data["totals"]["time_s"]["predicted"] is None
     assert data["times_from"] == "roofline"
     assert data["ttft_s"] == data["totals"]["time_s"]["roofline"]
     assert all(op["implementation"] is None and "no " in op["not_predicted"] for op in data["ops"])
-    assert "No total is predicted" in run("model llama-3-8b --hardware mi300x").out
+    assert "No total is predicted" in run("model llama-3-8b --hardware gaudi3").out
     borrowed = run("model llama-3-8b --hardware h100-pcie --json").json
     assert {op["prediction"]["kind"] for op in borrowed["ops"]} == {"borrowed"}
     assert all("borrowed from nvidia-" in op["prediction"]["provenance"] for op in borrowed["ops"])

@@ -3,7 +3,7 @@
 A workgroup holds a tile of C in the registers of one compute unit (CU) and walks k in slices of ``SLICE_BYTES`` that pass through the
 LDS. Multiplication by MFMA and loads from the L2 of the CU's XCD overlap in part; a slice has a fixed step, which workgroups that share
 a CU hide from each other. Workgroups are dealt to the XCDs in turn, so that CUs fill evenly, turn after turn. C is stored after the last
-slice, which nothing hides: the L2 of an XCD is not coherent with the others, and C is written through to the Infinity Cache.
+slice, which nothing hides.
 DRAM traffic overlaps with all of that. A table of tuned kernels holds the fastest for each shape, and so does the model.
 
 Operands come from DRAM in a warm run too: the tuner of AITER rotates over as many copies of them as fill 32 GiB, up to its 101 runs.
@@ -33,15 +33,8 @@ from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth,
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
 """Sides of tiles of C that AITER compiles for bf16, fp8 and int8; it has some in between."""
 MXFP4_ROWS, MXFP4_COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256), (128, 256, 384, 512)  # known
-BLOCK_TILES = (
-    (128, 128),
-    (128, 64),
-    (64, 128),
-    (64, 64),
-    (64, 256),
-    *((rows, side) for rows in (16, 32) for side in (64, 128, 256)),
-)  # known
-"""Of fp8 with scales of blocks: Composable Kernel on both devices."""
+LARGE_BLOCK_TILES, SMALL_BLOCK_SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 256)), (64, 128, 256)  # known
+"""Tiles in fp8 with scales of blocks, Composable Kernel on both devices; and columns of those of 16 and 32 rows."""
 LARGEST_TILE = 256 * 256  # known
 """Elements of C: fp32 sums of half the registers of a CU."""
 SPLITS, SPLIT_COLUMNS = (1, 2, 4, 8, 16), 64  # known
@@ -49,7 +42,7 @@ SPLITS, SPLIT_COLUMNS = (1, 2, 4, 8, 16), 64  # known
 SLICE_BYTES = 128  # known
 """Depth of a slice of k: what a row of a tile brings in one step."""
 L2_CYCLE_BYTES = 64  # known
-"""That a CU takes from its L2 in a cycle, where a profile has no bandwidth. Source: CDNA 3 whitepaper, a line of 128 B in two cycles."""
+"""That a CU takes from its L2 in a cycle, where a profile has no bandwidth. Source: CDNA 3 whitepaper, what its L1 passes on."""
 LOAD_SHARE = 0.65  # tuned
 """Of the L2 bandwidth, which loads of tiles reach."""
 DRAM_SHARE, HALF_BANDWIDTH = 0.74, 0.1  # tuned
@@ -95,7 +88,7 @@ class _CdnaWork(NamedTuple):
 def tiles(implementation: str, dtype: str) -> tuple[tuple[int, int], ...]:
     """Rows and columns of C of the kernels that run a format."""
     if scale_block(implementation, dtype):
-        return BLOCK_TILES
+        return (*LARGE_BLOCK_TILES, *((br, bc) for br in (16, 32) for bc in SMALL_BLOCK_SIDES))
     rows, columns = (MXFP4_ROWS, MXFP4_COLUMNS) if dtype == "mxfp4" else (ROWS, COLUMNS)
     return tuple((br, bc) for br in rows for bc in columns if br * bc <= LARGEST_TILE)
 
