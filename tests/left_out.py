@@ -6,8 +6,8 @@ fitted anew without it. A kernel that runs on no other device is predicted by th
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 
@@ -102,18 +102,32 @@ def lenders(name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Dev
 
 
 @dataclass
-class Score:
-    """|predicted / measured - 1| of the held-out rows of a device and kind, ``alone`` from its profile, ``probed`` with three probes.
+class Side:
+    """|predicted / measured - 1| of rows, and how many of their intervals hold."""
 
-    ``scalars``: of three scalars that all other devices share. ``pooled``: rows that no kernel of another device predicts.
+    errors: list[float] = field(default_factory=list)
+    held: int = 0
+
+    def add(self, made: tuple[float, float, float], time: float) -> None:
+        """One row: low end, seconds and high end of its prediction, and the time that was measured."""
+        low, seconds, high = made
+        self.errors.append(abs(seconds / time - 1))
+        self.held += low <= time <= high
+
+
+@dataclass
+class Score:
+    """Rows of a device and kind of kernel, ``alone`` from its profile, ``probed`` with its microbenchmarks.
+
+    ``scalars``: errors of three scalars that all other devices share. ``pooled``: rows that no kernel of another device predicts;
+    ``refused``: rows of whose algorithm no other device has any record.
     """
 
-    alone: list[float] = field(default_factory=list)
-    probed: list[float] = field(default_factory=list)
-    alone_held: int = 0
-    probed_held: int = 0
+    alone: Side = field(default_factory=Side)
+    probed: Side = field(default_factory=Side)
     scalars: list[float] = field(default_factory=list)
     pooled: int = 0
+    refused: int = 0
 
 
 class Baselines:
@@ -125,13 +139,19 @@ class Baselines:
         for key, own in without(name, few).items():
             for point in own:
                 self.pools[family(point.record.workload, point.case)][point.device.id].append(point)
-                self.kinds[kind_of(key[:4])].append(point)
+                self.kinds[kind_at(key, point)].append(point)
         self.blocks: dict[str, Calibration] = {}
         self.shared: dict[str, Mapping[str, float]] = {}
 
-    def block(self, point: FitPoint) -> Calibration:
-        """The pooled roofline for ``point``."""
-        return self._block(family(point.record.workload, point.case), point.record.workload)
+    def predicted(self, point: FitPoint, device: Device) -> tuple[float, float, float] | None:
+        """By the pooled roofline, with the probes of ``device``; None where no other device has records of the algorithm."""
+        name = family(point.record.workload, point.case)
+        if not self.pools[name]:
+            return None
+        block = self._block(name, point.record.workload)
+        p = as_probed(block.parameters, device, point.record.dtype, self.products())
+        seconds = max(find_model(POOLED).seconds(point.case, device, p), point.lower_s)
+        return max(seconds * block.low, point.lower_s), seconds, seconds * block.high
 
     def products(self) -> Mapping[str, float]:
         """Shares of products."""
@@ -154,45 +174,44 @@ class Baselines:
         return max(from_terms(*terms(kernels_of(point.case), point.device), self.shared[kind]), point.lower_s)
 
 
-def by_kind(name: str, grouped: Grouped, judged: Callable[[Record], bool]) -> Iterator[tuple[str, FitPoint]]:
-    """The rows of device ``name`` that are ``judged``, with their kind."""
-    for key, own in grouped.items():
-        for point in own:
-            if point.device.id == name and judged(point.record) and kind_of(key[:4]) in KINDS:
-                yield kind_of(key[:4]), point
+def kind_at(key: Key, point: FitPoint) -> str:
+    """``kind_of``, but for kernels that run prefill and decode alike."""
+    kind = kind_of(key[:4])
+    return "decode" if kind == "prefill" and point.record.shape["n"] == 1 else kind
 
 
 def score(
     name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device], judged: Callable[[Record], bool] = held_out
 ) -> dict[str, Score]:
-    """Of the device called ``name``, by kind of kernel."""
+    """Of the rows of device ``name`` that are ``judged``, by kind of kernel."""
     lend, shared, found = lenders(name, grouped, few, devices), Baselines(name, few), defaultdict(Score)
     own = replace(devices[name], calibration=[])
-    variants = (without_probes(own), own)
-    for kind, point in by_kind(name, grouped, judged):
-        time, each = point.record.time_s.median, found[kind]
-        each.scalars.append(abs(shared.three(kind, point) / time - 1))
-        for device, errors in zip(variants, (each.alone, each.probed), strict=True):
-            low, seconds, high, borrowed = _predicted(point, device, lend, shared)
-            errors.append(abs(seconds / time - 1))
-            each.alone_held += errors is each.alone and low <= time <= high
-            each.probed_held += errors is each.probed and low <= time <= high
-        each.pooled += not borrowed
+    bare = without_probes(own)
+    rows = [(kind_at(key, point), point) for key, listed in grouped.items() for point in listed if point.device.id == name]
+    for kind, point in rows:
+        if judged(point.record) and kind in KINDS:
+            _add(found[kind], point, (bare, own), lend, shared, kind)
     return dict(found)
 
 
-def _predicted(point: FitPoint, device: Device, lend: Sequence[Device], shared: Baselines) -> tuple[float, float, float, bool]:
-    """Low end, seconds and high end; and whether a kernel of another device lends them."""
+def _add(each: Score, point: FitPoint, devices: tuple[Device, Device], lend: Sequence[Device], shared: Baselines, kind: str) -> None:
+    time = point.record.time_s.median
+    for device, side in zip(devices, (each.alone, each.probed), strict=True):
+        made = _lent(point, device, lend)
+        pooled = made is None
+        made = made or shared.predicted(point, device)
+        if made is None:
+            each.refused += side is each.alone
+        else:
+            side.add(made, time)
+            each.pooled += pooled and side is each.alone
+    if shared.kinds[kind]:
+        each.scalars.append(abs(shared.three(kind, point) / time - 1))
+
+
+def _lent(point: FitPoint, device: Device, lend: Sequence[Device]) -> tuple[float, float, float] | None:
     try:
         made = predict(_asked(point, device, lend))
-        return made.low, made.seconds, made.high, True
     except PerfmodelError:
-        block = shared.block(point)
-        p = as_probed(block.parameters, device, point.record.dtype, shared.products())
-        seconds = max(find_model(POOLED).seconds(point.case, device, p), point.lower_s)
-        return max(seconds * block.low, point.lower_s), seconds, seconds * block.high, False
-
-
-def count(found: Mapping[str, Score]) -> Counter[str]:
-    """Rows by kind."""
-    return Counter({kind: len(one.alone) for kind, one in found.items()})
+        return None
+    return made.low, made.seconds, made.high

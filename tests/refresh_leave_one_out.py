@@ -22,12 +22,16 @@ DRAWS = ("wide", "drawn")
 
 def row(found: Score) -> dict[str, float | int]:
     """A cell of the table: rows, quantiles of errors, shares of intervals that hold."""
-    rows = len(found.alone)
-    shares = {"alone_held": found.alone_held / rows, "probed_held": found.probed_held / rows}
-    errors = {"alone": found.alone, "probed": found.probed, "scalars": found.scalars}
-    medians = {name: round(quantile(listed, 0.5), 4) for name, listed in errors.items()}
-    p90 = {f"{name}_p90": round(quantile(listed, 0.9), 4) for name, listed in errors.items()}
-    return {"rows": rows, "pooled": found.pooled, **medians, **p90, **{name: round(share, 4) for name, share in shares.items()}}
+    cell: dict[str, float | int] = {"rows": len(found.alone.errors), "pooled": found.pooled, "refused": found.refused}
+    for name, side in (("alone", found.alone), ("probed", found.probed)):
+        if side.errors:
+            cell |= {name: _round(side.errors, 0.5), f"{name}_p90": _round(side.errors, 0.9)}
+            cell[f"{name}_held"] = round(side.held / len(side.errors), 4)
+    return cell | ({"scalars": _round(found.scalars, 0.5)} if found.scalars else {})
+
+
+def _round(errors: list[float], share: float) -> float:
+    return round(quantile(errors, share), 4)
 
 
 def table(names: Collection[str] = (), judged: Callable[[Record], bool] = held_out) -> dict[str, dict[str, dict[str, float | int]]]:
