@@ -9,7 +9,7 @@ parameters; ``# known`` is given by hardware, by the source of a kernel, or by d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from typing import Any, TypeVar
 
@@ -162,6 +162,8 @@ VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
 """Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
 OTHER_VERSIONS = ("cudnn-attention",)
 """Names of a library that is timed in many versions: published rows of the H100 are 23 % slower to 4 % faster than PyTorch's version."""
+ONE_MODEL = "amd-gemm"
+"""First letters of models that are one, with parameters for each format."""
 LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aiter")
 """Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
 
@@ -218,6 +220,18 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
         and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)
+
+
+def other_formats(device: Device, case: Case) -> list[Calibration]:
+    """Those of ``device`` of a product in other formats, with the model of this one's: kernels that differ in the format alone.
+
+    They are AITER's, whose models have parameters in shares and cycles that no format has to itself.
+    """
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
+    if own is None or not own.name.startswith(ONE_MODEL):
+        return []
+    known = (block for block in device.calibration if block.model.startswith(ONE_MODEL))
+    return [replace(block, implementation=case.implementation, model=own.name) for block in known]
 
 
 def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:

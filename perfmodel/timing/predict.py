@@ -9,7 +9,7 @@ parameters of the nearest calibrated architecture and the interval that those ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from perfmodel.timing.base import (
     find_model,
     is_variant,
     once_per_case,
+    other_formats,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
+ENOUGH_TO_LEND = 40  # tuned
+"""Points from which a fit says enough of each of its parameters to be lent."""
 FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
 """Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
@@ -109,17 +112,14 @@ def predict(request: TimeRequest) -> Prediction:
     if own and not is_variant(implementation, own[0].implementation):
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
-    others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
-    other = nearest(device, others)
+    lending = _lending(request, own)
+    other = nearest_lender(device, lending)
     if other is None:
         raise UnavailableError(_missing(request))
-    two_bytes = [] if own else request.in_two_bytes()
-    if two_bytes:
-        other = device
-    block = (two_bytes or request.calibrations(other))[0]
+    block = next(block for one, block in lending if one is other)
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
-    lacks = f"{request.dtype}" if two_bytes else "this kernel" if own else device.id
+    lacks = device.id if other is not device else "this kernel" if own else request.dtype
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
     from perfmodel.timing.estimated import in_words, needed, widened
     from perfmodel.timing.transfer import lent
@@ -139,6 +139,18 @@ def predict(request: TimeRequest) -> Prediction:
     words += f"; {estimated}" if facts else ""
     found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
     return replace(found, lender=other, certain=interval, guess=estimated)
+
+
+def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Device, Calibration]]:
+    """Devices that lend a calibration, with it: the device itself (``own``, or in two bytes), else others, else in another format."""
+    at_home = [*own, *request.in_two_bytes()]
+    if at_home:
+        return [(request.device, at_home[0])]
+    others = [one for one in request.fallbacks() if one.id != request.device.id]
+    known = [(one, blocks[0]) for one in others if (blocks := request.calibrations(one))]
+    if known or request.kind != "matmul":
+        return known
+    return [(one, blocks[0]) for one in others if (blocks := other_formats(one, request.case))]
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
@@ -208,6 +220,12 @@ def _missing(request: TimeRequest) -> str:
 def nearest(device: Device, others: list[Device]) -> Device | None:
     """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is kin."""
     return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
+
+
+def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
+    """``nearest`` of the devices that lend a calibration: one that was fitted to many points, if there is such a kin."""
+    sure = [one for one, block in lending if block.points >= ENOUGH_TO_LEND]
+    return nearest(device, sure) or nearest(device, [one for one, _ in lending])
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import PARTS, FallbackDevices, nearest
+from perfmodel.timing.predict import PARTS, FallbackDevices, nearest, nearest_lender
 from perfmodel.timing.transfer import lent
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
@@ -70,9 +70,10 @@ def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
 
 def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool) -> float:
     device = point.device if probed else _unprobed_of(point.device)
-    lender = nearest(device, lenders)
+    blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in lenders}
+    lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
     assert lender is not None
-    block = next(one for one in lender.calibration if family_of(one) == family)
+    block = blocks[lender.id]
     known = lent(device, lender, block)
     return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
 

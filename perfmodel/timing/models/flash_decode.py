@@ -41,6 +41,8 @@ RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
 OVERLAP = 6.0  # tuned
 """Exponent of the norm that adds streaming and work of pipelined tiles: 1 is their sum, infinity the longer of the two. Cross-validated."""
+L2_PORT = 64.0  # known
+"""Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
@@ -78,7 +80,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     plan, latency_s = planned(case, device), parameters["latency_us"] * 1e-6
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = bandwidth * parameters["dram_share"]
-    l2 = parameters["l2_bytes_per_clock"] * sms * clock
+    l2 = min(parameters["l2_bytes_per_clock"], L2_PORT) * sms * clock
     from_dram = (1.0 if case.flushed else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
