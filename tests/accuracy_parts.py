@@ -6,7 +6,7 @@ Each is a function of the part as it stands, so that a test can leave out what w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import counted
@@ -15,10 +15,12 @@ import tuned
 import wide_rows
 
 from perfmodel.catalog import find_device
+from perfmodel.core.files import read_json
 from perfmodel.timing.base import MAX_PARAMETERS, STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
+LEFT_OUT = Path(__file__).parent / "data" / "leave_one_out.json"
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -119,8 +121,29 @@ def wide_part(page: str | None = None) -> str:
     return "".join(words) + "".join(f"\n{table(heads, rows)}" for heads, rows in tables)
 
 
+def left_out_part(page: str | None = None) -> str:
+    """Every device with records, predicted as if it had none."""
+    found = read_json(LEFT_OUT)
+
+    def cells(one: Mapping[str, float], side: str) -> list[str]:
+        return [f"{one[side]:.1%}", f"{one[f'{side}_p90']:.1%}", f"{one[f'{side}_held']:.0%}"]
+
+    kinds = dict.fromkeys(kind for own in found.values() for kind in own)
+    rows = [
+        [kind, name, f"{one['rows']:,}", f"{one['pooled']:,}", *cells(one, "alone"), *cells(one, "probed"), f"{one['scalars']:.1%}"]
+        for kind in kinds
+        for name, own in found.items()
+        if kind in own and (one := own[kind])["rows"]
+    ]
+    refused = sum(one["refused"] for own in found.values() for one in own.values())
+    heads = ["kernels", "device", "rows", "pooled", "alone", "p90", "held", "probed", "p90", "held", "3 scalars"]
+    words = f"{len(found)} devices. {refused} rows more are of FlashAttention 1, which no other device was timed with.\n\n"
+    return words + table(heads, rows)
+
+
 PARTS = {
     "wide": wide_part,
+    "left_out": left_out_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "tuned": tuned_part,
