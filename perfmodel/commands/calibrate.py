@@ -25,7 +25,7 @@ class CalibrationQuestion(Question):
     hardware: str | None = as_in(Common, "hardware")
     required: int | None = as_in(Common, "required", reader=_FITTED)
     quick: bool = option(
-        "Under a minute: copies, products and launches, two tiles per kernel, one in three library shapes, 30 points per fit.", default=False
+        "Under a minute: copies, products, launches; two tiles per kernel, a third of library shapes, 30 points per fit.", default=False
     )
 
 

@@ -16,7 +16,11 @@ STEP = 0.3
 ROUNDS = 100
 """Largest number of simplex iterations per parameter."""
 SMALLEST = 1e-6
-"""Smallest value of a parameter; 1 / this is the largest. Parameters that measurements do not determine end here."""
+"""Smallest value of a parameter; 1 / this is the largest."""
+
+
+UNDETERMINED = 1e-4
+"""What the start value of a parameter may add to the mean |log error| of one that measurements do not determine."""
 
 
 def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:
@@ -69,7 +73,8 @@ def fit(
 ) -> dict[str, float]:
     """Parameters, from ``starts`` on, with the least mean |log(predicted / measured)|.
 
-    ``predict`` gives a time per measurement. The simplex is restarted around its best point, which frees it from a collapse.
+    ``predict`` gives a time per measurement. The simplex is restarted around its best point, which frees it from a collapse. A parameter
+    that the measurements do not determine keeps its start value.
     """
     names = list(starts)
     logs = [math.log(time) for time in measured]
@@ -82,6 +87,17 @@ def fit(
         return sum(abs(math.log(time) - log) for time, log in zip(times, logs, strict=True)) / len(logs)
 
     x = [math.log(starts[name]) for name in names]
+    begin = list(x)
     for turn in range(restarts + 1):
         x = simplex(objective, x, STEP / (1 + turn), rounds)
-    return parameters(x)
+    return parameters(_determined(objective, x, begin))
+
+
+def _determined(objective: Objective, x: Sequence[float], start: Sequence[float]) -> list[float]:
+    """``x`` with the value of ``start`` wherever that is as good: of such a parameter the measurements say nothing, and others may ask."""
+    kept, best = list(x), objective(list(x))
+    for at, value in enumerate(start):
+        tried = [*kept[:at], value, *kept[at + 1 :]]
+        if objective(tried) <= best + UNDETERMINED:
+            kept = tried
+    return kept
