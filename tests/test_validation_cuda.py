@@ -901,7 +901,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(probes, f"prepare_{prepared}", lambda *args, **options: lambda: None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     rule = StoppingRule(least_runs=3, runs=3, warm_up_s=0.0)
-    found = [result for part in microbench.PARTS.values() for result in part(rule)]
+    found = [result for name, part in microbench.PARTS.items() if name != "large products" for result in part(rule)]
     by_name = {result.name: result for result in found}
     assert by_name["DRAM copy, largest"].value == 4 << 30
     assert by_name["DRAM read, largest"].value == 2 << 30

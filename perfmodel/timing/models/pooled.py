@@ -22,6 +22,9 @@ PARAMETERS = (
     Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time", 2.0),
 )
 
+HARDEST = 50.0  # known
+"""A norm that hides the shorter time wholly; beyond, powers lose their digits."""
+
 
 @once_per_case
 def terms(case: Case, device: Device) -> tuple[float, float]:
@@ -35,7 +38,7 @@ def terms(case: Case, device: Device) -> tuple[float, float]:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError without a peak for the dtype or a DRAM bandwidth, or for what has no list of kernels."""
     compute, traffic = terms(case, device)
-    compute, traffic, overlap = compute / p["compute_share"], traffic / p["bandwidth_share"], max(1.0, min(p["overlap"], 50.0))
+    compute, traffic, overlap = compute / p["compute_share"], traffic / p["bandwidth_share"], max(1.0, min(p["overlap"], HARDEST))
     longer = max(compute, traffic)
     joined: float = longer * ((compute / longer) ** overlap + (traffic / longer) ** overlap) ** (1 / overlap)
     return p["launch_us"] * 1e-6 + joined
