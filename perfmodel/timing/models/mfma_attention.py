@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import hypot
 
+from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -192,20 +193,20 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def _covers(case: Case, direction: str) -> bool:
-    """Self-attention in bf16 over a head dim that the kernels have: 64 or 128 forward, 128 backward."""
+    """Self-attention in 16 bits over a head dim that the kernels have: 64 or 128 forward, 128 backward."""
     w = case.workload
     if not plain_attention(case, "sparsity", "dropout", "mask", "window") or case.direction != direction:
         return False
-    return bool(w.dtype.name == "bf16" and w.n == w.kv_len > 1 and w.d == w.dv and w.d in HEAD_DIMS[direction])
+    return bool(w.dtype.size == ACTIVATION_SIZE and w.n == w.kv_len > 1 and w.d == w.dv and w.d in HEAD_DIMS[direction])
 
 
 def covers_forward(case: Case) -> bool:
-    """Self-attention in bf16, forward, of head dim 64 or 128."""
+    """Self-attention in 16 bits, forward, of head dim 64 or 128."""
     return _covers(case, FORWARD)
 
 
 def covers_backward(case: Case) -> bool:
-    """Self-attention in bf16, backward, of head dim 128."""
+    """Self-attention in 16 bits, backward, of head dim 128."""
     return _covers(case, BACKWARD)
 
 
