@@ -434,7 +434,7 @@ def test_a_generation_is_the_sum_of_its_steps(first, more, window, cached):
 def test_the_published_t4_times_are_no_faster_than_the_one_answer(run):
     found = run("kv-cache gpt2 --n 1000 --kv-dtype fp32 --hardware t4 --json").json["generation"]
     t4 = next(row for row in found["measured"] if "T4" in row["device"])
-    assert f"{found['with_cache']['seconds']:.2f}, {found['without_cache']['seconds']:.2f}" == "2.09, 26.50"
+    assert f"{found['with_cache']['seconds']:.2f}, {found['without_cache']['seconds']:.2f}" == "4.40, 30.99"
     assert t4["with_cache_s"][0] > found["with_cache"]["seconds"]
     assert t4["without_cache_s"][0] > found["without_cache"]["seconds"]
 
@@ -442,7 +442,7 @@ def test_the_published_t4_times_are_no_faster_than_the_one_answer(run):
 @pytest.mark.parametrize(
     ("line", "said", "kinds"),
     [
-        ("gpt2 --n 1000 --kv-dtype fp32 --hardware t4", "at least 2.09 s; without a cache in at least 26.5 s.", {"predicted and roofline"}),
+        ("gpt2 --n 1000 --kv-dtype fp32 --hardware t4", "at least 4.4 s; without a cache in at least 31 s.", {"predicted and roofline"}),
         ("llama-3-8b --n 1000 --hardware h200", "x that time.", {"predicted"}),
     ],
 )

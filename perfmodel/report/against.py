@@ -23,6 +23,7 @@ ROOFS_EVEN = 0.02
 """Roofs this close are called even."""
 LAUNCH_S = 10e-6
 """A roof below this is mostly launch, where a profile does not say how long a launch takes."""
+EITHER = ", so either may be faster"
 _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
 RATIO_NOTE = "The interval of a ratio combines the two 80 % intervals as independent errors in log space."
 
@@ -87,7 +88,7 @@ def ends(known: Interval) -> str:
     if known.low is None or known.high is None:
         return ""
     low, high = (known.low, known.high) if known.value >= 1 else (1 / known.high, 1 / known.low)
-    return f" ({times(low)} to {times(high)}{', so either may be faster' if low < 1 else ''})"
+    return f" ({times(low)} to {times(high)}{EITHER if low < 1 else ''})"
 
 
 def spent(known: Interval) -> str:

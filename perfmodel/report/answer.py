@@ -10,7 +10,7 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import ROOFS_EVEN, Side, ends, ratio, way
+from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, way
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
@@ -227,6 +227,8 @@ def compared(reference: Side, other: Side) -> str:
 
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
     'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
+    'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
     >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
     'flash2 is at most 2x faster than standard at its roof; not predicted'
     """
@@ -238,4 +240,7 @@ def compared(reference: Side, other: Side) -> str:
         return f"{other.name} is {way(roofs, reference.name, 'at most ')} at its roof; {known}"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    return f"{other.name} is {kind} {way(gain.value, reference.name)}{ends(gain)}"
+    within = ends(gain)
+    if EITHER in within:  # first, and short: a sentence is a line
+        return f"either may be faster: {other.name} is {kind} {way(gain.value)}{within.replace(EITHER, '')}"
+    return f"{other.name} is {kind} {way(gain.value, reference.name)}{within}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quantities
 from perfmodel.core.kin import KIN, USER
 from perfmodel.core.trace import FormulaStep, Trace, Traced
-from perfmodel.core.units import Quantity, format_binary, format_si
+from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -60,7 +60,7 @@ def _line(device: Device) -> list[Metric]:
 
 def _cells(key: str, value: str, number: float | None) -> list[Metric]:
     """``value`` in JSON as its profile writes it, in a table ``number``, where it is known, in one unit for every device."""
-    return [Metric(key, value, key)] if number is None else [Metric(key, value), Metric("", format_si(number, "B/s"), key, "text")]
+    return [Metric(key, value, key)] if number is None else [Metric(key, value), Metric("", f"{number / 1e12:.4g} TB/s", key, "text")]
 
 
 def _size(quantity: Quantity | None) -> str:
