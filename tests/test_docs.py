@@ -45,7 +45,7 @@ def test_generated_pages_are_current(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "shipped", "gone"), [("devices.md", "| nvidia-t4 |", "| nvidia-t40 |"), ("commands.md", "\n## occupancy\n", "\n## occupied\n")]
+    ("name", "shipped", "gone"), [("devices.md", "| nvidia-a30 |", "| nvidia-a31 |"), ("commands.md", "\n## occupancy\n", "\n## occupied\n")]
 )
 def test_a_page_with_what_is_gone_is_not_current(name, shipped, gone):
     page = (DOCS / name).read_text()

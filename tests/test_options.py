@@ -220,7 +220,7 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
         ("sweep matmul --m 64 --n 64 --k 64 --implementation torch-matmul", "--implementation is for the column predicted_s"),
         ("sweep --n 64 --d 64 --algorithm standard --sram 64KiB", "--sram is for algorithms with tiles in SRAM"),
         ("roofline --hardware h200 --require 3", "--require is for --records and --ncu"),
-        ("matmul -m 64 -n 64 -k 64 --dtype fp32 --hardware mi300x --cache warm", "--cache warm is of a kernel that is predicted"),
+        ("attention --n 64 --d 64 --algorithm flash1 --hardware mi300x --cache warm", "--cache warm is of a kernel that is predicted"),
     ],
 )
 def test_what_nothing_reads_is_refused(line, words):

@@ -212,7 +212,7 @@ def test_records_keep_clock_watts_and_joules(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["matmul -m 64 -n 64 -k 64 --dtype fp32 --implementation torch-scaled-mm", "attention --n 64 --d 64 --dtype fp8"]
+    "line", ["matmul -m 64 -n 64 -k 64 --dtype fp32 --implementation torch-scaled-mm", "attention --n 64 --d 64 --algorithm flash1"]
 )
 def test_a_limit_where_nothing_is_predicted_is_refused(run, line: str) -> None:
     """Nothing would change by it."""
