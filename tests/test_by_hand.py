@@ -50,8 +50,9 @@ def test_the_nearest_device_lends() -> None:
 
 def test_the_nearest_device_lends_parts_first() -> None:
     bare = replace(find_device("nvidia-h100-pcie-80gb"), calibration=[])
-    lent = with_parts(bare, "eager-attention", lambda: [A100, B200, H200]).calibration
-    own = [block for block in H200.calibration if block.workload in ("matmul", "scale", "softmax")]
+    lent = with_parts(bare, "eager-attention", "fp16", lambda: [A100, B200, H200]).calibration
+    own = [block for block in H200.calibration if block.workload in ("matmul", "scale", "softmax") and "bf16" in block.dtypes]
+    assert len(own) >= 3
     assert lent[: len(own)] == own
 
 

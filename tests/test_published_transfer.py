@@ -12,7 +12,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
-from perfmodel.timing.predict import BORROWED, CALIBRATED, FROM_TABLES, TimeRequest, predict
+from perfmodel.timing.predict import BORROWED, CALIBRATED, FROM_TABLES, SAME_ARCHITECTURE, TimeRequest, predict
 from perfmodel.validation.calibrate import _of_few
 from perfmodel.validation.statistics import Residual
 
@@ -82,13 +82,18 @@ def test_where_it_was_timed_in_one_byte_that_is_taken():
 
 
 def test_a_published_row_says_less_of_another_device_than_an_own_measurement():
-    """Even of the same architecture: the interval is that of a kernel borrowed across architectures."""
+    """Even of the same architecture: the interval is that of a kernel borrowed across architectures, by a copy measured there if one is."""
     for name, direction, dtype in (("fa3", BACKWARD, "fp16"), ("fa3", FORWARD, "fp8")):
-        found = predicted(H200, name, direction, dtype)
-        block = found.calibration
+        block = predicted(H200, name, direction, dtype).calibration
         assert block.model in FROM_TABLES
-        assert found.high / found.seconds == pytest.approx(block.borrowed_high)
-        assert found.low / found.seconds == pytest.approx(block.borrowed_low)
+        assert block.probed_high > block.high**SAME_ARCHITECTURE
+        for device, low, high in (
+            (H200, block.probed_low, block.probed_high),
+            (replace(H200, microbenchmarks=[]), block.borrowed_low, block.borrowed_high),
+        ):
+            found = predicted(device, name, direction, dtype)
+            assert found.high / found.seconds == pytest.approx(high)
+            assert found.low / found.seconds == pytest.approx(low)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_fp8_linear_is_for_fp8_alone():
 def test_8_bit_weights_ask_for_fp8_linear():
     op = linear("x", decode(4, 10, weight_bits=8), 4, 64, 32)
     assert (op.timed.implementations, op.timed.workload.dtype.name, op.kernel.dtype.name) == (("trtllm-fp8-linear",), "fp8", "fp16")
-    assert linear("x", decode(4, 10), 4, 64, 32).timed.implementations == ("torch-matmul", "cublas")
+    assert linear("x", decode(4, 10), 4, 64, 32).timed.implementations == ("torch-matmul", "cublas", "xla")
 
 
 # Rows of a transformer

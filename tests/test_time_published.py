@@ -198,14 +198,26 @@ def test_sweeps_predict_standard_attention(run, tmp_path):
 
 def test_parts_come_from_the_nearest_device_that_has_them():
     bare = replace(find_device(A100_80), calibration=[])
-    lent = with_parts(bare, "eager-attention", fallbacks).calibration
+    lent = with_parts(bare, "eager-attention", "fp16", fallbacks).calibration
     assert {block.workload for block in lent} == {"matmul", "scale", "softmax"}
     assert next(block for block in lent if block.workload == "matmul") in find_device(A100_80).calibration
-    assert with_parts(bare, "flash-prefill", fallbacks) is bare
+    assert with_parts(bare, "flash-prefill", "fp16", fallbacks) is bare
     own = find_device(H200)
-    assert with_parts(own, "eager-attention", fallbacks) is own
+    assert with_parts(own, "eager-attention", "fp16", fallbacks) is own
     case = Case(work(), "torch-eager", FORWARD)
     assert predict(TimeRequest(case, "attention", "fp16", find_device(B200), 0.0, fallbacks)).kind == BORROWED
+
+
+@pytest.mark.parametrize("hardware", ["nvidia-a100-pcie-40gb", "nvidia-l4"])
+def test_parts_are_in_the_format_of_the_whole(hardware):
+    """Products of the device in fp32 alone are no part of attention in 16 bits: those come from another device."""
+    own = find_device(hardware)
+    assert {dtype for block in own.calibration if block.workload in {"matmul", "softmax"} for dtype in block.dtypes} == {"fp32"}
+    lent = [block for block in with_parts(own, "eager-attention", "fp16", fallbacks).calibration if block not in own.calibration]
+    assert {"matmul", "softmax"} <= {block.workload for block in lent}
+    assert all({"fp16", "bf16"} & set(block.dtypes) for block in lent)
+    found = predict(TimeRequest(Case(work(), "torch-eager", FORWARD), "attention", "fp16", own, 0.0, fallbacks))
+    assert found.kind == BORROWED
 
 
 def eager(implementation: str = STANDARD, direction: str = FORWARD, **changes) -> list[str]:
@@ -231,7 +243,7 @@ def test_softmax_is_fitted_where_versions_of_pytorch_differ():
 
 
 def test_short_sequences_wait_for_the_host():
-    device = with_parts(find_device(A100_80), "eager-published", fallbacks)
+    device = with_parts(find_device(A100_80), "eager-published", "fp16", fallbacks)
     times = [eager_attention.published_seconds(Case(work(n), STANDARD, cache="warm"), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
     assert times[0] == pytest.approx(eager_attention.HOST_S, rel=0.05)
     assert times[1] < 2 * times[0] < times[2] / 10

@@ -27,6 +27,7 @@ from perfmodel.timing.base import (
     CLEAN,
     DIRTY,
     ONE_BYTE,
+    SAME_TIME,
     WARM,
     Case,
     Model,
@@ -155,7 +156,8 @@ def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Dev
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
     """By the parameters of ``block``, of what was asked for on ``device``."""
-    return modelled_s(find_model(block.model), request.case, with_parts(device, block.model, request.fallbacks), block.parameters)
+    complete = with_parts(device, block.model, request.dtype, request.fallbacks)
+    return modelled_s(find_model(block.model), request.case, complete, block.parameters)
 
 
 def _by(
@@ -163,7 +165,7 @@ def _by(
 ) -> Prediction:
     """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time."""
     case, lower_s = request.case, request.lower_s
-    device = with_parts(request.device if known is None else known.device, block.model, request.fallbacks)
+    device = with_parts(request.device if known is None else known.device, block.model, request.dtype, request.fallbacks)
     block = block if known is None else replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if block.implementation != case.implementation:
@@ -196,13 +198,19 @@ def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
     return read, written
 
 
-def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device:
-    """``device`` with the calibrations of the nearest others for parts of ``model`` that it has none of."""
-    missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
+def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices) -> Device:
+    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format."""
+    formats = {dtype, SAME_TIME.get(dtype, dtype)}
+
+    def serves(block: Calibration) -> bool:
+        """A product in the format alone; passes over memory also where they were timed in 16 bits."""
+        return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
+
+    missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
     related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))
-    lent = [block for other in related for block in other.calibration if block.workload in missing]
+    lent = [block for other in related for block in other.calibration if block.workload in missing and serves(block)]
     return replace(device, calibration=[*device.calibration, *lent])
 
 

@@ -185,8 +185,9 @@ def _dies_at_once() -> None:
 
 def with_lent(own: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
     """``own``, with the parts of ``model`` that their devices lack."""
-    devices = {point.device.id: with_parts(point.device, model, fallbacks) for point in own}
-    return [replace(point, device=devices[point.device.id]) for point in own]
+    asked = {(point.device.id, point.record.dtype): point.device for point in own}
+    devices = {(name, dtype): with_parts(device, model, dtype, fallbacks) for (name, dtype), device in asked.items()}
+    return [replace(point, device=devices[point.device.id, point.record.dtype]) for point in own]
 
 
 def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
