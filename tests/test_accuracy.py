@@ -163,6 +163,26 @@ WIDE = {
         H200,
         "attention/torch-sdpa-efficient/backward",
     ): f"{DRAWN}: 3.5 % in the median and 13 % at the 90 % quantile, against 2.7 % and 11 %",
+    (
+        "amd-mi355x",
+        "matmul/aiter-blockscale/forward",
+    ): "3.6 median errors, 84 % covered: products below 30 us err by 17 % at the 80 % quantile, longer ones by 8 %",
+    (
+        "google-tpu-v6e",
+        "matmul/xla/forward",
+    ): "4.0 median errors, 80 % covered: products of 4096 x 4096 weights err by 35 % at the 80 % quantile, the others by 11 %",
+    (
+        "nvidia-a100-pcie-40gb",
+        "softmax/torch-softmax/forward",
+    ): "3.7 median errors: rows of 1025 to 2559 columns err by 12 % at the 80 % quantile, the others by 6 %",
+    (
+        "nvidia-rtx-3090",
+        "matmul/cublas/forward",
+    ): "3.3 median errors, 87 % covered: kernels of 0.1 to 1 ms err by 13 % at the 80 % quantile, longer ones by 8 %",
+    (
+        "nvidia-t4",
+        "matmul/torch-matmul/forward",
+    ): "3.7 median errors, 82 % covered: batched products err by 38 % at the 80 % quantile, others by 13 %",
     **{
         (name, "collective/nccl/forward"): "where NCCL changes protocol, at 1 to 16 MiB, errors are three times those elsewhere"
         for name in ("nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-gb200")
@@ -171,12 +191,17 @@ WIDE = {
 """Groups whose interval is wider than three median errors, and why: one interval for two kinds of kernels or of shapes."""
 OFF = {
     ("nvidia-h100-sxm-80gb", "collective/nccl/forward"): "90.4 % covered: H100 and H200 of one shape are kin, which widens both intervals",
+    (H200, "collective/nccl/forward"): "239 of 265 covered, one too many: H100 and H200 of one shape are kin, which widens both intervals",
+    (
+        "nvidia-a100-pcie-40gb",
+        "softmax/torch-softmax/forward",
+    ): "167 of 183 covered, three too many: the rows that set the width err by 8.9 % at the 80 % quantile, these by 7.8 %",
     ("nvidia-b200-sxm", "moe/trtllm-moe/forward"): "53 of 76 covered, two short",
     (
         H200,
         "transformer/torch/forward",
-    ): "79 of 83 covered, five too many: all 47 steps of two GPUs, of which no fit saw any, and 32 of 36 of one",
-    (H200, "attention/torch-sdpa-flash/forward"): f"168 of 185 covered, two too many: {DRAWN}",
+    ): "78 of 83 covered, four too many: 46 of 47 steps of two GPUs, of which no fit saw any, and 32 of 36 of one",
+    (H200, "attention/torch-sdpa-flash/forward"): f"169 of 185 covered, three too many: {DRAWN}",
     (H200, "attention/torch-sdpa-cudnn/forward"): f"161 of 176 covered, three too many: {DRAWN}",
     (H200, "attention/torch-sdpa-cudnn/forward decode"): f"130 of 141 covered, four too many: {DRAWN}",
     (H200, "attention/torch-eager-masked-fill/forward"): f"82 of 89 covered, two too many: {DRAWN}",
