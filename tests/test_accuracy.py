@@ -26,8 +26,8 @@ H200 = "nvidia-h200-sxm"
 
 @cache
 def all_rows() -> list[RecordRow]:
-    """Every shipped record beside the model."""
-    return compare_files(shipped_records(), find_device, cache(calibrated_devices))
+    """Every shipped record that is held out beside the model."""
+    return compare_files(shipped_records(), find_device, cache(calibrated_devices), board=True)
 
 
 @cache
@@ -265,9 +265,10 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
                 assert quantile(own, 0.5) == pytest.approx(block.held_out_median_error, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_what_a_profile_says_of_versions_is_what_the_records_tell():
     told = defaultdict(list)
-    for row in all_rows():
+    for row in compare_files(shipped_records(), find_device, cache(calibrated_devices)):
         if row.prediction is not None:
             block = row.prediction.calibration
             told[row.record.hardware, block.workload, block.implementation, block.direction, block.model].append(row.record)

@@ -71,7 +71,7 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
     with ProgressBar() as bar:
         if asked.records or asked.scoreboard:
             paths = record_paths(asked.records or [SHIPPED])
-            found = validation_run.read(paths, find_device, asked.hardware, cache(calibrated_devices), bar.done)
+            found = validation_run.read(paths, find_device, asked.hardware, cache(calibrated_devices), bar.done, asked.scoreboard)
         else:
             chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
             if chosen != asked.backend and chosen == "cpu":

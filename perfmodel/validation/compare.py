@@ -14,8 +14,8 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
-from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
-from perfmodel.validation.records import Record, profiled, read_records
+from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
+from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import for_seconds
 
@@ -137,22 +137,32 @@ def compare_files(
     fallbacks: FallbackDevices = tuple,
     only: Device | None = None,
     done: Callable[[float], None] = lambda share: None,
+    board: bool = False,
 ) -> list[RecordRow]:
     """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason.
 
-    ``done`` hears what share of them is read.
+    ``done`` hears what share of them is read. ``board``: as a scoreboard reads them: without those that set a width, and without bound
+    and prediction for those that fits may see.
     """
     known = cache(partial(device_or_error, find_device=find_device))
     rows = []
-    every = [one for path in paths for one in read_records(path)]
+    every = [one for path in paths for one in read_records(path) if not (board and sets_width(one[1]))]
     for number, (raw, record) in enumerate(every):
         done(number / len(every))
         device = known(record.hardware)
-        if only is None:
-            rows.append(compare(raw, record, device, fallbacks))
-        elif not isinstance(device, PerfmodelError) and device.id == only.id:
-            rows.append(compare(raw, record, only, fallbacks))
+        given = device if only is None else only
+        if only is None or (not isinstance(device, PerfmodelError) and device.id == only.id):
+            rows.append(_seen(raw, record, given) if board and not held_out(record) else compare(raw, record, given, fallbacks))
     return rows
+
+
+def _seen(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
+    """A record that a fit may see: its case alone."""
+    try:
+        case = None if isinstance(device, PerfmodelError) else case_of(record)
+    except PerfmodelError:
+        case = None
+    return RecordRow(raw, record, None, None, "", case, None if isinstance(device, PerfmodelError) else device)
 
 
 def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, fallbacks: FallbackDevices = tuple) -> RecordRow:

@@ -98,14 +98,15 @@ def read(
     hardware: str | None,
     fallbacks: FallbackDevices,
     done: Callable[[float], None] = lambda share: None,
+    board: bool = False,
 ) -> ValidationRun:
     """Compare the records in ``paths``; with ``hardware`` (a device or a profile that replaces it), only those of that device.
 
-    ``done`` hears what share of them is compared.
+    ``done`` hears what share of them is compared. ``board``: what a scoreboard needs of them, as ``compare_files`` has it.
     """
     given = None if hardware is None else find_device(hardware)
 
-    rows = compare_files(paths, find_device, fallbacks, given, done)
+    rows = compare_files(paths, find_device, fallbacks, given, done, board)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return ValidationRun(device=given, rows=rows, counts=counts_of(rows))
@@ -202,7 +203,7 @@ def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
         Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
-        _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
+        _three_scalars([row for row in rows if row.case is not None and not held_out(row.record)], known),
     )
 
 
