@@ -90,7 +90,7 @@ def versions_of(records: Sequence[Record]) -> str:
     """Software that the records name, in one line."""
     names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm", "nccl")
     found = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
-    if len({r.environment.get("kernel") for r in records}) > 1:  # the kernels of a library, one for each shape
+    if len({r.environment["kernel"] for r in records if "kernel" in r.environment}) > 1:  # the kernels of a library, one for each shape
         found.pop("kernel", None)
     return ", ".join(f"{name} {value}" for name, value in sorted(found.items())) or "not recorded"
 
