@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = (
-    *("core", "kernels", "timing", "transformer", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
+    *("core", "kernels", "timing", "transformer", "serving", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
     *("commands", "cli", "api", "__main__"),
 )
 """From the bottom to the top: each name imports only those before it."""

@@ -162,8 +162,8 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     """
     inside = multiplied_in(step, form)
     if inside is not None and inside.name == "fp8":
-        return Timed("matmul", replace(w, dtype=inside), ("trtllm-fp8-linear",)), inside
-    implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas", "xla")
+        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products), inside
+    implementations = step.kernels.narrow_products if step.dtype.name == "fp8" else step.kernels.products
     same = form.bits == 8 * step.dtype.size and not form.is_integer
     kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
     obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
@@ -222,7 +222,7 @@ def collective(op: str, world: int, elements: Number, step: ModelPass) -> Op:
     """A row for ``op`` on ``elements`` activations."""
     w = Collective(op, world, elements * step.dtype.size, step.dtype)
     kernel = Kernel(w.title, step.dtype, (once("buffer", READ, elements, step.dtype.size),))
-    return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, ("nccl",)))
+    return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, step.kernels.of_collective(op)))
 
 
 def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
@@ -293,7 +293,7 @@ def _latent_timed(w: Attention, step: ModelPass) -> Timed:
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
     obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
     cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
-    return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
+    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle)
 
 
 def _no_cache_kernel(step: ModelPass) -> str:

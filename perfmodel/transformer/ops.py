@@ -253,7 +253,7 @@ class Rows:
         sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
-        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, ("triton-moe", "trtllm-moe"))))
+        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
     def _exchange(self) -> list[Op]:
         ep, step = self.step.split.ep, self.step

@@ -12,6 +12,7 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import TENSOR_TILE
+from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, LayerFormats, ModelSpec, MoeMlp
 
@@ -74,7 +75,7 @@ class ModelPass:
     ``tile_columns``: of the tiles with which the roof reckons.
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
-    the weights has ``weight_bits``.
+    the weights has ``weight_bits``. ``kernels``: whose kernels run.
     """
 
     phase: str
@@ -92,6 +93,7 @@ class ModelPass:
     integer_kv: bool = False
     weights_from_file: bool = False
     formats: LayerFormats = ()
+    kernels: KernelChoice = field(default_factory=KernelChoice)
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""

@@ -1,0 +1,65 @@
+"""What the users of an engine ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfmodel.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of ``isl`` prompt tokens and ``osl`` generated ones: of ``concurrency`` users, or ``rate`` new ones a second.
+
+    A user sends the next request when the last has ended (a closed loop); requests at a ``rate`` come whenever they come (an open
+    one, Poisson). Exactly one of both is given. ``prefix``: tokens of the prompt whose K and V the cache still holds.
+    ``draft_tokens`` are proposed in a step, each accepted with probability ``acceptance`` if all before it were.
+    """
+
+    isl: int
+    osl: int
+    concurrency: int | None = None
+    rate: float | None = None
+    prefix: int = 0
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the prompt that prefill runs over: at least the last one."""
+        return max(self.isl - self.prefix, 1)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a decode step gives a sequence on average: (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023, equation 1).
+
+        >>> Load(1, 1, 1).tokens_per_step, Load(1, 1, 1, draft_tokens=2, acceptance=0.5).tokens_per_step
+        (1.0, 1.75)
+        """
+        return sum(self.acceptance**step for step in range(self.draft_tokens + 1))
+
+    @property
+    def queries(self) -> int:
+        """New tokens of a sequence that a decode step runs over."""
+        return 1 + self.draft_tokens
+
+    def of(self, concurrency: int) -> Load:
+        """The same requests of so many users."""
+        return replace(self, concurrency=concurrency, rate=None)
+
+    def check(self) -> Load:
+        """This load, if every value has a meaning; else UsageError names the option and the fix."""
+        for name in ("isl", "osl"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} is {getattr(self, name)}", "give a whole number from 1")
+        if (self.concurrency is None) == (self.rate is None):
+            raise UsageError("neither --concurrency nor --rate" if self.rate is None else "--concurrency with --rate", "give one of both")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise UsageError(f"--concurrency is {self.concurrency}", "give a whole number from 1")
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise UsageError(f"--rate is {self.rate:g}", "give requests a second, such as 2.5")
+        if not 0 <= self.prefix < self.isl:
+            raise UsageError(f"--prefix is {self.prefix}", f"give 0 to {self.isl - 1}: the last token of the prompt is always new")
+        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+            raise UsageError("--draft-tokens and --acceptance: out of range", "such as --draft-tokens 3 --acceptance 0.7")
+        return self

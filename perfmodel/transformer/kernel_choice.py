@@ -1,0 +1,26 @@
+"""Whose kernels run a step: names of calibrated implementations, the first that is known for the device counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """Implementations by the kind of kernel. ``attention``, ``prefill_attention``: empty for the fastest fused one that is calibrated."""
+
+    all_reduce: tuple[str, ...] = ("nccl",)
+    collectives: tuple[str, ...] = ("nccl",)
+    all_to_all: tuple[str, ...] = ("nccl",)
+    attention: tuple[str, ...] = ()
+    prefill_attention: tuple[str, ...] = ()
+    latent_attention: tuple[str, ...] = ("trtllm-mla",)
+    products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
+    narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
+    experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
+
+    def of_collective(self, op: str) -> tuple[str, ...]:
+        """Those of the collective ``op``."""
+        return {ALL_REDUCE: self.all_reduce, ALL_TO_ALL: self.all_to_all}.get(op, self.collectives)
