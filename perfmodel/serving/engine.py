@@ -36,7 +36,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A preset, of ``configs/engines``. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
+    """A preset, of ``configs/engines``. ``memory_share``: of a GPU's memory it takes; ``reserve``: bytes of it without weights or cache.
 
     ``graph_batch``: largest decode batch run as a CUDA graph. ``kv_block``: tokens of a block of the cache.
     """
