@@ -124,9 +124,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if way == IN_SWITCH:
         return p["switched_us"] * 1e-6 + received / (link * p["switched_share"])
     passes = max((size if way == ONE_SHOT else size / w.world) / PASS_BYTES - 1, 0.0)
-    again = p["barrier_us"] if way == TWO_SHOT else 0.0
-    latency = p["start_us"] + p["peer_us"] * (w.world - 1) + again + p["pass_us"] * passes
-    return latency * 1e-6 + received / (link * p["one_shot_share" if way == ONE_SHOT else "two_shot_share"])
+    again, share = (p["again_factor"], p["link_share"] * p["two_shot_factor"]) if way == TWO_SHOT else (0.0, p["link_share"])
+    latency = p["start_us"] * (1 + again) + p["peer_us"] * (w.world - 1) + p["pass_us"] * passes
+    return latency * 1e-6 + received / (link * share)
 
 
 def covers(case: Case) -> bool:
@@ -138,10 +138,10 @@ def covers(case: Case) -> bool:
 READ_BY_PEERS = (
     Parameter("start_us", "launch, barriers and the first pass", 4.0),
     Parameter("peer_us", "per peer of the barriers", 0.05),
-    Parameter("barrier_us", "between the halves of a two-shot", 6.0),
+    Parameter("again_factor", "of that start, for the second half of a two-shot", 1.5),
     Parameter("pass_us", "per further pass of the grid over the buffer", 0.3),
-    Parameter("one_shot_share", "of the link, one-shot", 0.7),
-    Parameter("two_shot_share", "of the link, two-shot", 0.7),
+    Parameter("link_share", "of the link, one-shot", 0.6),
+    Parameter("two_shot_factor", "of that share, two-shot", 1.2),
 )
 SUMMED = (
     Parameter("switched_us", "copies in and out, and a sum in the switch with nothing to add", 10.0),
