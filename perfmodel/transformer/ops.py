@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
@@ -45,8 +45,9 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = layers.local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
+    tp, expert_tp = step.split.tp, step.split.expert_tp
+    here = layers.local_layer(layer, tp, expert_tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -198,7 +199,7 @@ class Rows:
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange()]
+        return [row, *self._exchange(ALL_GATHER)]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -227,7 +228,7 @@ class Rows:
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -255,11 +256,18 @@ class Rows:
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
-    def _exchange(self) -> list[Op]:
-        ep, step = self.step.split.ep, self.step
-        assert isinstance(self.mlp, MoeMlp)
-        sent = step.tokens * self.mlp.experts_per_token * self.model.hidden
-        return [] if ep == 1 else [kernels.collective(ALL_TO_ALL, ep, sent, step)]
+    def _exchange(self, whole: str) -> list[Op]:
+        """Tokens on their way between data-parallel groups; within a group every GPU has them all, and the sum after the MLP adds up.
+
+        Experts that all GPUs share see the tokens of every group: these are gathered, and partial results scattered (``whole``).
+        """
+        split, step = self.step.split, self.step
+        if split.dp == 1:
+            return []
+        if split.ep == 1:
+            return [kernels.collective(whole, split.stage, step.all_tokens * self.model.hidden, step)]
+        sent = step.tokens * self._experts.experts_per_token * self.model.hidden
+        return [kernels.collective(ALL_TO_ALL, split.ep, sent, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
