@@ -21,7 +21,7 @@ from perfmodel.transformer import op as kernels
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass, share
+from perfmodel.transformer.step import DECODE, ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -54,7 +54,7 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.sequences).of(layers.last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[Op]) -> list[Op]:
@@ -79,6 +79,7 @@ class Rows:
         self.model, self.step = model, step
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
+        self.layer = layer
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -123,9 +124,11 @@ class Rows:
         if op.name == "KV up projection":
             a = self.attended
             assert isinstance(a, LatentAttention)
+            beside = self._beside(op)
             if self._absorbed:
-                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim)]
-            tokens = step.sequences * step.kv_len
+                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
+            whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
+            return [whole, *beside]
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
@@ -154,14 +157,23 @@ class Rows:
 
         Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V.
         """
-        return self.step.n == 1 and self.step.cached
+        return (self.step.n == 1 or self.step.phase == DECODE) and self.step.cached
+
+    def _beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass beside this one."""
+        other = self.step.beside
+        return [] if other is None else Rows(self.model, other, self.layer).rows(op)
 
     def _workload(self, heads: Number, kv_heads: Number, d: Number, dv: Number, window: Number | None = None) -> Attention:
         step = self.step
         return Attention(step.n, step.kv_len, d, dv, step.sequences, heads, kv_heads, step.dtype, causal=True, window=window)
 
     def attention(self, op: Operation) -> list[Op]:
-        """Attention, over the latents themselves in decode."""
+        """Attention of the pass, and of the one beside it: each has its kernel."""
+        return [*self._attention(op), *self._beside(op)]
+
+    def _attention(self, op: Operation) -> list[Op]:
+        """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             window = None if a.window is None or a.window >= step.kv_len else a.window
@@ -177,7 +189,7 @@ class Rows:
         a = self.attended
         assert isinstance(a, LatentAttention)
         matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.tokens, inputs, outputs, matrices=(matrix,), batch=a.heads)
+        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""

@@ -97,6 +97,7 @@ class ModelPass:
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
+    ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
     """
 
     phase: str
@@ -115,6 +116,7 @@ class ModelPass:
     weights_from_file: bool = False
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
+    beside: ModelPass | None = None
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
@@ -132,12 +134,17 @@ class ModelPass:
     @property
     def tokens(self) -> Number:
         """New tokens that a GPU works on outside of the experts."""
-        return self.sequences * self.n
+        return self.sequences * self.n + (0 if self.beside is None else self.beside.tokens)
 
     @property
     def all_tokens(self) -> Number:
         """New tokens of all sequences."""
-        return self.batch * self.n
+        return self.batch * self.n + (0 if self.beside is None else self.beside.all_tokens)
+
+    @property
+    def heads(self) -> Number:
+        """Positions of a GPU that the head sees: the last of each sequence."""
+        return self.sequences + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
