@@ -108,10 +108,22 @@ class HfFields(Fields):
                 raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(sizes)}")
         return [sizes[kind] for kind in kinds]
 
+    def kinds(self, meanings: dict[str, bool]) -> list[bool] | None:
+        """What ``layer_types`` says of each layer; None where the file has none. DataError for a kind without a meaning."""
+        kinds = self.get("layer_types", list)
+        if kinds is None:
+            return None
+        if len(kinds) != self.layers:
+            raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
+        for index, kind in enumerate(kinds):
+            if kind not in meanings:
+                raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(meanings)}")
+        return [meanings[kind] for kind in kinds]
+
     def check_windows(self, full: list[bool]) -> None:
         """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
         for index, (kind, sees_all) in enumerate(zip(self.get("layer_types", list) or [], full, strict=False)):
-            if (kind == "full_attention") != sees_all:
+            if kind != "linear_attention" and (kind == "full_attention") != sees_all:
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:
