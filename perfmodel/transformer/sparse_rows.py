@@ -22,6 +22,8 @@ from perfmodel.transformer.operation import Operation
 from perfmodel.transformer.spec import Indexer, LatentAttention
 from perfmodel.transformer.state_rows import StateRows
 
+KEYS = 128
+"""Keys of a block of scores. Source: deepseek-ai/DeepGEMM, fp8_mqa_logits."""
 SCORE_SIZE = 4
 """Bytes of a score, of a head's weight and of an index."""
 
@@ -89,7 +91,8 @@ class SparseRows(StateRows):
         kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, work)
         if step.n == 1:
             return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8)]
-        same = Matmul(step.n, ceil_div(pairs, self.tokens), index.heads * index.head_dim, step.sequences, dtype=step.dtype)
+        columns = KEYS * ceil_div(pairs, KEYS * self.tokens)  # whole blocks of keys, as such kernels take them
+        same = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
         narrow = Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
         return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8)]
 
