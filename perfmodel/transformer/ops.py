@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
@@ -22,7 +22,7 @@ from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Op
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass, share
+from perfmodel.transformer.step import DECODE, ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -46,15 +46,16 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = layers.local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
+    tp, expert_tp = step.split.tp, step.split.expert_tp
+    here = layers.local_layer(layer, tp, expert_tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.sequences).of(layers.last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[Op]) -> list[Op]:
@@ -79,6 +80,7 @@ class Rows(SparseRows):
         self.model, self.step = model, step
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
+        self.layer = layer
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -123,9 +125,11 @@ class Rows(SparseRows):
         if op.name == "KV up projection":
             a = self.attended
             assert isinstance(a, LatentAttention)
+            beside = self._beside(op)
             if self._absorbed:
-                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim)]
-            tokens = step.sequences * step.kv_len
+                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
+            whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
+            return [whole, *beside]
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
@@ -158,14 +162,23 @@ class Rows(SparseRows):
         Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
         indexer has picked some of them for each query.
         """
-        return (self.step.n == 1 and self.step.cached) or self._selects
+        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
+
+    def _beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass beside this one."""
+        other = self.step.beside
+        return [] if other is None else Rows(self.model, other, self.layer).rows(op)
 
     def _workload(self, heads: Number, kv_heads: Number, d: Number, dv: Number, window: Number | None = None) -> Attention:
         step = self.step
         return Attention(step.n, step.kv_len, d, dv, step.sequences, heads, kv_heads, step.dtype, causal=True, window=window)
 
     def attention(self, op: Operation) -> list[Op]:
-        """Attention, over the latents themselves in decode."""
+        """Attention of the pass, and of the one beside it: each has its kernel."""
+        return [*self._attention(op), *self._beside(op)]
+
+    def _attention(self, op: Operation) -> list[Op]:
+        """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             window = None if a.window is None or a.window >= step.kv_len else a.window
@@ -184,7 +197,7 @@ class Rows(SparseRows):
         a = self.attended
         assert isinstance(a, LatentAttention)
         matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.tokens, inputs, outputs, matrices=(matrix,), batch=a.heads)
+        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
@@ -207,7 +220,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange()]
+        return [row, *self._exchange(ALL_GATHER)]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -236,7 +249,7 @@ class Rows(SparseRows):
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -264,11 +277,18 @@ class Rows(SparseRows):
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
-    def _exchange(self) -> list[Op]:
-        ep, step = self.step.split.ep, self.step
-        assert isinstance(self.mlp, MoeMlp)
-        sent = step.tokens * self.mlp.experts_per_token * self.model.hidden
-        return [] if ep == 1 else [kernels.collective(ALL_TO_ALL, ep, sent, step)]
+    def _exchange(self, whole: str) -> list[Op]:
+        """Tokens on their way between data-parallel groups; within a group every GPU has them all, and the sum after the MLP adds up.
+
+        Experts that all GPUs share see the tokens of every group: these are gathered, and partial results scattered (``whole``).
+        """
+        split, step = self.step.split, self.step
+        if split.dp == 1:
+            return []
+        if split.ep == 1:
+            return [kernels.collective(whole, split.stage, step.all_tokens * self.model.hidden, step)]
+        sent = step.tokens * self._experts.experts_per_token * self.model.hidden
+        return [kernels.collective(ALL_TO_ALL, split.ep, sent, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""

@@ -82,31 +82,31 @@ class SparseRows(StateRows):
         flops = 2 * pairs * index.heads * index.head_dim
         kept = CACHE if step.cached and step.kv_len > step.n else FRESH
         accesses = (
-            once("activations", READ, self.tokens * index.heads * (index.head_dim + SCORE_SIZE), 1),
+            once("activations", READ, self._own * index.heads * (index.head_dim + SCORE_SIZE), 1),
             once(kept, READ, step.sequences * step.kv_len * index.key_bytes, 1),
             once("activations", WRITE, SCORE_SIZE * pairs, 1),
         )
         tensor = matmul_work(step.dtype, flops)
         work = Work(tensor.tensor, tensor.vector + 2 * pairs * index.heads, tensor.sfu)
         kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, work)
-        if step.n == 1:
-            return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8)]
-        columns = KEYS * ceil_div(pairs, KEYS * self.tokens)  # whole blocks of keys, as such kernels take them
+        if self._decodes:
+            return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8), *self._beside(op)]
+        columns = KEYS * ceil_div(pairs, KEYS * self._own)  # whole blocks of keys, as such kernels take them
         same = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
         narrow = Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
-        return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8)]
+        return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8), *self._beside(op)]
 
     def select(self, op: Operation) -> list[Op]:
         """The best tokens of each query."""
         step, pairs = self.step, self._scored()
         picked = step.sequences * seen(step.n, step.kv_len, self._index.topk)
         accesses = (once("activations", READ, SCORE_SIZE * pairs, 1), once("activations", WRITE, SCORE_SIZE * picked, 1))
-        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, pairs))]
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, pairs)), *self._beside(op)]
 
     def _selected(self) -> Op:
         """Attention of each query to the latents that were picked for it."""
         a, step = self._latent, self.step
-        pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self.tokens * a.heads
+        pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self._own * a.heads
         flops = 2 * a.heads * pairs * (a.kept + a.kv_lora_rank)
         kept = CACHE if step.cached and step.kv_len > step.n else FRESH
         bits = step.kv_bits if step.cached else 8 * step.dtype.size
@@ -119,7 +119,7 @@ class SparseRows(StateRows):
         )
         work = matmul_work(step.dtype, flops)
         name = f"attention, top {plain(self._index.topk)}"
-        same = LatentDecode(self.tokens, a.heads, self._index.topk, a.kv_lora_rank, a.qk_rope_head_dim, 1, step.dtype, bits, False)
+        same = LatentDecode(self._own, a.heads, self._index.topk, a.kv_lora_rank, a.qk_rope_head_dim, 1, step.dtype, bits, False)
         obstacle = "" if bits in (8, 16) and not step.integer_kv else f"no kernel with a {bits}-bit integer cache is calibrated"
         timed = Timed("latent-attention", same, step.kernels.latent_attention, obstacle)
         form = DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not step.integer_kv else None

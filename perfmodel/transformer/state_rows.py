@@ -17,7 +17,7 @@ from perfmodel.transformer.linear_attention import CONV_SIZE, GatedDeltaNet, Mam
 from perfmodel.transformer.op import ATTENTION, CACHE, ELEMENTWISE, VECTOR_WORK, WEIGHTS, Op, Timed, activation, stream
 from perfmodel.transformer.operation import Operation
 from perfmodel.transformer.spec import AttentionLayer
-from perfmodel.transformer.step import ModelPass
+from perfmodel.transformer.step import DECODE, ModelPass
 
 DELTA_CHUNK = 64
 """Tokens of a chunk. Source: fla-org/flash-linear-attention, chunk_gated_delta_rule, and vLLM's copy of it."""
@@ -53,6 +53,20 @@ class StateRows:
         assert isinstance(self.attended, GatedDeltaNet | Mamba2)
         return self.attended
 
+    def _beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass beside this one, which have kernels of their own."""
+        raise NotImplementedError
+
+    @property
+    def _own(self) -> Number:
+        """New tokens of this pass, without those of one beside it."""
+        return self.step.sequences * self.step.n
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether each sequence takes one step, of one token or of a few that were drafted."""
+        return bool(self.step.n == 1 or (self.step.phase == DECODE and self.step.cached))
+
     @property
     def _continued(self) -> bool:
         """Whether earlier tokens have left a state."""
@@ -64,10 +78,11 @@ class StateRows:
         read = (once(CACHE, READ, size, 1),) if self._continued else ()
         return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
 
-    def _moved(self, op: Operation, inputs: Number, outputs: Number, kept: tuple[Access, ...]) -> tuple[Access, ...]:
+    def _moved(self, op: Operation, tokens: Number, sizes: tuple[Number, Number], kept: tuple[Access, ...] = ()) -> tuple[Access, ...]:
+        """``sizes``: inputs and outputs of each of ``tokens``."""
         step = self.step
         learned = stored(WEIGHTS, READ, op.vectors, step.weight_bits)
-        return (activation(READ, self.tokens * inputs, step), learned, *kept, activation(WRITE, self.tokens * outputs, step))
+        return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))
 
     def _copied(self, name: str, group: str, accesses: tuple[Access, ...], work: Work, flops: Number = 0) -> Op:
         """A kernel that is timed as a copy of as many bytes."""
@@ -80,29 +95,30 @@ class StateRows:
 
     def convolution(self, op: Operation) -> list[Op]:
         """Each channel over its last tokens, then SiLU; the tokens that the next pass needs are kept."""
-        a, written = self._state, self.tokens * self._state.channels
+        a, written = self._state, self._own * self._state.channels
         kept = self._kept((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
         work = Work(0, (2 * a.conv_kernel + 4) * written, written)
-        return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, a.channels, a.channels, kept), work)]
+        accesses = self._moved(op, self._own, (a.channels, a.channels), kept)
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
 
     def delta_rule(self, op: Operation) -> list[Op]:
         """Q, K, V, decay and rate of each token, and the state."""
         a = self._state
         assert isinstance(a, GatedDeltaNet)
-        return [self._recurrence(op, a.channels + 2 * a.value_heads)]
+        return [self._recurrence(op, a.channels + 2 * a.value_heads), *self._beside(op)]
 
     def scan(self, op: Operation) -> list[Op]:
         """x, B, C and dt of each token, and the state."""
         a = self._state
         assert isinstance(a, Mamba2)
-        return [self._recurrence(op, a.channels + a.heads)]
+        return [self._recurrence(op, a.channels + a.heads), *self._beside(op)]
 
     def _recurrence(self, op: Operation, inputs: Number) -> Op:
         a, step = self._state, self.step
-        accesses = self._moved(op, inputs, a.inner, self._kept(a.state, a.state_bits))
-        flops = self.tokens * a.token_flops
-        if step.n == 1:  # element by element; each element of the state decays besides
-            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self.tokens * a.state), flops)
+        accesses = self._moved(op, self._own, (inputs, a.inner), self._kept(a.state, a.state_bits))
+        flops = self._own * a.token_flops
+        if self._decodes:  # element by element; each element of the state decays besides
+            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self._own * a.state), flops)
         each, chunk = chunk_flops(a)
         executed = step.sequences * ceil_div(step.n, chunk) * each
         inner, outer = (a.key_head_dim, a.value_head_dim) if isinstance(a, GatedDeltaNet) else (a.state_size, a.head_dim)
@@ -117,7 +133,7 @@ class StateRows:
         inner = self._state.inner
         written = self.tokens * inner
         work = Work(0, (VECTOR_WORK["norm"] + VECTOR_WORK["silu-mul"]) * written, written)
-        return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, 2 * inner, inner, ()), work)]
+        return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, self.tokens, (2 * inner, inner)), work)]
 
     def output_gate(self, op: Operation) -> list[Op]:
         """The sigmoid of the gate times the output."""

@@ -30,24 +30,45 @@ def share(number: Number, parts: int) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """GPUs of one replica: ``tp`` share each matrix, ``ep`` groups of them hold different experts, ``pp`` hold different layers.
+    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``tp`` x ``dp`` GPUs.
 
-    The ``ep`` groups divide the sequences among them; without experts to divide, ``ep`` is 1.
+    Attention and dense matrices run in ``dp`` groups, each with sequences of its own, of ``tp`` GPUs that share each matrix. The same
+    GPUs hold the experts: ``ep`` groups have different ones, whose matrices the GPUs of a group share. ``dp`` 0: as few groups as hold
+    ``ep``. So TP 8 with EP 8 is 8 GPUs, and EP 8 alone is 8 GPUs with a copy each of what is no expert.
     """
 
     tp: int = 1
     ep: int = 1
     pp: int = 1
+    dp: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dp == 0:
+            object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
+
+    @property
+    def stage(self) -> int:
+        """GPUs of a pipeline stage."""
+        return self.tp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that share an expert's matrices."""
+        return max(self.stage // self.ep, 1)
 
     @property
     def gpus(self) -> int:
         """Total number of GPUs."""
-        return self.tp * self.ep * self.pp
+        return self.stage * self.pp
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
-        for option in ("tp", "ep", "pp"):
+        for option in ("tp", "ep", "pp", "dp"):
             positive_int(option, getattr(self, option))
+        if self.stage % self.ep:
+            raise UsageError(
+                f"--ep {self.ep} does not divide the {self.stage} GPUs of --tp {self.tp} and --dp {self.dp}", "give one that does"
+            )
         if self.pp > len(model.layers):
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
@@ -76,6 +97,7 @@ class ModelPass:
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
+    ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
     """
 
     phase: str
@@ -94,6 +116,7 @@ class ModelPass:
     weights_from_file: bool = False
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
+    beside: ModelPass | None = None
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
@@ -105,18 +128,23 @@ class ModelPass:
 
     @property
     def sequences(self) -> Number:
-        """Sequences of the fullest expert-parallel group."""
-        return share(self.batch, self.split.ep)
+        """Sequences of the fullest data-parallel group."""
+        return share(self.batch, self.split.dp)
 
     @property
     def tokens(self) -> Number:
         """New tokens that a GPU works on outside of the experts."""
-        return self.sequences * self.n
+        return self.sequences * self.n + (0 if self.beside is None else self.beside.tokens)
 
     @property
     def all_tokens(self) -> Number:
         """New tokens of all sequences."""
-        return self.batch * self.n
+        return self.batch * self.n + (0 if self.beside is None else self.beside.all_tokens)
+
+    @property
+    def heads(self) -> Number:
+        """Positions of a GPU that the head sees: the last of each sequence."""
+        return self.sequences + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
