@@ -183,7 +183,7 @@ class ModelAnswer:
         known = [(one.power, times) for one, times in self.steps if one.power is not None]
         if len(known) < len(self.steps):
             return None
-        return StepPower(known, self.request.split.tp * self.request.split.ep)
+        return StepPower(known, self.request.split.stage)
 
     @property
     def tokens(self) -> int:

@@ -92,26 +92,33 @@ def weights(matrices: Iterable[Matrix]) -> Number:
     return summed(matrix.elements for matrix in matrices)
 
 
-def local_layer(layer: Layer, tp: int) -> Layer:
-    """``layer`` as one of ``tp`` GPUs sees it: its heads, its columns of the MLP. K and V heads are copied beyond one each."""
-    if tp == 1:
+def local_layer(layer: Layer, tp: int, expert_tp: int | None = None) -> Layer:
+    """``layer`` as one of ``tp`` GPUs sees it: its heads, its columns of the MLP. K and V heads are copied beyond one each.
+
+    ``expert_tp``: GPUs that share a routed expert; by default the same.
+    """
+    expert_tp = tp if expert_tp is None else expert_tp
+    if tp == expert_tp == 1:
         return layer
     a, mlp = layer.attention, layer.mlp
     a = replace(a, heads=a.heads // tp)
     if isinstance(a, GroupedAttention):
         a = replace(a, kv_heads=maximum(a.kv_heads // tp, 1))
-    mlp = replace(mlp, width=share(mlp.width, tp))
     if isinstance(mlp, MoeMlp):
-        mlp = replace(mlp, shared_width=share(mlp.shared_width, tp))
+        mlp = replace(mlp, width=share(mlp.width, expert_tp), shared_width=share(mlp.shared_width, tp))
+    else:
+        mlp = replace(mlp, width=share(mlp.width, tp))
     return replace(layer, attention=a, mlp=mlp)
 
 
-def operations(model: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1, *, dropout: bool = False) -> list[Operation]:
+def operations(
+    model: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1, *, expert_tp: int | None = None, dropout: bool = False
+) -> list[Operation]:
     """One layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
 
-    With ``ep`` expert-parallel GPUs each has its share of the experts, and all of the router.
+    With ``ep`` expert-parallel GPUs each has its share of the experts, and all of the router; ``expert_tp`` as in ``local_layer``.
     """
-    here, hidden = local_layer(layer, tp), model.hidden
+    here, hidden = local_layer(layer, tp, expert_tp), model.hidden
     found: list[Operation] = []
 
     def add(*more: Operation) -> str:

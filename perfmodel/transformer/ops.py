@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.arith import Number, ceil_div, floor, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
-from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
+from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
+from perfmodel.transformer.routing import expected_touched
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
 
@@ -45,8 +47,9 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = layers.local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
+    tp, expert_tp = step.split.tp, step.split.expert_tp
+    here = layers.local_layer(layer, tp, expert_tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -198,7 +201,7 @@ class Rows:
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange()]
+        return [row, *self._exchange(ALL_GATHER)]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -225,9 +228,9 @@ class Rows:
     def combine(self, op: Operation) -> list[Op]:
         """The way back, and the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
-        rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
-        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        rows = max(ceil_div(pairs + self._received, 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, self._received * hidden), ("scale", "torch-scale", rows, hidden)
+        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -236,7 +239,7 @@ class Rows:
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU of an expert-parallel group: its share of all."""
+        """Pairs of token and expert on one GPU: its set's share of all."""
         return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
 
     @property
@@ -250,16 +253,34 @@ class Rows:
         if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        sizes = (self._received, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
-    def _exchange(self) -> list[Op]:
-        ep, step = self.step.split.ep, self.step
-        assert isinstance(self.mlp, MoeMlp)
-        sent = step.tokens * self.mlp.experts_per_token * self.model.hidden
-        return [] if ep == 1 else [kernels.collective(ALL_TO_ALL, ep, sent, step)]
+    @property
+    def _gathers(self) -> bool:
+        """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+        return self.step.split.expert_tp > 1 or GATHERING in self.step.kernels.all_to_all
+
+    @property
+    def _received(self) -> Number:
+        """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+        return self.step.tokens * (self.step.split.dp if self._gathers else 1)
+
+    def _exchange(self, gathering: str) -> list[Op]:
+        """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+
+        Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or
+        by ``gathering`` among the GPUs with the same part of their groups, whose sums over a group follow after the MLP.
+        """
+        split, step, hidden = self.step.split, self.step, self.model.hidden
+        if split.dp == 1:
+            return []
+        if self._gathers:
+            return [kernels.collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
+        copies = minimum(self._experts.experts_per_token, split.ep)
+        return [kernels.collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
@@ -270,17 +291,3 @@ def _expanded(op: Op, w: Attention) -> Op:
     """K and V are activations that the projection has just made, not the cache."""
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
-
-
-def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
-    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
-
-    E (1 - (1 - k / E)^T).
-
-    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
-    (2.0, 5.469, 222.4)
-    """
-    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
-    if is_traced(experts, per_token, tokens):
-        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
-    return value
