@@ -125,9 +125,9 @@ class KernelTimes:
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times], per_octave: int = 2) -> Times:
         """Multilinear between the nodes around ``at``."""
         corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-        for value in at:
-            below, above = around(value, per_octave)
-            share = (value - below) / (above - below) if above > below else 0.0
+        for number in at:
+            below, above = around(number, per_octave)
+            share = (number - below) / (above - below) if above > below else 0.0
             ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
             corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
         found = []
