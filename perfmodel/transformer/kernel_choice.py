@@ -6,16 +6,20 @@ from dataclasses import dataclass
 
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 
+GATHERING = "allgather_reducescatter"
+"""In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. ``attention``, ``prefill_attention``: empty for the fastest fused one that is calibrated."""
+    """Implementations by the kind of kernel. Of fused attention the fastest one counts.
+
+    ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
+    """
 
     all_reduce: tuple[str, ...] = ("nccl",)
     collectives: tuple[str, ...] = ("nccl",)
     all_to_all: tuple[str, ...] = ("nccl",)
-    attention: tuple[str, ...] = ()
-    prefill_attention: tuple[str, ...] = ()
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)

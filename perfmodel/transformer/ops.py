@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.arith import Number, ceil_div, floor, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
-from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
+from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
+from perfmodel.transformer.routing import expected_touched
+from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass, share
+from perfmodel.transformer.step import DECODE, ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -45,15 +48,16 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = layers.local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
+    tp, expert_tp = step.split.tp, step.split.expert_tp
+    here = layers.local_layer(layer, tp, expert_tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.sequences).of(layers.last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[Op]) -> list[Op]:
@@ -65,7 +69,7 @@ def merged(ops: Iterable[Op]) -> list[Op]:
     return [replace(op, count=count) for op, count in counts.items()]
 
 
-class Rows:
+class Rows(SparseRows):
     """Kernels of a forward pass: one method per kind of operation; a kind without a method has no separate kernel.
 
     ``layer``: one GPU's part of it; None for embedding and head. ``tokens``: number processed, by default all new ones of the GPU;
@@ -78,6 +82,7 @@ class Rows:
         self.model, self.step = model, step
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
+        self.layer = layer
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -122,9 +127,11 @@ class Rows:
         if op.name == "KV up projection":
             a = self.attended
             assert isinstance(a, LatentAttention)
+            beside = self._beside(op)
             if self._absorbed:
-                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim)]
-            tokens = step.sequences * step.kv_len
+                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
+            whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
+            return [whole, *beside]
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
@@ -136,7 +143,8 @@ class Rows:
         assert isinstance(a, GroupedAttention)
         rows, d = a.heads + a.kv_heads, a.head_dim
         elements = tokens * (a.heads * d + a.kv_heads * d)
-        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", tokens * rows, d), weights=2 * d)]
+        sizes = (2 * tokens, ceil_div(elements, 2 * tokens)) if a.whole_norm else (tokens * rows, d)
+        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", *sizes), weights=a.norm_weights)]
 
     def rotate(self, op: Operation) -> list[Op]:
         """RoPE, and what a token adds to the cache."""
@@ -144,30 +152,45 @@ class Rows:
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
             return kernels.rotate_and_keep(self.step, a.heads * rope + rope, a.kept, a.heads * rope)
+        assert isinstance(a, GroupedAttention)
         queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
-        return kernels.rotate_and_keep(self.step, 0 if self.model.learned_positions else queries + keys, 2 * keys, queries)
+        rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
+        return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
     @property
     def _absorbed(self) -> bool:
         """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
 
-        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V.
+        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
+        indexer has picked some of them for each query.
         """
-        return self.step.n == 1 and self.step.cached
+        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
+
+    def _beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass beside this one."""
+        other = self.step.beside
+        return [] if other is None else Rows(self.model, other, self.layer).rows(op)
 
     def _workload(self, heads: Number, kv_heads: Number, d: Number, dv: Number, window: Number | None = None) -> Attention:
         step = self.step
         return Attention(step.n, step.kv_len, d, dv, step.sequences, heads, kv_heads, step.dtype, causal=True, window=window)
 
     def attention(self, op: Operation) -> list[Op]:
-        """Attention, over the latents themselves in decode."""
+        """Attention of the pass, and of the one beside it: each has its kernel."""
+        return [*self._attention(op), *self._beside(op)]
+
+    def _attention(self, op: Operation) -> list[Op]:
+        """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             window = None if a.window is None or a.window >= step.kv_len else a.window
             return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
+        assert isinstance(a, LatentAttention)
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
             return [_expanded(kernels.attend(w, step), w)]
+        if self._selects:
+            return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
         made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
@@ -176,7 +199,7 @@ class Rows:
         a = self.attended
         assert isinstance(a, LatentAttention)
         matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.tokens, inputs, outputs, matrices=(matrix,), batch=a.heads)
+        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
@@ -192,13 +215,14 @@ class Rows:
         if self.step.fused:
             return []
         routed = op.part == EXPERTS
+        assert self.mlp is not None
         row = kernels.activation_function(self.mlp, self.step, self._pairs if routed else self.tokens, op.features)
         return [self._as_part(ACTIVATE, row) if routed else row]
 
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange()]
+        return [row, *self._exchange(ALL_GATHER)]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -225,9 +249,9 @@ class Rows:
     def combine(self, op: Operation) -> list[Op]:
         """The way back, and the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
-        rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
-        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        rows = max(ceil_div(pairs + self._received, 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, self._received * hidden), ("scale", "torch-scale", rows, hidden)
+        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -236,7 +260,7 @@ class Rows:
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU of an expert-parallel group: its share of all."""
+        """Pairs of token and expert on one GPU: its set's share of all."""
         return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
 
     @property
@@ -250,16 +274,34 @@ class Rows:
         if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        sizes = (self._received, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
-    def _exchange(self) -> list[Op]:
-        ep, step = self.step.split.ep, self.step
-        assert isinstance(self.mlp, MoeMlp)
-        sent = step.tokens * self.mlp.experts_per_token * self.model.hidden
-        return [] if ep == 1 else [kernels.collective(ALL_TO_ALL, ep, sent, step)]
+    @property
+    def _gathers(self) -> bool:
+        """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+        return self.step.split.expert_tp > 1 or GATHERING in self.step.kernels.all_to_all
+
+    @property
+    def _received(self) -> Number:
+        """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+        return self.step.tokens * (self.step.split.dp if self._gathers else 1)
+
+    def _exchange(self, gathering: str) -> list[Op]:
+        """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+
+        Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or
+        by ``gathering`` among the GPUs with the same part of their groups, whose sums over a group follow after the MLP.
+        """
+        split, step, hidden = self.step.split, self.step, self.model.hidden
+        if split.dp == 1:
+            return []
+        if self._gathers:
+            return [kernels.collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
+        copies = minimum(self._experts.experts_per_token, split.ep)
+        return [kernels.collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
@@ -270,17 +312,3 @@ def _expanded(op: Op, w: Attention) -> Op:
     """K and V are activations that the projection has just made, not the cache."""
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
-
-
-def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
-    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
-
-    E (1 - (1 - k / E)^T).
-
-    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
-    (2.0, 5.469, 222.4)
-    """
-    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
-    if is_traced(experts, per_token, tokens):
-        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
-    return value

@@ -1,8 +1,9 @@
 """A model on several GPUs: what passes between them, and what each has to hold.
 
 Tensor parallel: each GPU has its heads, its columns of the MLP and its part of the vocabulary; two all-reduces per layer and one
-after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Expert parallel: groups of
-GPUs hold different experts, and two all-to-alls per layer carry tokens there and back. Pipeline parallel: stages of consecutive
+after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Data-parallel attention: groups
+of such GPUs, each with its own sequences. Expert parallel: the same GPUs hold different experts; groups send their tokens there and back
+by two exchanges per layer, and one group alone needs none: all its GPUs have all its tokens. Pipeline parallel: stages of consecutive
 layers, one after the other, so that a step is no shorter; what it saves is memory.
 """
 
@@ -16,7 +17,7 @@ from perfmodel.core.arith import Number, ceil_div, floor, maximum
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
-from perfmodel.transformer.layer import LAST_NORM, local_layer
+from perfmodel.transformer.layer import LAST_NORM
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec, visible
@@ -111,11 +112,16 @@ def kv_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of the KV cache of ``step.kv_len`` tokens per sequence on the fullest GPU; 0 if none is kept."""
     if not step.cached:
         return 0
-    found = [
-        sum(local_layer(layer, step.split.tp).attention.kept * visible(layer.attention, step.kv_len) for layer in layers)
-        for layers in stages(model, step.split.pp)
-    ]
-    return ceil_div(step.sequences * max(found) * step.kv_bits, 8)
+    return ceil_div(step.sequences * max(_sequence_bits(model, layers, step) for layers in stages(model, step.split.pp)), 8)
+
+
+def _sequence_bits(model: ModelSpec, layers: tuple[Layer, ...], step: ModelPass) -> Number:
+    """Bits that ``layers`` keep of one sequence on one GPU: elements of tokens, keys of indexers, states."""
+    bits: Number = 0
+    for layer, count in replace(model, layers=layers).layer_kinds:
+        a = layer.attention.divided(step.split.tp)
+        bits += count * (a.kept * visible(a, step.kv_len) * step.kv_bits + 8 * (a.index_bytes * step.kv_len + a.state_bytes))
+    return bits
 
 
 def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
@@ -166,8 +172,8 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
     if device.interconnect is None:
         return None
     sizes, now, joined = [2**power for power in range(MOST_STAGES.bit_length())], step.split, joined_gpus(device)
-    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b) for a in sizes for b in sizes]
-    for split in sorted((one for one in wanted if one.tp * one.ep <= max(joined, now.tp * now.ep)), key=lambda one: (one.gpus, one.pp)):
+    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b, dp=_groups(now, a)) for a in sizes for b in sizes]
+    for split in sorted((one for one in wanted if one.stage <= max(joined, now.stage)), key=lambda one: (one.gpus, one.pp)):
         try:
             split.check(model)
         except UsageError:
@@ -175,6 +181,12 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
         if layout(model, replace(step, split=split), device, reserve).fits:
             return split
     return None
+
+
+def _groups(now: Split, times: int) -> int:
+    """Data-parallel groups with ``times`` as many GPUs each: those that were asked for, else those of that split."""
+    given = now.dp != Split(now.tp, now.ep).dp
+    return now.dp if given else Split(now.tp * times, now.ep).dp
 
 
 def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:
@@ -187,7 +199,7 @@ def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int 
         one = replace(step, batch=batch)
         return kv_bytes(model, one) + activation_bytes(model, one)
 
-    groups = step.split.ep
+    groups = step.split.dp
     if taken(1) > room:
         return 0
     batch = max(int(floor(room * groups / taken(groups))), 1)

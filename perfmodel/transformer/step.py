@@ -14,7 +14,7 @@ from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -30,33 +30,61 @@ def share(number: Number, parts: int) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """GPUs of one replica: ``tp`` share each matrix, ``ep`` groups of them hold different experts, ``pp`` hold different layers.
+    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
-    The ``ep`` groups divide the sequences among them; without experts to divide, ``ep`` is 1.
+    A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
+    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. Without ``dp``: as many groups
+    as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
+
+    >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
+    (8, 8, 4, 4)
     """
 
     tp: int = 1
     ep: int = 1
     pp: int = 1
+    dp: int = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Groups that are not given."""
+        if self.dp is None:
+            object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
+
+    @property
+    def stage(self) -> int:
+        """GPUs of a pipeline stage."""
+        return self.tp * self.dp
 
     @property
     def gpus(self) -> int:
         """Total number of GPUs."""
-        return self.tp * self.ep * self.pp
+        return self.stage * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that share the matrices of an expert."""
+        return self.stage // self.ep
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
-        for option in ("tp", "ep", "pp"):
+        for option in ("tp", "ep", "pp", "dp"):
             positive_int(option, getattr(self, option))
+        if self.stage % self.ep:
+            raise UsageError(
+                f"--ep {self.ep} does not divide the {self.stage} GPUs of --tp {self.tp} and --dp {self.dp}", "give one that does"
+            )
         if self.pp > len(model.layers):
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
+        if self.stage % self.ep:
+            known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
+            raise UsageError(f"--ep {self.ep} does not divide {known}", "the same GPUs hold the experts: give one that does")
         for layer, _ in model.layer_kinds:
             self._check_layer(layer.attention, layer.mlp)
         return self
 
-    def _check_layer(self, a: GroupedAttention | LatentAttention, mlp: DenseMlp | MoeMlp) -> None:
+    def _check_layer(self, a: AttentionLayer, mlp: DenseMlp | MoeMlp | None) -> None:
         if a.heads % self.tp:
             fits = [tp for tp in range(1, min(a.heads, 64) + 1) if a.heads % tp == 0]
             raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", f"one of {', '.join(map(str, fits))} does")
@@ -76,6 +104,7 @@ class ModelPass:
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
+    ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
     """
 
     phase: str
@@ -94,6 +123,7 @@ class ModelPass:
     weights_from_file: bool = False
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
+    beside: ModelPass | None = None
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
@@ -105,18 +135,23 @@ class ModelPass:
 
     @property
     def sequences(self) -> Number:
-        """Sequences of the fullest expert-parallel group."""
-        return share(self.batch, self.split.ep)
+        """Sequences of the fullest data-parallel group."""
+        return share(self.batch, self.split.dp)
 
     @property
     def tokens(self) -> Number:
         """New tokens that a GPU works on outside of the experts."""
-        return self.sequences * self.n
+        return self.sequences * self.n + (0 if self.beside is None else self.beside.tokens)
 
     @property
     def all_tokens(self) -> Number:
         """New tokens of all sequences."""
-        return self.batch * self.n
+        return self.batch * self.n + (0 if self.beside is None else self.beside.all_tokens)
+
+    @property
+    def heads(self) -> Number:
+        """Positions of a GPU that the head sees: the last of each sequence."""
+        return self.sequences + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
