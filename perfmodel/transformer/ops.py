@@ -18,6 +18,7 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
+from perfmodel.transformer.fused_all_reduce import fused
 from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
@@ -90,7 +91,7 @@ class Rows(SparseRows):
         """The rows of operations, in order."""
         known = list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        return [row for op in known for row in self.rows(op)]
+        return fused([row for op in known for row in self.rows(op)], self.step)
 
     def rows(self, op: Operation) -> list[Op]:
         """Those of one."""
