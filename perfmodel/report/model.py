@@ -63,6 +63,7 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "tensor_parallel": r.split.tp,
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
+        "data_parallel": r.split.dp,
         "reserve_bytes": r.reserve,
     }
 

@@ -81,8 +81,11 @@ def _split_notes(r: Request) -> list[str]:
         words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
     if r.split.tp > 1:
         words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
-    if r.split.ep > 1:
-        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
+    if r.split.dp > 1:
+        exchange = "; two exchanges per layer of experts carry tokens there and back" if r.model.is_moe else ""
+        words.append(f"Data parallel: {r.split.dp} groups of {r.split.tp} GPUs divide the sequences{exchange}.")
+    elif r.split.ep > 1:
+        words.append("Expert parallel: each GPU has all tokens and its own experts; the all-reduce after the MLP adds up.")
     if r.split.pp > 1:
         words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
     return words

@@ -48,7 +48,8 @@ class Overhead:
 class Engine:
     """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
-    ``graph_batch``: largest decode batch run as a CUDA graph. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
+    ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
+    go around attention. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
     intervals of TTFT and TPOT, in shares of the predicted time. ``sources``: where the values are from.
     """
 
@@ -59,6 +60,7 @@ class Engine:
     kernels: KernelChoice = field(default_factory=KernelChoice)
     fused: bool = True
     graph_batch: int = 512
+    piecewise_graphs: bool = False
     batching: Batching = field(default_factory=Batching)
     kv_block: int = 16
     memory_share: float = 0.9

@@ -19,7 +19,7 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
-from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
+from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction, listed_once
 from perfmodel.transformer import op_time
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
@@ -156,12 +156,13 @@ def run_pass(
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
     """
+    fallbacks = listed_once(fallbacks)
     within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = _row(op, device, fallbacks, graph, within)
+            known[op, graph] = row_of(op, device, fallbacks, graph, within)
     return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within, host)
 
 
@@ -175,7 +176,8 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
+def row_of(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
+    """All runs of ``op`` in a step."""
     cost = op_time.op_estimate(op, device)
     try:
         alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 
+GATHERING = "allgather_reducescatter"
+"""In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. Of fused attention the fastest one counts."""
+    """Implementations by the kind of kernel. Of fused attention the fastest one counts.
+
+    ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
+    """
 
     all_reduce: tuple[str, ...] = ("nccl",)
     collectives: tuple[str, ...] = ("nccl",)

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.arith import Number, ceil_div, floor, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
-from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
+from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
+from perfmodel.transformer.routing import expected_touched
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, share
@@ -247,8 +249,8 @@ class Rows(SparseRows):
     def combine(self, op: Operation) -> list[Op]:
         """The way back, and the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
-        rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
-        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
+        rows = max(ceil_div(pairs + self._received, 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, self._received * hidden), ("scale", "torch-scale", rows, hidden)
         return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
@@ -258,7 +260,7 @@ class Rows(SparseRows):
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU of an expert-parallel group: its share of all."""
+        """Pairs of token and expert on one GPU: its set's share of all."""
         return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
 
     @property
@@ -272,23 +274,34 @@ class Rows(SparseRows):
         if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        sizes = (self._received, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
 
-    def _exchange(self, whole: str) -> list[Op]:
-        """Tokens on their way between data-parallel groups; within a group every GPU has them all, and the sum after the MLP adds up.
+    @property
+    def _gathers(self) -> bool:
+        """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+        return self.step.split.expert_tp > 1 or GATHERING in self.step.kernels.all_to_all
 
-        Experts that all GPUs share see the tokens of every group: these are gathered, and partial results scattered (``whole``).
+    @property
+    def _received(self) -> Number:
+        """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+        return self.step.tokens * (self.step.split.dp if self._gathers else 1)
+
+    def _exchange(self, gathering: str) -> list[Op]:
+        """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+
+        Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or
+        by ``gathering`` among the GPUs with the same part of their groups, whose sums over a group follow after the MLP.
         """
-        split, step = self.step.split, self.step
+        split, step, hidden = self.step.split, self.step, self.model.hidden
         if split.dp == 1:
             return []
-        if split.ep == 1:
-            return [kernels.collective(whole, split.stage, step.all_tokens * self.model.hidden, step)]
-        sent = step.tokens * self._experts.experts_per_token * self.model.hidden
-        return [kernels.collective(ALL_TO_ALL, split.ep, sent, step)]
+        if self._gathers:
+            return [kernels.collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
+        copies = minimum(self._experts.experts_per_token, split.ep)
+        return [kernels.collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
@@ -299,17 +312,3 @@ def _expanded(op: Op, w: Attention) -> Op:
     """K and V are activations that the projection has just made, not the cache."""
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
-
-
-def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
-    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
-
-    E (1 - (1 - k / E)^T).
-
-    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
-    (2.0, 5.469, 222.4)
-    """
-    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
-    if is_traced(experts, per_token, tokens):
-        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
-    return value

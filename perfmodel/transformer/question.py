@@ -122,6 +122,7 @@ class PhaseQuestion(Question):
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
+    dp: int | None = option("Groups of --tp GPUs with sequences of their own; training: copies. [default: --ep / --tp; training: 1]")
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
@@ -145,7 +146,7 @@ class PhaseQuestion(Question):
         from perfmodel.core.power import PowerAsked
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
-        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
+        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp, self.dp)  # type: ignore[arg-type]
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
@@ -170,7 +171,6 @@ class ModelQuestion(PhaseQuestion):
     gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
     implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
     zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
-    dp: int | None = _of_training("dp")
     sp: bool | None = _of_training("sp")
     interleave: int | None = _of_training("interleave")
     cp: int | None = _of_training("cp")
@@ -231,6 +231,7 @@ class BatchQuestion(Question):
     tp: int = as_in(PhaseQuestion, "tp")
     pp: int = as_in(PhaseQuestion, "pp")
     ep: int = as_in(PhaseQuestion, "ep")
+    dp: int | None = as_in(PhaseQuestion, "dp")
     reserve: str | None = as_in(PhaseQuestion, "reserve")
     fused: bool = as_in(PhaseQuestion, "fused")
     graph: bool | None = as_in(PhaseQuestion, "graph")

@@ -30,20 +30,24 @@ def share(number: Number, parts: int) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``tp`` x ``dp`` GPUs.
+    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
-    Attention and dense matrices run in ``dp`` groups, each with sequences of its own, of ``tp`` GPUs that share each matrix. The same
-    GPUs hold the experts: ``ep`` groups have different ones, whose matrices the GPUs of a group share. ``dp`` 0: as few groups as hold
-    ``ep``. So TP 8 with EP 8 is 8 GPUs, and EP 8 alone is 8 GPUs with a copy each of what is no expert.
+    A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
+    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. Without ``dp``: as many groups
+    as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
+
+    >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
+    (8, 8, 4, 4)
     """
 
     tp: int = 1
     ep: int = 1
     pp: int = 1
-    dp: int = 0
+    dp: int = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        if self.dp == 0:
+        """Groups that are not given."""
+        if self.dp is None:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
@@ -52,14 +56,14 @@ class Split:
         return self.tp * self.dp
 
     @property
-    def expert_tp(self) -> int:
-        """GPUs that share an expert's matrices."""
-        return max(self.stage // self.ep, 1)
-
-    @property
     def gpus(self) -> int:
         """Total number of GPUs."""
         return self.stage * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that share the matrices of an expert."""
+        return self.stage // self.ep
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
@@ -73,6 +77,9 @@ class Split:
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
+        if self.stage % self.ep:
+            known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
+            raise UsageError(f"--ep {self.ep} does not divide {known}", "the same GPUs hold the experts: give one that does")
         for layer, _ in model.layer_kinds:
             self._check_layer(layer.attention, layer.mlp)
         return self

@@ -273,7 +273,7 @@ def untrained(model: ModelSpec) -> str:
 
 def _check_parallel(training: TrainingConfig) -> None:
     p, model = training.parallel, training.model
-    Split(p.tp, p.ep, p.pp).check(model)
+    Split(p.tp, p.ep, p.pp, p.ep).check(model)
     if p.zero not in range(4):
         raise UsageError(f"--zero {p.zero}", "give 0 (nothing divided), 1 (optimizer), 2 (gradients too) or 3 (weights too)")
     if p.sp and p.tp == 1:
