@@ -14,6 +14,7 @@ from perfmodel.core.files import read_json, read_yaml, validated_section
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
+    from perfmodel.serving.engine import Engine
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.training.step.system import System
 
@@ -217,3 +218,28 @@ def find_system(name: str) -> System:
 def system_of(device: str) -> System | None:
     """The shipped system of devices with this id; None if there is none."""
     return next((found for name in system_names() if (found := find_system(name)).device == device), None)
+
+
+# Engines
+
+
+def engine_names() -> list[str]:
+    """Names of the shipped engine presets, sorted."""
+    return sorted(path.stem for path in data_folder("configs").glob("engines/*.yaml"))
+
+
+def find_engine(name: str) -> Engine:
+    """The engine that ``name`` means: a preset's name, whole hyphen-separated words of exactly one, or the path of a file."""
+    from perfmodel.serving.engine import trusted, validated
+
+    def checked(path: Path) -> Engine:
+        return validated_section(path, (), validated)
+
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return checked(Path(name))
+    name = ENGINE_ALIASES.get(name.lower(), name)
+    found = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
+    return _trusted(data_folder("configs") / "engines" / f"{found}.yaml", trusted, checked)
+
+
+ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm"}

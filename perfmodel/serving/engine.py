@@ -1,32 +1,42 @@
-"""A serving engine: which kernels it runs, how it makes batches, what it keeps for itself."""
+"""A serving engine: which kernels it runs, how it makes batches, what it keeps for itself. One file of ``configs/engines`` each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+from perfmodel.core.errors import DataError
 from perfmodel.transformer.kernel_choice import KernelChoice
+
+STRICT = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
     """Continuous batching: which tokens run in one step.
 
-    ``token_budget``: most tokens of a step; a prompt that is longer is cut into chunks if ``chunked``, else runs alone. ``mixed``: prompts
-    and decoding sequences share a step; else waiting prompts run first, and decoding waits. ``max_sequences``: that run at a time.
+    ``token_budget``: most tokens of a step; a prompt that is longer is cut into chunks if ``chunked``, else it runs alone. ``mixed``:
+    prompts and decoding sequences share a step; else waiting prompts run first, and decoding waits. ``max_sequences``: that run at a
+    time. ``admit_every``: decode steps between two looks at what has come in.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     token_budget: int = 8192
     chunked: bool = True
     mixed: bool = True
     max_sequences: int = 1024
+    admit_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Host seconds of the engine that no kernel hides: per step, per sequence of a step, and per request before its first step.
+    """Seconds of the engine that no kernel hides: per step, per sequence of a step, and per request before its first step.
 
-    ``fitted``: the rows they were fitted to, in words; empty for none.
+    ``fitted``: the runs they were fitted to, in words; empty for none.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     step_s: float = 0.0
     sequence_s: float = 0.0
@@ -36,19 +46,60 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A preset, of ``configs/engines``. ``memory_share``: of a GPU's memory it takes; ``reserve``: bytes of it without weights or cache.
+    """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
-    ``graph_batch``: largest decode batch run as a CUDA graph. ``kv_block``: tokens of a block of the cache.
+    ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
+    go around attention. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
+    intervals of TTFT and TPOT, in shares of the predicted time. ``sources``: where the values are from.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     id: str
     name: str
     kernels: KernelChoice = field(default_factory=KernelChoice)
     fused: bool = True
     graph_batch: int = 512
+    piecewise_graphs: bool = False
     batching: Batching = field(default_factory=Batching)
     kv_block: int = 16
     memory_share: float = 0.9
     reserve: int = 0
     overhead: Overhead = field(default_factory=Overhead)
-    sources: tuple[tuple[str, str], ...] = ()
+    widths: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def check(self) -> Engine:
+        """This preset, if every value has a meaning; else DataError."""
+        b = self.batching
+        for name, value in (("token_budget", b.token_budget), ("max_sequences", b.max_sequences), ("admit_every", b.admit_every)):
+            if value < 1:
+                raise DataError(f"batching.{name} is {value}", "give a whole number from 1")
+        if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
+            raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
+        if not 0 < self.memory_share <= 1:
+            raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
+        return self
+
+    def with_batching(self, **given: Any) -> Engine:
+        """The same with options of batching that are not None."""
+        return replace(self, batching=replace(self.batching, **{name: value for name, value in given.items() if value is not None}))
+
+
+def validated(raw: Any) -> Engine:
+    """The engine that ``raw``, the content of a file, describes. Raises pydantic's ValidationError or DataError."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Engine).validate_python(raw).check()
+
+
+def trusted(raw: dict[str, Any]) -> Engine:
+    """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
+    kernels = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
+    widths = {name: (float(low), float(high)) for name, (low, high) in raw.get("widths", {}).items()}
+    parts = {
+        "kernels": KernelChoice(**kernels),
+        "batching": Batching(**raw.get("batching", {})),
+        "overhead": Overhead(**raw.get("overhead", {})),
+    }
+    return Engine(**{**raw, **parts, "widths": widths})

@@ -161,7 +161,7 @@ def run_pass(
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = _row(op, device, fallbacks, graph, within)
+            known[op, graph] = row_of(op, device, fallbacks, graph, within)
     return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within, host)
 
 
@@ -175,7 +175,8 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
+def row_of(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
+    """All runs of ``op`` in a step."""
     cost = op_time.op_estimate(op, device)
     try:
         alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)

@@ -12,7 +12,7 @@ GATHERING = "allgather_reducescatter"
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. ``attention``, ``prefill_attention``: empty for the fastest fused one that is calibrated.
+    """Implementations by the kind of kernel. Of fused attention the fastest one counts.
 
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
     """
@@ -20,8 +20,6 @@ class KernelChoice:
     all_reduce: tuple[str, ...] = ("nccl",)
     collectives: tuple[str, ...] = ("nccl",)
     all_to_all: tuple[str, ...] = ("nccl",)
-    attention: tuple[str, ...] = ()
-    prefill_attention: tuple[str, ...] = ()
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)

@@ -29,6 +29,8 @@ WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
 FRESH = "K and V"
 """Those that the step itself has made: an L2 may hold them."""
+BY_SEQUENCE = ("KV up projection", "Q times W_UK", "W_UV of the result")
+"""Products of latent attention whose rows are a prompt's cached tokens, or those of decoding sequences alone."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
 SMALLEST_ROWS, LARGEST_ROWS = 16, 128
@@ -67,6 +69,11 @@ class Op:
     kernel: Kernel
     timed: Timed | None = None
     multiplied: Dtype | None = None
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether its time depends on how long each sequence is, not on the number of tokens alone."""
+        return self.group == ATTENTION or self.name in BY_SEQUENCE
 
     @property
     def exchange(self) -> Collective | None:

@@ -45,7 +45,10 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         case = Case(timed.workload, attention or "", timed.direction)
         return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused, guesses=False)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
-    for source in (tuple, fallbacks):
+    sources: tuple[FallbackDevices, ...] = (tuple, fallbacks) if timed.kind != "collective" else (fallbacks,)
+    for (
+        source
+    ) in sources:  # another GPU's calibration of the library that runs tells more of an exchange than this one's of another library
         for one in asked:
             for name in one.implementations or ():
                 try:

@@ -33,7 +33,7 @@ class Split:
     """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
     A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
-    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. Without ``dp``: as many groups
+    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. ``dp`` 0: as many groups
     as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
 
     >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
@@ -43,11 +43,11 @@ class Split:
     tp: int = 1
     ep: int = 1
     pp: int = 1
-    dp: int = None  # type: ignore[assignment]
+    dp: int = 0
 
     def __post_init__(self) -> None:
         """Groups that are not given."""
-        if self.dp is None:
+        if self.dp == 0:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
@@ -63,7 +63,7 @@ class Split:
     @property
     def expert_tp(self) -> int:
         """GPUs that share the matrices of an expert."""
-        return self.stage // self.ep
+        return max(self.stage // self.ep, 1)
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
@@ -100,6 +100,7 @@ class ModelPass:
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
+    ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
     """
 
     phase: str
@@ -118,6 +119,7 @@ class ModelPass:
     weights_from_file: bool = False
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
+    beside: ModelPass | None = None
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
@@ -135,12 +137,17 @@ class ModelPass:
     @property
     def tokens(self) -> Number:
         """New tokens that a GPU works on outside of the experts."""
-        return self.sequences * self.n
+        return self.sequences * self.n + (0 if self.beside is None else self.beside.tokens)
 
     @property
     def all_tokens(self) -> Number:
         """New tokens of all sequences."""
-        return self.batch * self.n
+        return self.batch * self.n + (0 if self.beside is None else self.beside.all_tokens)
+
+    @property
+    def heads(self) -> Number:
+        """Positions of a GPU that the head sees: the last of each sequence."""
+        return self.sequences + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:

@@ -1,0 +1,164 @@
+"""Seconds of an engine's step, from the kernels of ``transformer``: fast enough to be asked thousands of times.
+
+A step's kernels fall into three: those that see every token alike, whose time depends on the number of tokens; attention of decoding
+sequences, by their number and length; attention of prompts, by their number, new tokens and what was cached before. Each is predicted
+at nodes and interpolated between them, linearly in what grows with bytes and work; nodes are made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from perfmodel.core.hardware import Device
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.iteration import Iteration
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
+from perfmodel.transformer.op import Op
+from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.parallel import hand_over
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
+
+Times = tuple[float, float, float]
+"""Seconds, with the ends of their interval."""
+NOTHING: Times = (0.0, 0.0, 0.0)
+FINE = 8
+"""Nodes per factor of two in the number of tokens: tiles and waves of matmuls make steps in between."""
+
+
+@dataclass(eq=False)
+class KernelTimes:
+    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``."""
+
+    model: ModelSpec
+    device: Device
+    engine: Engine
+    like: ModelPass
+    fallbacks: FallbackDevices = tuple
+    known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
+    nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+
+    def seconds(self, step: Iteration) -> float:
+        """Of kernels and of the engine around them; 0 for a step without tokens."""
+        return self.interval(step)[0]
+
+    def interval(self, step: Iteration) -> Times:
+        """The same with the ends of its interval."""
+        tokens = step.chunk + step.decodes * step.queries
+        if not tokens:
+            return NOTHING
+        sequences = step.decodes + (step.prompts if step.chunk else 0)
+        graph = int(self._in_graph(step))
+        parts = [self._between("tokens", (tokens, sequences, graph), self._tokenwise, FINE)]
+        if step.decodes:
+            parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
+        if step.chunk:
+            each = max(step.chunk // max(step.prompts, 1), 1)
+            before = max(step.chunk_context - each, 0)
+            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts))
+        o = self.engine.overhead
+        own = o.step_s + o.sequence_s * sequences
+        return added([*parts, (own, own, own)])
+
+    def passed(self, step: Iteration) -> PassEstimate:
+        """The rows of a step, exactly: to be shown."""
+        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known)
+
+    def _in_graph(self, step: Iteration) -> bool:
+        """Whether the kernels that see all tokens are launched as a CUDA graph."""
+        engine = self.engine
+        return step.chunk + step.decodes * step.queries <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
+
+    def pass_of(self, step: Iteration) -> ModelPass:
+        """The model's pass that a step is."""
+        decode = None
+        if step.decodes:
+            context = max(step.context, step.queries)
+            decode = replace(self.like, phase=DECODE, batch=step.decodes, n=step.queries, kv_len=context)
+        if not step.chunk:
+            assert decode is not None
+            return decode
+        each = max(step.chunk // max(step.prompts, 1), 1)
+        return replace(self.like, phase=PREFILL, batch=step.prompts, n=each, kv_len=max(step.chunk_context, each), beside=decode)
+
+    # Parts of a step
+
+    def _tokenwise(self, tokens: int, sequences: int, graph: int) -> Times:
+        """All but attention: of ``tokens``, the head of ``sequences``."""
+        one = replace(self.like, phase=DECODE, batch=min(sequences, tokens), n=1, kv_len=1)
+        more = tokens - min(sequences, tokens)
+        if more:  # tokens of which the head sees none: one more sequence
+            one = replace(self.like, phase=PREFILL, batch=1, n=more, kv_len=more, beside=one)
+        return self._sum(one, of_attention=False, graph=bool(graph))
+
+    def _decoding(self, sequences: int, queries: int, context: int) -> Times:
+        one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
+        return self._sum(one, of_attention=True, graph=sequences <= self.engine.graph_batch)
+
+    def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
+        one = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
+        return self._sum(one, of_attention=True, graph=False)
+
+    def _sum(self, step: ModelPass, of_attention: bool, graph: bool) -> Times:
+        found = []
+        for op in [*step_ops(self.model, step), *(() if of_attention else hand_over(self.model, step))]:
+            if op.by_sequence == of_attention:
+                found.append(self._row(op, graph))
+        return added(found)
+
+    def _row(self, op: Op, graph: bool) -> Times:
+        row = self.known.get((op, graph))
+        if row is None:
+            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches)
+        return row.interval or (row.seconds, row.seconds, row.seconds)
+
+    @cached_property
+    def _launches(self) -> LaunchCorrection:
+        return launch_correction(self.device, self.fallbacks)
+
+    # Interpolation
+
+    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times], per_octave: int = 2) -> Times:
+        """Multilinear between the nodes around ``at``."""
+        corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for value in at:
+            below, above = around(value, per_octave)
+            share = (value - below) / (above - below) if above > below else 0.0
+            ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
+            corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
+        found = []
+        for place, weight in corners:
+            if (part, place) not in self.nodes:
+                self.nodes[part, place] = exact(*place)
+            value, low, high = self.nodes[part, place]
+            found.append((weight * value, weight * low, weight * high))
+        return added(found)
+
+
+def added(parts: Iterable[Times]) -> Times:
+    """Seconds of kernels one after another."""
+    value, low, high = NOTHING
+    for one, lower, higher in parts:
+        value, low, high = value + one, low + lower, high + higher
+    return value, low, high
+
+
+def around(value: int, per_octave: int = 2) -> tuple[int, int]:
+    """The nodes on both sides: all numbers up to twice ``per_octave``, then so many per factor of two.
+
+    >>> [around(value) for value in (0, 3, 5, 6, 7, 100)], around(100, 8), around(10, 8)
+    ([(0, 0), (3, 3), (4, 6), (6, 6), (6, 8), (96, 128)], (96, 104), (10, 10))
+    """
+    size = max((1 << (value.bit_length() - 1)) // per_octave, 1) if value else 1
+    below = value // size * size
+    return below, below if below == value else below + size
+
+
+def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
+    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels."""
+    like = replace(like, kernels=engine.kernels, fused=engine.fused)
+    return KernelTimes(model, device, engine, on_device(like, device), fallbacks)
