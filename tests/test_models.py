@@ -87,6 +87,14 @@ def test_published_parameters(name, parameters):
         ("kimi-k2", "1026B", "32B"),
         ("gemma-4-26b-a4b", "25.2B", "3.8B"),
         ("mixtral-8x7b", "46.7B", "12.7B"),
+        ("kimi-k2.5", "1026B", "32B"),
+        ("glm-5", "744B", "41B"),  # model card: 744B, 40B active
+        ("deepseek-v3.2", "672B", "37B"),
+        ("llama-4-maverick-17b-128e", "401B", "16B"),  # model card: 400B, 17B active, with the embedding's 1.0B
+        ("nemotron-3-nano-30b-a3b", "31.6B", "3.2B"),  # model card
+        ("nemotron-h-56b", "56B", "55B"),
+        ("qwen3.5-397b-a17b", "396B", "16B"),  # model card: 397B, 17B active, with the vision encoder and the embedding's 1.0B
+        ("minimax-m2.5", "229B", "10B"),  # model card of M2: 230B, 10B active
         ("gpt3-175b", "174.6B", "174.6B"),
     ],
 )

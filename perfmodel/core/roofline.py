@@ -17,6 +17,7 @@ from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
 from perfmodel.core.units import Quantity
@@ -132,6 +133,10 @@ def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
 
     UnavailableError if the device has no peak for ``dtype`` or no DRAM bandwidth.
     """
+    return _rates_of(device, dtype) if trace is None else _rates(device, dtype, trace)
+
+
+def _rates(device: Device, dtype: Dtype, trace: Trace | None) -> Rates:
     unit, memory, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.dram, device.level("l2")
     ratio, bandwidth = device.clock_ratio(dtype.name, unit), memory.bandwidth_bytes_per_s
     if bandwidth is None:
@@ -158,6 +163,11 @@ def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
         if highest == bandwidth
         else rate("BW_dram_max", "B/s at the highest memory clock", memory.max_bandwidth, highest),
     )
+
+
+@kept_by_identity
+def _rates_of(device: Device, dtype: Dtype) -> Rates:
+    return _rates(device, dtype, None)
 
 
 def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity, rate: Number) -> Number:

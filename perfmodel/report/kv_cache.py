@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.units import format_binary, format_count
+from perfmodel.core.units import format_binary, format_count, format_si
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kv_cache_first import Generated, answered, both, copies, weights_format
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
@@ -20,7 +21,7 @@ from perfmodel.transformer.generation import Generation, Measured, heads_at_ever
 from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
 from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import as_multiplied
-from perfmodel.transformer.spec import GroupedAttention
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention
 
 
 def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -97,10 +98,15 @@ def _binary(key: str, size: int | None, label: str) -> Metric:
 def _layer(cache: LayerCache) -> list[Metric]:
     attention = cache.attention
     grouped = attention if isinstance(attention, GroupedAttention) else None
+    heads: Number | None
+    read = cache.bytes_per_token - attention.index_bytes
     if isinstance(attention, GroupedAttention):
         heads, kept = attention.kv_heads, f"K, V of {attention.kv_heads} x {attention.head_dim}"
-    else:
+    elif isinstance(attention, LatentAttention):
         heads, kept = equivalent_kv_heads(attention), f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
+        kept += "" if attention.indexer is None else f" + fp8 index key {attention.indexer.head_dim}"
+    else:
+        heads, kept = None, f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
@@ -114,8 +120,9 @@ def _layer(cache: LayerCache) -> list[Metric]:
         Metric("", kept, "kept per token", "text"),
         Metric("bytes_per_token", cache.bytes_per_token, "B per token and layer"),
         Metric("tokens", cache.tokens, "tokens held"),
+        Metric("state_bytes_per_sequence", attention.state_bytes),
         Metric("bytes_per_sequence", cache.bytes, "sequence", "B"),
-        Metric("decode_intensity", float(score_flops(attention, cached=True) / cache.bytes_per_token), "FLOP/B in decode"),
+        Metric("decode_intensity", float(score_flops(attention, cached=True) / read) if read else None, "FLOP/B in decode"),
     ]
 
 
@@ -193,7 +200,7 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
     notes += [
         f"A latent is as large as grouped attention with {equivalent_kv_heads(cache.attention):.4g} KV heads."
         for cache in result.layers
-        if not isinstance(cache.attention, GroupedAttention)
+        if isinstance(cache.attention, LatentAttention)
     ]
     notes += copies(result)
     if w.spec.is_moe:

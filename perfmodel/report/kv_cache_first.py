@@ -15,7 +15,7 @@ from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
 from perfmodel.transformer.estimate import PREDICTED
 from perfmodel.transformer.kv_cache import attention_kinds, batch_bytes
-from perfmodel.transformer.spec import GroupedAttention
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention
 
 STOPS = 16
 """Lengths of the line over the context."""
@@ -117,9 +117,9 @@ def copies(result: CacheResult) -> list[str]:
     """What several GPUs keep more than once."""
     w, words = result.workload, []
     for attention, _ in attention_kinds(w.spec) if w.tp > 1 else ():
-        if not isinstance(attention, GroupedAttention):
+        if isinstance(attention, LatentAttention):
             words.append(f"Each of the {w.tp} GPUs keeps the whole latent: all heads read it.")
-        elif w.tp > attention.kv_heads:
+        elif isinstance(attention, GroupedAttention) and w.tp > attention.kv_heads:
             words.append(f"{attention.kv_heads} KV heads on {w.tp} GPUs: each is kept {w.tp // attention.kv_heads} times.")
     return list(dict.fromkeys(words))
 

@@ -61,7 +61,7 @@ def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
     for layer in model.layers:
         attention = layer.attention
         if not isinstance(attention, GroupedAttention):
-            raise UsageError(f"kv_heads: {model.name} keeps latent vectors, not KV heads", "leave it out")
+            raise UsageError(f"kv_heads: {model.name} has layers without KV heads", "leave it out")
         if kv_heads < 1 or attention.heads % kv_heads:
             raise UsageError(f"kv_heads {kv_heads} does not divide the {attention.heads} heads of {model.name}", "give a number that does")
         layers.append(replace(layer, attention=replace(attention, kv_heads=kv_heads)))

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, wraps
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 
@@ -207,17 +208,23 @@ def is_fused(implementation: str) -> bool:
     return algorithm_of(implementation) == FUSED
 
 
+@kept_by_identity
+def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
+    """Those of ``device`` by workload and direction."""
+    found: dict[tuple[str, str], list[Calibration]] = {}
+    for block in device.calibration:
+        found.setdefault((block.workload, block.direction), []).append(block)
+    return found
+
+
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first."""
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
     names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
     found = [
         block
-        for block in device.calibration
-        if (block.workload, block.direction) == (workload, case.direction)
-        and block.implementation in names
-        and dtypes & set(block.dtypes)
-        and find_model(block.model).covers(case)
+        for block in _calibrations_of(device).get((workload, case.direction), ())
+        if block.implementation in names and dtypes & set(block.dtypes) and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)
 
@@ -240,30 +247,8 @@ def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) ->
     return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
 
 
-Known = TypeVar("Known")
-"""Data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
-MOST_KEPT = 8192
-"""Cases per function; more than the records of all devices together."""
-
-
-def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, Device], Known]:
-    """``work_out(case, device)`` with a memo by the identity of both: looking one up costs no hash of a workload.
-
-    For functions of nothing else; errors are not kept. The memo holds its cases, so that no identity comes twice.
-    """
-    kept: dict[tuple[int, int], tuple[Case, Device, Known]] = {}
-
-    @wraps(work_out)
-    def known(case: Case, device: Device) -> Known:
-        key = id(case), id(device)
-        if key not in kept:
-            found = work_out(case, device)
-            if len(kept) >= MOST_KEPT:
-                kept.clear()
-            kept[key] = case, device, found
-        return kept[key][2]
-
-    return known
+once_per_case = kept_by_identity
+"""For data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
 
 
 def dram_bandwidth(device: Device) -> float:

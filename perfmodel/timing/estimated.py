@@ -14,6 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, LaunchOverhead, MemoryLevel
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.units import Quantity, format_si
 
 KIN = "kin"
@@ -233,14 +234,7 @@ class _Completed:
         return self.known[key]
 
 
-_pairs: dict[tuple[int, int], _Completed] = {}
-
-
-def _kept(device: Device, kin: Device) -> _Completed:
-    key = id(device), id(kin)
-    if key not in _pairs:
-        _pairs[key] = _Completed(device, kin)  # which holds both: no identity comes twice
-    return _pairs[key]
+_kept = kept_by_identity(_Completed)
 
 
 def in_words(facts: Iterable[Fact], kin: Device) -> str:

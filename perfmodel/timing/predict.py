@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from perfmodel.core.architectures import are_kin, distance
@@ -54,6 +54,11 @@ PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale"
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
 FallbackDevices = Callable[[], Iterable[Device]]
+
+
+def listed_once(devices: FallbackDevices) -> FallbackDevices:
+    """``devices``, asked for when first needed and only then: a catalog looks for its files anew each time."""
+    return cache(lambda: tuple(devices()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +205,15 @@ def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
 
 def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices) -> Device:
     """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format."""
+    if model not in PARTS:
+        return device
     formats = {dtype, SAME_TIME.get(dtype, dtype)}
 
     def serves(block: Calibration) -> bool:
         """A product in the format alone; passes over memory also where they were timed in 16 bits."""
         return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
 
-    missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration if serves(block)}
+    missing = set(PARTS[model]) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
     related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
@@ -44,21 +45,9 @@ class Lent:
     narrowed: bool
 
 
-_KEPT: dict[tuple[int, int, int], tuple[Device, Device, Calibration, Lent]] = {}
-_MOST_KEPT = 256
-
-
+@kept_by_identity
 def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     """``device``, and the parameters of ``block`` of ``lender``, as the time of a kernel on ``device`` is worked out."""
-    key = id(device), id(lender), id(block)
-    if key not in _KEPT:
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = device, lender, block, _lent(device, lender, block)
-    return _KEPT[key][3]
-
-
-def _lent(device: Device, lender: Device, block: Calibration) -> Lent:
     start, timed = launch_ratio(device, lender)
     factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, _clock_ratio(device, lender))}
     parameters = {name: value * factors.get(name, 1.0) for name, value in block.parameters.items()}

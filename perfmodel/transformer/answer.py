@@ -25,6 +25,7 @@ from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout, smallest_split
+from perfmodel.transformer.spec import most_seen
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
 from perfmodel.transformer.step_power import under_power
 
@@ -227,7 +228,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     first = r.step(DECODE if r.phase == DECODE else PREFILL)
     wanted = [(first, 1)]
     if r.phase == GENERATE:
-        windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
+        windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
     plain = [

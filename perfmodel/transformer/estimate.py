@@ -19,7 +19,7 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
-from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
+from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction, listed_once
 from perfmodel.transformer import op_time
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
@@ -156,6 +156,7 @@ def run_pass(
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
     """
+    fallbacks = listed_once(fallbacks)
     within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)

@@ -19,7 +19,7 @@ from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.kv_cache import SCALE_SIZE
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
-from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.spec import Indexer, ModelSpec
 
 SOURCE = "each operand read once from DRAM, each result written once; perfmodel/transformer"
 GENERATION_SOURCE = "perfmodel/transformer/generation.py: matrix multiplications on visible scores"
@@ -38,6 +38,17 @@ SIZES: Symbols = ENDS | {
     "qk_rope_head_dim": ("d_rope", "rotated features"),
     "qk_nope_head_dim": ("d_nope", "unrotated features of a head"),
     "v_head_dim": ("d_v", "features of a value"),
+    "index_heads": ("H_I", "heads of an indexer"),
+    "index_head_dim": ("d_I", "features of an indexer's head"),
+    "index_topk": ("N_top", "tokens that an indexer picks"),
+    "key_heads": ("H_k", "heads of Q and K in linear attention"),
+    "value_heads": ("H_v", "heads of V in linear attention"),
+    "key_head_dim": ("d_k", "features of a linear key"),
+    "value_head_dim": ("d_lin", "features of a linear value"),
+    "groups": ("G", "groups of B and C"),
+    "state_size": ("d_state", "features of B and C"),
+    "conv_kernel": ("w_conv", "tokens of a convolution"),
+    "chunk": ("C", "tokens of a chunk"),
     "width": ("f", "hidden features of an MLP"),
     "shared_width": ("f_shared", "hidden features of the shared experts"),
     "experts": ("n_experts", "experts"),
@@ -48,6 +59,8 @@ SIZES: Symbols = ENDS | {
 OWN_SYMBOLS = {"window": "window", "kv_lora_rank": "d_c", "q_lora_rank": "d_q", "width": "w", "shared_width": "w_shared"}
 OWN_SYMBOLS |= {"experts": "experts", "experts_per_token": "top_k"}
 """Of a pass, in which others mean something else."""
+PARTS = ("attention", "mlp", "indexer")
+"""Fields of a record that are records."""
 UNUSED = ("max_positions", "router_extra", "norms")
 PASS_SIZES = {name: (OWN_SYMBOLS.get(name, known[0]), name.replace("_", " ")) for name, known in SIZES.items() if name not in UNUSED} | ENDS
 
@@ -184,9 +197,13 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
         return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
     def swap(record: Any) -> Any:
-        values = {one.name: getattr(record, one.name) for one in fields(record)}
-        known = {name: value for name, value in values.items() if name in ("attention", "mlp") or (name in names and value)}
-        return replace(record, **{name: symbol(name, value) if name in names else swap(value) for name, value in known.items()})
+        prefix, made = "index_" if isinstance(record, Indexer) else "", dict[str, Any]()
+        for name, value in ((one.name, getattr(record, one.name)) for one in fields(record)):
+            if name in PARTS and value is not None:
+                made[name] = swap(value)
+            elif prefix + name in names and value:
+                made[name] = symbol(prefix + name, value)
+        return replace(record, **made)
 
     kinds = {layer: swap(layer) for layer, _ in spec.layer_kinds}
     ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]

@@ -18,12 +18,13 @@ from perfmodel.core.trace import label
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.estimate import all_ops, pass_needs
-from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
+from perfmodel.transformer.kv_cache import CacheFormat, attended_bytes, attention_kinds, weight_bytes
+from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.parallel import layout
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
-from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, most_seen
 from perfmodel.transformer.step import DECODE, Request
 
 
@@ -70,7 +71,7 @@ def scores_anew(n: Number, window: Number | None = None) -> Number:
     return full * (full + 1) * (full + 2) // 6 + beyond * (window * (window + 1) // 2) + window * (beyond * (beyond + 1) // 2)
 
 
-def score_flops(attention: GroupedAttention | LatentAttention, cached: bool) -> Number:
+def score_flops(attention: AttentionLayer, cached: bool) -> Number:
     """FLOP per layer, token and key it sees, over all heads.
 
     A cached latent is attended to as it is, with K's and V's matrices moved to Q and O (DeepSeek-V2, section 2.1.2): a key is
@@ -81,24 +82,53 @@ def score_flops(attention: GroupedAttention | LatentAttention, cached: bool) -> 
     """
     if isinstance(attention, GroupedAttention):
         return 4 * attention.heads * attention.head_dim
+    if not isinstance(attention, LatentAttention):
+        return 0
     wide = attention.kv_lora_rank + attention.qk_rope_head_dim + attention.kv_lora_rank
     return 2 * attention.heads * (wide if cached else attention.qk_head_dim + attention.v_head_dim)
 
 
+def token_flops(a: AttentionLayer) -> Number:
+    """FLOP per token of a layer that keeps a state."""
+    return a.token_flops if isinstance(a, GatedDeltaNet | Mamba2) else 0
+
+
+def index_flops(a: AttentionLayer) -> Number:
+    """FLOP per token and key of an indexer's scores: all its heads."""
+    return 2 * a.indexer.heads * a.indexer.head_dim if isinstance(a, LatentAttention) and a.indexer is not None else 0
+
+
+def attention_flops(a: AttentionLayer, n: Number) -> Number:
+    """FLOP of one layer over ``n`` cached steps."""
+    return score_flops(a, cached=True) * scores(n, most_seen(a)) + index_flops(a) * scores(n) + token_flops(a) * n
+
+
+def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
+    """The same without a cache. Tokens that an indexer has picked from more are attended to as latents."""
+    dense, state = score_flops(a, cached=False), token_flops(a) * (n * (n + 1) // 2)
+    if a.topk is None:
+        return dense * scores_anew(n, a.window) + state
+    first = scores_anew(minimum(n, a.topk))
+    return dense * first + score_flops(a, cached=True) * (scores_anew(n, a.topk) - first) + index_flops(a) * scores_anew(n)
+
+
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
     """``n`` steps of one token each; a step reads each weight that it uses once."""
-    attention = sum(count * score_flops(a, cached=True) * scores(n, a.window) for a, count in attention_kinds(spec))
+    attention = sum(count * attention_flops(a, n) for a, count in attention_kinds(spec))
     return _generation(spec, n, weights_dtype, n, attention, cache_read(spec, n, form))
 
 
 def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
     """Bytes of cache that ``n`` such steps read."""
-    return sum(count * layer_token_bytes(a, form) * scores(n, a.window) for a, count in attention_kinds(spec))
+    return sum(
+        count * (attended_bytes(a, form) * scores(n, most_seen(a)) + a.index_bytes * scores(n) + a.state_bytes * (n - 1))
+        for a, count in attention_kinds(spec)
+    )
 
 
 def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
     """``n`` steps, the t-th over t tokens. A mixture reads at least the experts of one token."""
-    attention = sum(count * score_flops(a, cached=False) * scores_anew(n, a.window) for a, count in attention_kinds(spec))
+    attention = sum(count * attention_flops_anew(a, n) for a, count in attention_kinds(spec))
     return _generation(spec, n, weights_dtype, n * (n + 1) // 2, attention, 0)
 
 

@@ -40,7 +40,10 @@ HARMLESS = {
     "swiglu_alpha", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "scale_attn_weights",
     "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "attn_scale", "attn_temperature_tuning", "floor_scale", "use_qk_norm",
     "norm_topk_prob", "scoring_func", "topk_method", "n_group", "topk_group", "routed_scaling_factor", "router_bias_update_speed",
-    "for_llm_class", "use_bidirectional_attention",
+    "for_llm_class", "use_bidirectional_attention", "indexer_rope_interleave",
+    # how text is drawn
+    "length_penalty", "max_length", "min_length", "num_beam_groups", "num_beams", "num_return_sequences", "repetition_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "diversity_penalty", "no_repeat_ngram_size",
 }  # fmt: skip
 """Fields that change no number of parameters and no visible score, whatever the architecture."""
 
@@ -78,11 +81,17 @@ RENAMED = {
     "gpt2": "self_attn.o_proj=attn.c_proj self_attn.=attn.c_attn. mlp.up=mlp.c_fc. mlp.down=mlp.c_proj.",
     "gpt_oss": "mlp.experts.0.=mlp.experts.",
     "llama4_text": "mlp.experts.0.=feed_forward.experts. mlp.shared_experts.=feed_forward.shared_expert. mlp.=feed_forward.",
+    "minimax_m2": "mlp.experts.0.gate_proj=block_sparse_moe.experts.0.w1 mlp.experts.0.up_proj=block_sparse_moe.experts.0.w3 "
+    "mlp.experts.0.down_proj=block_sparse_moe.experts.0.w2",
     "mixtral": "mlp.experts.0.gate_proj=block_sparse_moe.experts.0.w1 mlp.experts.0.up_proj=block_sparse_moe.experts.0.w3 "
     "mlp.experts.0.down_proj=block_sparse_moe.experts.0.w2",
+    "nemotron_h": "self_attn.=mixer. mlp.=mixer.",
     "phi3": "self_attn.q_=self_attn.qkv_ self_attn.k_=self_attn.qkv_ self_attn.v_=self_attn.qkv_ "
     "mlp.gate_=mlp.gate_up_ mlp.up_=mlp.gate_up_",
-    "qwen2_moe": "mlp.shared_experts.=mlp.shared_expert.",
+    **dict.fromkeys(
+        ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"),
+        "mlp.shared_experts.=mlp.shared_expert.",
+    ),
 }
 """Where an architecture's names differ from Llama's and DeepSeek's, in the order of replacement."""
 

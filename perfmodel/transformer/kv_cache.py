@@ -1,7 +1,8 @@
 """The KV cache: bytes per token, sequence and batch, and the batch or context that fits beside the weights.
 
 A layer of grouped attention keeps K and V of each KV head. A layer of latent attention keeps one latent vector and one rotated key,
-shared by all heads. A layer with a window keeps only the last tokens. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
+shared by all heads. A layer with a window keeps only the last tokens. An indexer keeps a key of its own per token; a layer of linear
+attention keeps a state per sequence and nothing per token. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
 grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; PagedAttention (arXiv 2309.06180) for blocks.
 """
 
@@ -15,7 +16,7 @@ from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.trace import label, plain
 from perfmodel.core.workload import LARGEST_SIZE
-from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a stored element, by number format."""
@@ -57,11 +58,18 @@ def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None)
     return stored if scale_group is None else stored + SCALE_SIZE * ceil_div(elements, scale_group)
 
 
-def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: CacheFormat) -> Number:
-    """Bytes that one layer keeps per token."""
+def layer_token_bytes(attention: AttentionLayer, form: CacheFormat) -> Number:
+    """Bytes that one layer keeps per token; an indexer's key is among them. A state keeps none."""
+    return attended_bytes(attention, form) + attention.index_bytes
+
+
+def attended_bytes(attention: AttentionLayer, form: CacheFormat) -> Number:
+    """Bytes per token that attention reads: all but an indexer's key."""
     bits = BITS[form.dtype]
     if isinstance(attention, GroupedAttention):
         return 2 * attention.kv_heads * vector_bytes(attention.head_dim, bits, form.scale_group)
+    if not isinstance(attention, LatentAttention):
+        return 0
     rotated = vector_bytes(attention.qk_rope_head_dim, BITS[form.rope_dtype or form.dtype])
     return vector_bytes(attention.kv_lora_rank, bits, form.scale_group) + rotated
 
@@ -90,9 +98,12 @@ def most_stored_tokens(n: Number, window: Number | None, block_size: Number) -> 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """``count`` equal layers. Per layer: elements and bytes of a token, ``tokens`` held. ``bytes``: a sequence in all ``count``."""
+    """``count`` equal layers. Per layer: elements and bytes of a token, ``tokens`` held. ``bytes``: a sequence in all ``count``.
 
-    attention: GroupedAttention | LatentAttention
+    An indexer's key is in the bytes of a token, a state in those of a sequence.
+    """
+
+    attention: AttentionLayer
     count: int
     elements_per_token: Number
     bytes_per_token: Number
@@ -100,12 +111,12 @@ class LayerCache:
     bytes: Number
 
 
-Kinds = Sequence[tuple[GroupedAttention | LatentAttention, int]]
+Kinds = Sequence[tuple[AttentionLayer, int]]
 
 
 def attention_kinds(spec: ModelSpec) -> Kinds:
     """Each different attention with the number of its layers."""
-    kinds: dict[GroupedAttention | LatentAttention, int] = {}
+    kinds: dict[AttentionLayer, int] = {}
     for layer, count in spec.layer_kinds:
         kinds[layer.attention] = kinds.get(layer.attention, 0) + count
     return list(kinds.items())
@@ -118,12 +129,14 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
         prefix = kind_label(attention)
         size = label(f"{prefix} per token", "B in one layer", layer_token_bytes(attention, form))
         held = label(f"{prefix} tokens", "tokens held", tokens(n, attention.window, form.block_size))
-        total = label(f"{prefix} sequence", f"B in {count} layers", count * size * held)
+        state = attention.state_bytes
+        per_layer = size * held + label(f"{prefix} state", "B in one layer", state) if state else size * held
+        total = label(f"{prefix} sequence", f"B in {count} layers", count * per_layer)
         found.append(LayerCache(attention, count, attention.kept, size, held, total))
     return found
 
 
-def kind_label(attention: GroupedAttention | LatentAttention) -> str:
+def kind_label(attention: AttentionLayer) -> str:
     """Name of an attention kind, such as ``GQA`` or ``GQA window 4096``."""
     return attention.kind + ("" if attention.window is None else f" window {plain(attention.window)}")
 

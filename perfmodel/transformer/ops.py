@@ -21,6 +21,7 @@ from perfmodel.transformer import op as kernels
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.routing import expected_touched, received, sent
+from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, share
 
@@ -67,7 +68,7 @@ def merged(ops: Iterable[Op]) -> list[Op]:
     return [replace(op, count=count) for op, count in counts.items()]
 
 
-class Rows:
+class Rows(SparseRows):
     """Kernels of a forward pass: one method per kind of operation; a kind without a method has no separate kernel.
 
     ``layer``: one GPU's part of it; None for embedding and head. ``tokens``: number processed, by default all new ones of the GPU;
@@ -141,7 +142,8 @@ class Rows:
         assert isinstance(a, GroupedAttention)
         rows, d = a.heads + a.kv_heads, a.head_dim
         elements = tokens * (a.heads * d + a.kv_heads * d)
-        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", tokens * rows, d), weights=2 * d)]
+        sizes = (2 * tokens, ceil_div(elements, 2 * tokens)) if a.whole_norm else (tokens * rows, d)
+        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", *sizes), weights=a.norm_weights)]
 
     def rotate(self, op: Operation) -> list[Op]:
         """RoPE, and what a token adds to the cache."""
@@ -149,16 +151,19 @@ class Rows:
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
             return kernels.rotate_and_keep(self.step, a.heads * rope + rope, a.kept, a.heads * rope)
+        assert isinstance(a, GroupedAttention)
         queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
-        return kernels.rotate_and_keep(self.step, 0 if self.model.learned_positions else queries + keys, 2 * keys, queries)
+        rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
+        return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
     @property
     def _absorbed(self) -> bool:
         """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
 
-        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V.
+        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
+        indexer has picked some of them for each query.
         """
-        return (self.step.n == 1 or self.step.phase == DECODE) and self.step.cached
+        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
 
     def _beside(self, op: Operation) -> list[Op]:
         """Rows of ``op`` for the sequences of the pass beside this one."""
@@ -179,9 +184,12 @@ class Rows:
         if isinstance(a, GroupedAttention):
             window = None if a.window is None or a.window >= step.kv_len else a.window
             return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
+        assert isinstance(a, LatentAttention)
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
             return [_expanded(kernels.attend(w, step), w)]
+        if self._selects:
+            return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
         made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
@@ -206,6 +214,7 @@ class Rows:
         if self.step.fused:
             return []
         routed = op.part == EXPERTS
+        assert self.mlp is not None
         row = kernels.activation_function(self.mlp, self.step, self._pairs if routed else self.tokens, op.features)
         return [self._as_part(ACTIVATE, row) if routed else row]
 

@@ -17,7 +17,7 @@ from perfmodel.core.arith import Number, ceil_div, floor, maximum
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
-from perfmodel.transformer.layer import LAST_NORM, local_layer
+from perfmodel.transformer.layer import LAST_NORM
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec, visible
@@ -112,11 +112,16 @@ def kv_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of the KV cache of ``step.kv_len`` tokens per sequence on the fullest GPU; 0 if none is kept."""
     if not step.cached:
         return 0
-    found = [
-        sum(local_layer(layer, step.split.tp).attention.kept * visible(layer.attention, step.kv_len) for layer in layers)
-        for layers in stages(model, step.split.pp)
-    ]
-    return ceil_div(step.sequences * max(found) * step.kv_bits, 8)
+    return ceil_div(step.sequences * max(_sequence_bits(model, layers, step) for layers in stages(model, step.split.pp)), 8)
+
+
+def _sequence_bits(model: ModelSpec, layers: tuple[Layer, ...], step: ModelPass) -> Number:
+    """Bits that ``layers`` keep of one sequence on one GPU: elements of tokens, keys of indexers, states."""
+    bits: Number = 0
+    for layer, count in replace(model, layers=layers).layer_kinds:
+        a = layer.attention.divided(step.split.tp)
+        bits += count * (a.kept * visible(a, step.kv_len) * step.kv_bits + 8 * (a.index_bytes * step.kv_len + a.state_bytes))
+    return bits
 
 
 def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:

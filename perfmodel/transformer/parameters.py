@@ -24,10 +24,10 @@ from perfmodel.transformer.layer import (
     summed,
     weights,
 )
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 
 
-def attention_matrices(hidden: Number, attention: GroupedAttention | LatentAttention) -> Number:
+def attention_matrices(hidden: Number, attention: AttentionLayer) -> Number:
     """Weights of the projections, without biases: what multiplies the hidden state of each token.
 
     >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))

@@ -6,10 +6,11 @@ A matrix that maps ``a`` to ``b`` features is written a -> b; it has a x b weigh
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from perfmodel.core.arith import Number, minimum
+from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
 LayerFormats = tuple[tuple[str, MatrixFormat], ...]
@@ -24,6 +25,8 @@ class GroupedAttention:
     ``window``: a token sees at most this many of the last tokens, itself among them; None for all.
     ``qk_norm``: Q and K pass a norm with head_dim weights. ``sinks``: a learned score per head joins the softmax.
     ``shared_kv``: one matrix makes K and V, which are still stored apart (K is rotated and normed, V is not).
+    ``output_gate``: the Q matrix is twice as wide and makes a gate, whose sigmoid scales the output. ``whole_norm``: with ``qk_norm``,
+    one norm over all heads of Q and one over all of K (MiniMax-M2). ``rotated``: Q and K are (not where other layers order the tokens).
     """
 
     heads: Number
@@ -35,6 +38,22 @@ class GroupedAttention:
     qk_norm: bool = False
     sinks: bool = False
     shared_kv: bool = False
+    output_gate: bool = False
+    whole_norm: bool = False
+    rotated: bool = True
+
+    topk: ClassVar[None] = None
+    index_bytes: ClassVar[int] = 0
+    state_bytes: ClassVar[int] = 0
+
+    def divided(self, tp: int) -> GroupedAttention:
+        """What one of ``tp`` GPUs has: K and V heads are copied beyond one each."""
+        return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1))
+
+    @property
+    def norm_weights(self) -> Number:
+        """Learned numbers of the norms of Q and K."""
+        return self.heads * self.head_dim + self.kv_heads * self.head_dim if self.whole_norm else 2 * self.head_dim
 
     @property
     def kept(self) -> Number:
@@ -49,13 +68,37 @@ class GroupedAttention:
         return "MQA" if self.kv_heads == 1 else "GQA"
 
 
+INDEX_GROUP, INDEX_SCALE = 128, 4
+"""Elements of an indexer's key that share a scale, and its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """The lightning indexer of DeepSeek's sparse attention: it scores every token, and attention sees the ``topk`` best ones only.
+
+    Matrices: Q q_lora_rank -> heads x head_dim, one key hidden -> head_dim with a norm that has a bias, weights of the heads hidden ->
+    heads. The score of a token is the weighted sum over heads of relu(q k). Keys are cached in fp8 with a scale per 128.
+    Source: DeepSeek-V3.2 technical report (arXiv 2512.02556), section 2.1; vllm-project/vllm, DeepseekV32IndexerCache, 132 B a token.
+    """
+
+    heads: Number
+    head_dim: Number
+    topk: Number
+
+    @property
+    def key_bytes(self) -> Number:
+        """Bytes of a cached key."""
+        return self.head_dim + INDEX_SCALE * ceil_div(self.head_dim, INDEX_GROUP)
+
+
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, section 2.1): a token keeps one latent vector and one rotated key.
 
     Matrices: Q hidden -> q_lora_rank -> heads x (nope + rope), or in one step without ``q_lora_rank``; latent and rotated key
     hidden -> kv_lora_rank + rope; K and V kv_lora_rank -> heads x (nope + v); O heads x v -> hidden. Each latent passes a norm.
-    ``bias``: the matrices that read and write the hidden state have one (except Q in one step).
+    ``bias``: the matrices that read and write the hidden state have one (except Q in one step). ``indexer``: picks the tokens that
+    are seen; every GPU has all of it.
     """
 
     heads: Number
@@ -65,9 +108,29 @@ class LatentAttention:
     qk_nope_head_dim: Number
     v_head_dim: Number
     bias: bool = False
+    indexer: Indexer | None = None
 
     window: ClassVar[None] = None
-    kind: ClassVar[str] = "MLA"
+    state_bytes: ClassVar[int] = 0
+
+    def divided(self, tp: int) -> LatentAttention:
+        """What one of ``tp`` GPUs has."""
+        return replace(self, heads=self.heads // tp)
+
+    @property
+    def kind(self) -> str:
+        """MLA, or with an indexer DSA."""
+        return "MLA" if self.indexer is None else "DSA"
+
+    @property
+    def topk(self) -> Number | None:
+        """Tokens that are seen at most, whichever they are; None for all."""
+        return None if self.indexer is None else self.indexer.topk
+
+    @property
+    def index_bytes(self) -> Number:
+        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property
     def kept(self) -> Number:
@@ -80,9 +143,18 @@ class LatentAttention:
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
 
-def visible(attention: GroupedAttention | LatentAttention, kv_len: Number) -> Number:
+AttentionLayer = GroupedAttention | LatentAttention | GatedDeltaNet | Mamba2
+"""What mixes the tokens of a layer. ``kept`` elements and ``index_bytes`` grow with each token, ``state_bytes`` a sequence has once."""
+
+
+def visible(attention: AttentionLayer, kv_len: Number) -> Number:
     """Tokens of the last ``kv_len`` that a token sees, and that a layer has to keep."""
     return kv_len if attention.window is None else minimum(kv_len, attention.window)
+
+
+def most_seen(attention: AttentionLayer) -> Number | None:
+    """Keys that a token attends to at most; None for all."""
+    return attention.window if attention.topk is None else attention.topk
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +189,13 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``norms``: norms over the hidden state, 2 in most models. ``formats``: in which a quantized checkpoint stores its matrices."""
+    """``norms``: norms over the hidden state, 2 in most models. ``formats``: in which a quantized checkpoint stores its matrices.
 
-    attention: GroupedAttention | LatentAttention
-    mlp: DenseMlp | MoeMlp
+    ``mlp`` is None where a layer mixes tokens and nothing more.
+    """
+
+    attention: AttentionLayer
+    mlp: DenseMlp | MoeMlp | None
     norms: Number = 2
     formats: LayerFormats = ()
 

@@ -14,7 +14,7 @@ from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -47,7 +47,7 @@ class Split:
 
     def __post_init__(self) -> None:
         """Groups that are not given."""
-        if self.dp == 0:
+        if not self.dp:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
@@ -80,7 +80,7 @@ class Split:
             self._check_layer(layer.attention, layer.mlp)
         return self
 
-    def _check_layer(self, a: GroupedAttention | LatentAttention, mlp: DenseMlp | MoeMlp) -> None:
+    def _check_layer(self, a: AttentionLayer, mlp: DenseMlp | MoeMlp | None) -> None:
         if a.heads % self.tp:
             fits = [tp for tp in range(1, min(a.heads, 64) + 1) if a.heads % tp == 0]
             raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", f"one of {', '.join(map(str, fits))} does")

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import PARTS, FallbackDevices, nearest, nearest_lender
 from perfmodel.timing.transfer import lent
@@ -69,7 +70,7 @@ def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
 
 
 def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool) -> float:
-    device = point.device if probed else _unprobed_of(point.device)
+    device = point.device if probed else without_probes(point.device)
     blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in lenders}
     lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
     assert lender is not None
@@ -78,18 +79,9 @@ def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bo
     return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
 
 
-_UNPROBED: dict[int, tuple[Device, Device]] = {}
-
-
-def _unprobed_of(device: Device) -> Device:
-    """``device`` as its profile was before anything was measured on it; the same object each time."""
-    if id(device) not in _UNPROBED:
-        _UNPROBED[id(device)] = device, without_probes(device)
-    return _UNPROBED[id(device)][1]
-
-
+@kept_by_identity
 def without_probes(device: Device) -> Device:
-    """``device`` from its profile alone."""
+    """``device`` from its profile alone, before anything was measured on it; the same object each time."""
     return replace(device, microbenchmarks=[])
 
 

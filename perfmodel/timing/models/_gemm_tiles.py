@@ -81,8 +81,19 @@ def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
     """Plans of ``listed`` that can be fastest: no earlier plan is as good or better in every quantity that the time grows with."""
     kept: list[TilePlan] = []
     for plan in listed:
-        as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)
-        if not any(all(a <= b for a, b in zip(before[:5], plan[:5], strict=True)) for before in as_good):
+        waves, flops, loaded, stored, steps, busy, parts, *_ = plan
+        for before in kept:
+            if (
+                before[0] <= waves
+                and before[1] <= flops
+                and before[2] <= loaded
+                and before[3] <= stored
+                and before[4] <= steps
+                and before[5] >= busy
+                and before[6] <= parts
+            ):
+                break
+        else:
             kept.append(plan)
     return tuple(kept)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfmodel.core.dtypes import ALIASES
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.weight_formats._base import Fields
 
 LARGEST = 10**9
@@ -108,10 +108,23 @@ class HfFields(Fields):
                 raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(sizes)}")
         return [sizes[kind] for kind in kinds]
 
-    def check_windows(self, full: list[bool]) -> None:
-        """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
-        for index, (kind, sees_all) in enumerate(zip(self.get("layer_types", list) or [], full, strict=False)):
-            if (kind == "full_attention") != sees_all:
+    def kinds(self, meanings: dict[str, bool]) -> list[bool] | None:
+        """What ``layer_types`` says of each layer; None where the file has none. DataError for a kind without a meaning."""
+        kinds = self.get("layer_types", list)
+        if kinds is None:
+            return None
+        if len(kinds) != self.layers:
+            raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
+        for index, kind in enumerate(kinds):
+            if kind not in meanings:
+                raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(meanings)}")
+        return [meanings[kind] for kind in kinds]
+
+    def check_kinds(self, layers: Sequence[Layer]) -> None:
+        """Fail if ``layer_types`` asks for a window or linear attention where the rule knows of none, or the other way round."""
+        for index, (kind, layer) in enumerate(zip(self.get("layer_types", list) or [], layers, strict=False)):
+            linear, full = not isinstance(layer.attention, GroupedAttention | LatentAttention), layer.attention.window is None
+            if (kind == "linear_attention") != linear or (kind == "full_attention") != (full and not linear):
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:
@@ -123,7 +136,7 @@ class HfFields(Fields):
 
 def model(fields: HfFields, layers: Sequence[Layer], *, tied: bool, **options: Any) -> ModelSpec:
     """``layers`` between embedding and head. ``tied``: the architecture's default of tie_word_embeddings."""
-    fields.check_windows([layer.attention.window is None for layer in layers])
+    fields.check_kinds(layers)
     return ModelSpec(
         name="",
         architecture=fields.architecture,

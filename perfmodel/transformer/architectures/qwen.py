@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from perfmodel.core.errors import DataError
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model
+from perfmodel.transformer.linear_attention import GatedDeltaNet
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 
@@ -68,4 +70,54 @@ def qwen3_moe(fields: HfFields) -> ModelSpec:
     return model(fields, [Layer(heads, mlp) for mlp in _mlps(fields)], tied=False)
 
 
-BUILDS = {"qwen2": qwen2, "qwen2_moe": qwen2_moe, "qwen3": qwen3, "qwen3_moe": qwen3_moe}
+def _hybrid(fields: HfFields, mlps: list[DenseMlp | MoeMlp]) -> ModelSpec:
+    """Gated DeltaNet in all layers but every full_attention_interval-th (4), whose attention has a gate on its output.
+
+    Layers that predict further tokens are not counted.
+    """
+    fields.settled("intermediate_size", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate")
+    state = {"float32": 32, "bfloat16": 16, "float16": 16}
+    form = fields.text("mamba_ssm_dtype", default="float32")
+    if form not in state:
+        raise DataError(f"mamba_ssm_dtype is {form!r}: no rule for a state in that format", f"one of {', '.join(state)} works")
+    linear = GatedDeltaNet(
+        key_heads=fields.whole("linear_num_key_heads", default=16),
+        value_heads=fields.whole("linear_num_value_heads", default=32),
+        key_head_dim=fields.whole("linear_key_head_dim", default=128),
+        value_head_dim=fields.whole("linear_value_head_dim", default=128),
+        conv_kernel=fields.whole("linear_conv_kernel_dim", default=4),
+        state_bits=state[form],
+    )
+    if linear.value_heads % linear.key_heads:
+        raise DataError(f"linear_num_key_heads is {linear.key_heads}: it must divide the {linear.value_heads} value heads")
+    heads = attention(fields, head_dim=256, qk_norm=True, output_gate=fields.flag("attn_output_gate", True))
+    every = fields.whole("full_attention_interval", default=4)
+    full = fields.kinds({"full_attention": True, "linear_attention": False}) or [(i + 1) % every == 0 for i in range(fields.layers)]
+    return model(fields, [Layer(heads if whole else linear, mlp) for whole, mlp in zip(full, mlps, strict=True)], tied=False)
+
+
+def qwen3_next(fields: HfFields) -> ModelSpec:
+    """Qwen 3 Next and Qwen 3.5 mixtures: linear attention in three of four layers, experts and a gated shared one in each.
+
+    Defaults: 16 key and 32 value heads of 128, convolution over 4 tokens, head_dim 256, a state in fp32, embeddings not tied.
+    """
+    shared = fields.whole("shared_expert_intermediate_size")
+    return _hybrid(fields, _mlps(fields, shared_width=shared, shared_gate=True))
+
+
+def qwen3_5(fields: HfFields) -> ModelSpec:
+    """Qwen 3.5, dense: the same layers with one MLP each. Defaults as of the mixtures."""
+    return _hybrid(fields, [gated(fields)] * fields.layers)
+
+
+BUILDS = {
+    "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
+    "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
+    "qwen3_5_moe": qwen3_next,
+    "qwen3_5_moe_text": qwen3_next,
+    "qwen3_5": qwen3_5,
+    "qwen3_5_text": qwen3_5,
+}

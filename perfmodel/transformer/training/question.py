@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import Split
 
 MIXED, BF16, FP32 = "mixed", "bf16", "fp32"
@@ -210,6 +210,7 @@ def checked(training: TrainingConfig) -> TrainingConfig:
             raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(known), f"one of {', '.join(known)}"))
     optimizer_named(training.optimizer)
     _check_gradients(training)
+    _check_layers(training.model)
     _check_parallel(training)
     return training
 
@@ -253,6 +254,16 @@ def _check_gradients(training: TrainingConfig) -> None:
     if training.gradient_life == APPLIED and training.micro_batches > 1:
         fix = "give one micro-batch per GPU, or --gradient-life freed"
         raise UsageError(f"--gradient-life applied: gradients of {training.micro_batches} micro-batches are added up first", fix)
+
+
+def _check_layers(model: ModelSpec) -> None:
+    """Only layers whose backward pass is described can be trained."""
+    for layer, _ in model.layer_kinds:
+        a = layer.attention
+        latent, gate = isinstance(a, LatentAttention) and a.indexer is None, isinstance(a, GroupedAttention) and not a.output_gate
+        if not (latent or gate) or layer.mlp is None:
+            what = "an output gate" if isinstance(a, GroupedAttention) else f"{a.kind} layers"
+            raise UsageError(f"{model.name} has {what}: what their backward pass keeps is not known here", "ask for inference")
 
 
 def _check_parallel(training: TrainingConfig) -> None:

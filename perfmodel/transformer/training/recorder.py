@@ -22,7 +22,7 @@ from perfmodel.transformer.layer import (
     local_layer,
     operations,
 )
-from perfmodel.transformer.spec import GroupedAttention, Layer, MoeMlp
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.matrices import Shape, is_targeted
 from perfmodel.transformer.training.question import Recomputation
@@ -218,6 +218,7 @@ class Recorder:
             keys = a.kv_heads * a.head_dim
             sizes = {"Q": a.heads * a.head_dim, "K": keys, "V": keys}
         else:
+            assert isinstance(a, LatentAttention)
             sizes = {"K": a.heads * a.qk_head_dim, "V": a.heads * a.v_head_dim}
         self.node(op.name, op.reads, {name: self.size(tokens, features) for name, features in sizes.items()})
 

@@ -21,7 +21,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
-from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec, visible
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, visible
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, TrainingConfig
 from perfmodel.transformer.training.step.job import TrainingJob
 
@@ -50,7 +50,8 @@ def attention_flops(model: ModelSpec, n: Number) -> Number:
     )
 
 
-def _features(a: GroupedAttention | LatentAttention) -> Number:
+def _features(a: AttentionLayer) -> Number:
+    assert isinstance(a, GroupedAttention | LatentAttention)
     return 2 * a.head_dim if isinstance(a, GroupedAttention) else a.qk_head_dim + a.v_head_dim
 
 

@@ -167,6 +167,7 @@ class _TrainingRows:
     def activation(self, op: Operation) -> None:
         """The activation function, in many kernels if it is written out: so many that read one tensor, and two."""
         rows, cols = self.pairs if op.part == EXPERTS else self.shape.tokens, op.features
+        assert self.ahead.mlp is not None
         made = activation_function(self.ahead.mlp, self.step, rows, cols)
         if made.name != "GELU" or not self.batch.eager:
             self.both(made)

@@ -1,0 +1,139 @@
+"""Operations of what mixes the tokens of a layer: attention, grouped or latent, and the linear kinds that keep a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.core.arith import Number
+from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
+from perfmodel.transformer.operation import ATTENTION, Matrix, Operation, linear
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, Indexer, LatentAttention
+
+
+def mixer(a: AttentionLayer, hidden: Number) -> list[Operation]:
+    """Those of ``a``, from the normed input of the layer to what is added to it."""
+    if isinstance(a, GroupedAttention):
+        return _grouped(a, hidden)
+    if isinstance(a, LatentAttention):
+        return _latent(a, hidden)
+    return _delta_net(a, hidden) if isinstance(a, GatedDeltaNet) else _mamba(a, hidden)
+
+
+def _matrix(name: str, stored: str, inputs: Number, outputs: Number) -> Matrix:
+    return Matrix(name, ATTENTION, inputs, outputs, stored=f"self_attn.{stored}_proj")
+
+
+def _latent_norm(name: str, reads: str, features: Number, row: str) -> Operation:
+    return Operation("norm", name, ATTENTION, (reads,), f"{reads}, normed", features, vectors=features, row=row)
+
+
+def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
+    """Q, K and V in one matmul."""
+    queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    wide = (2 if a.output_gate else 1) * queries
+    made = [_matrix("Q", "q", hidden, wide), _matrix("K", "k", hidden, keys), _matrix("V", "v", hidden, keys)]
+    joint, heads = "Q, K, V as projected", ("Q", "K", "V")
+    found = [
+        linear("QKV projection", "attention input", joint, made[: 2 if a.shared_kv else 3], a.qkv_bias, gathers=True),
+        Operation("split", "split and RoPE", ATTENTION, (joint,)),
+    ]
+    if a.qk_norm:
+        found.append(Operation("qk_norm", "norm of", ATTENTION, heads[:2], vectors=a.norm_weights, row="Q and K norm"))
+        heads = ("Q, normed", "K, normed", "V")
+    output = _matrix("O", "o", queries, hidden)
+    return [*found, Operation("rotate", part=ATTENTION), *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
+
+
+def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
+    """Source: DeepSeek-V2, section 2.1."""
+    queries, inputs, into = a.heads * a.qk_head_dim, "attention input", list[Operation]()
+    q = _matrix("Q", "q", hidden, queries)
+    if a.q_lora_rank is not None:
+        down = _matrix("Q down", "q_a", hidden, a.q_lora_rank)
+        q = _matrix("Q", "q_b", a.q_lora_rank, queries)
+        into.append(linear("Q down projection", inputs, "latent of Q", [down], a.bias, gathers=True))
+        into.append(_latent_norm("norm of Q's latent", "latent of Q", a.q_lora_rank, "Q latent norm"))
+    name, reads = ("Q projection", inputs) if not into else ("Q up projection", into[-1].writes)
+    latent = Matrix("KV down", ATTENTION, hidden, a.kv_lora_rank + a.qk_rope_head_dim, stored="self_attn.kv_a_proj_with_mqa")
+    up = _matrix("V", "kv_b", a.kv_lora_rank, a.heads * (a.qk_nope_head_dim + a.v_head_dim))
+    return [
+        *into,
+        linear(name, reads, "Q", [q], row="Q up projection", gathers=not into),
+        linear("KV down projection", inputs, "latent and rotated key", [latent], a.bias),
+        replace(_latent_norm("norm of the latent", "latent", a.kv_lora_rank, "KV latent norm"), reads=("latent and rotated key",)),
+        Operation("rotate", part=ATTENTION),
+        linear("KV up projection", "latent, normed", "K and V of each head", [up]),
+        Operation("split", "rotated key beside K", ATTENTION, ("K and V of each head", "latent and rotated key")),
+        *_indexer(a.indexer, into[-1].writes if into else inputs, a.q_lora_rank or hidden, hidden),
+        *_attended(("Q", "K", "V"), _matrix("O", "o", a.heads * a.v_head_dim, hidden), 0, a.bias),
+    ]
+
+
+def _indexer(index: Indexer | None, reads: str, rank: Number, hidden: Number) -> list[Operation]:
+    """What picks the tokens to attend to, if anything does; all of it on every GPU. Its Q comes from the latent of Q."""
+    if index is None:
+        return []
+    q = Matrix("indexer Q", ATTENTION, rank, index.heads * index.head_dim, stored="self_attn.indexer.wq_b")
+    k = Matrix("indexer K", ATTENTION, hidden, index.head_dim, stored="self_attn.indexer.wk")
+    heads = Matrix("indexer head weights", ATTENTION, hidden, index.heads)
+    return [
+        linear("indexer Q projection", reads, "indexer Q", [q]),
+        linear("indexer K projection", "attention input", "indexer K", [k]),
+        linear("indexer head weights", "attention input", "indexer head weights", [heads]),
+        Operation("index_keys", "indexer K, normed and kept", ATTENTION, ("indexer K",), vectors=2 * index.head_dim),
+        Operation("index_scores", "indexer scores", ATTENTION, ("indexer Q", "indexer K"), "indexer scores"),
+        Operation("select", "selection of tokens", ATTENTION, ("indexer scores",), "selected tokens"),
+    ]
+
+
+CONVOLVED = "Q, K, V, convolved"
+
+
+def _delta_net(a: GatedDeltaNet, hidden: Number) -> list[Operation]:
+    """Source: vllm-project/vllm, qwen3_next.py: Q, K, V and gate in one matmul, rate and decay in another."""
+    keys, stored = a.key_heads * a.key_head_dim, "linear_attn.in_proj_qkv"
+    sizes = (("Q", keys, stored), ("K", keys, stored), ("V", a.inner, stored), ("gate", a.inner, "linear_attn.in_proj_z"))
+    made = [Matrix(name, ATTENTION, hidden, size, stored=place) for name, size, place in sizes]
+    rates = [Matrix(name, ATTENTION, hidden, a.value_heads, stored=f"linear_attn.in_proj_{name[0]}") for name in ("beta", "alpha")]
+    return [
+        linear("QKV and gate projection", "attention input", "Q, K, V and gate", made, gathers=True),
+        linear("decay and rate projection", "attention input", "decay and rate", rates),
+        _convolution(a, 0),
+        Operation("delta_rule", "gated delta rule", ATTENTION, (CONVOLVED, "decay and rate"), STATE_OUTPUT, vectors=2 * a.value_heads),
+        Operation("gated_norm", "norm and gate", ATTENTION, (STATE_OUTPUT,), "attention output", vectors=a.value_head_dim),
+        _state_output(Matrix("O", ATTENTION, a.inner, hidden, stored="linear_attn.out_proj"), bias=False),
+    ]
+
+
+STATE_OUTPUT = "output of the state"
+
+
+def _convolution(a: GatedDeltaNet | Mamba2, biases: Number) -> Operation:
+    learned = a.channels * a.conv_kernel + biases
+    return Operation("convolution", "short convolution", ATTENTION, ("Q, K, V and gate",), CONVOLVED, a.channels, vectors=learned)
+
+
+def _state_output(matrix: Matrix, bias: bool) -> Operation:
+    return linear("output projection", "attention output", "attention result", [matrix], bias, own=True, gathers=True)
+
+
+def _mamba(a: Mamba2, hidden: Number) -> list[Operation]:
+    """One matrix makes gate, x, B, C and dt; A, D and the bias of dt are learned numbers per head."""
+    made = Matrix("in", ATTENTION, hidden, a.inner + a.channels + a.heads, stored="mixer.in_proj")
+    return [
+        linear("input projection", "attention input", "Q, K, V and gate", [made], a.bias, gathers=True),
+        _convolution(a, a.channels if a.conv_bias else 0),
+        Operation("scan", "state-space scan", ATTENTION, (CONVOLVED,), STATE_OUTPUT, vectors=3 * a.heads),
+        Operation("gated_norm", "norm and gate", ATTENTION, (STATE_OUTPUT,), "attention output", vectors=a.inner),
+        _state_output(Matrix("out", ATTENTION, a.inner, hidden, stored="mixer.out_proj"), a.bias),
+    ]
+
+
+def _attended(heads: tuple[str, ...], output: Matrix, sinks: Number, bias: bool, gate: bool = False) -> list[Operation]:
+    result = "attention output"
+    gates = [Operation("output_gate", "output gate", ATTENTION, (result, "gate"), result, output.inputs)] if gate else []
+    return [
+        Operation("attention", "attention", ATTENTION, heads, result, output.inputs, vectors=sinks),
+        *gates,
+        linear("output projection", result, "attention result", [output], bias, own=True, gathers=True),
+    ]

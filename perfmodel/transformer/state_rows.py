@@ -1,0 +1,141 @@
+"""Kernels of layers that keep a state per sequence: short convolution, gated delta rule, state-space scan, gated norm.
+
+Decode reads and writes each state once, and is timed as a copy of as many bytes: arithmetic hides behind it. Prefill takes a sequence
+in chunks of tokens, whose products are matrix multiplications (arXiv 2412.06464, section 3.3; arXiv 2405.21060, section 6). Its
+several kernels are one row. The row's bytes are inputs, result and state, what one kernel that keeps the rest on chip would move. It
+is timed as that many FLOP in equal products of a chunk with a state, each with operands in DRAM, as the chunks' intermediate results
+are (fla-org/flash-linear-attention, chunk_gated_delta_rule, chunks of 64; state-spaces/mamba, mamba_chunk_scan_combined).
+"""
+
+from __future__ import annotations
+
+from perfmodel.core.arith import Number, ceil_div, maximum
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, matmul_work, once, stored
+from perfmodel.core.workload import Stream
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.transformer.linear_attention import CONV_SIZE, GatedDeltaNet, Mamba2
+from perfmodel.transformer.op import ATTENTION, CACHE, ELEMENTWISE, VECTOR_WORK, WEIGHTS, Op, Timed, activation, stream
+from perfmodel.transformer.operation import Operation
+from perfmodel.transformer.spec import AttentionLayer
+from perfmodel.transformer.step import DECODE, ModelPass
+
+DELTA_CHUNK = 64
+"""Tokens of a chunk. Source: fla-org/flash-linear-attention, chunk_gated_delta_rule, and vLLM's copy of it."""
+SOLVES = 3
+"""C x C x C products that invert the unit triangular matrix of a chunk cost: C^3 / 3 multiply-adds."""
+
+
+def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
+    """FLOP of one chunk as run, squares of scores in full, and its tokens.
+
+    Delta rule: K K^T, the inverse of its triangle, that times V and K, Q K^T times V, and three products with the state. Scan: C B^T of
+    each group, that times x, and two products with the state.
+
+    >>> chunk_flops(Mamba2(heads=2, head_dim=4, groups=1, state_size=8, chunk=16))
+    (12288, 16)
+    """
+    if isinstance(a, GatedDeltaNet):
+        c, k, v = DELTA_CHUNK, a.key_head_dim, a.value_head_dim
+        return a.value_heads * (2 * c * c * (3 * k + 2 * v) + 2 * (c * c * c // SOLVES) + 6 * c * k * v), c
+    c = a.chunk
+    return 2 * c * c * (a.groups * a.state_size + a.inner) + 4 * c * a.state, c
+
+
+class StateRows:
+    """Their methods by kind of operation, for ``ops.Rows``."""
+
+    step: ModelPass
+    tokens: Number
+    attended: AttentionLayer
+
+    @property
+    def _state(self) -> GatedDeltaNet | Mamba2:
+        assert isinstance(self.attended, GatedDeltaNet | Mamba2)
+        return self.attended
+
+    def _beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass beside this one, which have kernels of their own."""
+        raise NotImplementedError
+
+    @property
+    def _own(self) -> Number:
+        """New tokens of this pass, without those of one beside it."""
+        return self.step.sequences * self.step.n
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether each sequence takes one step, of one token or of a few that were drafted."""
+        return bool(self.step.n == 1 or (self.step.phase == DECODE and self.step.cached))
+
+    @property
+    def _continued(self) -> bool:
+        """Whether earlier tokens have left a state."""
+        return bool(self.step.cached and self.step.kv_len > self.step.n)
+
+    def _kept(self, elements: Number, bits: int) -> tuple[Access, ...]:
+        """A state of each sequence: read where there is one, written where it is kept."""
+        size = self.step.sequences * elements * (bits // 8)
+        read = (once(CACHE, READ, size, 1),) if self._continued else ()
+        return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
+
+    def _moved(self, op: Operation, tokens: Number, sizes: tuple[Number, Number], kept: tuple[Access, ...] = ()) -> tuple[Access, ...]:
+        """``sizes``: inputs and outputs of each of ``tokens``."""
+        step = self.step
+        learned = stored(WEIGHTS, READ, op.vectors, step.weight_bits)
+        return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))
+
+    def _copied(self, name: str, group: str, accesses: tuple[Access, ...], work: Work, flops: Number = 0) -> Op:
+        """A kernel that is timed as a copy of as many bytes."""
+        step = self.step
+        rows = maximum(step.tokens, 1)
+        cols = ceil_div(sum(access.bytes for access in accesses), 2 * step.dtype.size * rows)
+        workload = Stream("scale", rows, cols, 1, 1, 0, step.dtype)
+        kernel = Kernel(name, step.dtype, accesses, flops=flops, executed_flops=flops, work=work)
+        return Op(name, group, 1, kernel, Timed("scale", workload, ("torch-scale",)))
+
+    def convolution(self, op: Operation) -> list[Op]:
+        """Each channel over its last tokens, then SiLU; the tokens that the next pass needs are kept."""
+        a, written = self._state, self._own * self._state.channels
+        kept = self._kept((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
+        work = Work(0, (2 * a.conv_kernel + 4) * written, written)
+        accesses = self._moved(op, self._own, (a.channels, a.channels), kept)
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
+
+    def delta_rule(self, op: Operation) -> list[Op]:
+        """Q, K, V, decay and rate of each token, and the state."""
+        a = self._state
+        assert isinstance(a, GatedDeltaNet)
+        return [self._recurrence(op, a.channels + 2 * a.value_heads), *self._beside(op)]
+
+    def scan(self, op: Operation) -> list[Op]:
+        """x, B, C and dt of each token, and the state."""
+        a = self._state
+        assert isinstance(a, Mamba2)
+        return [self._recurrence(op, a.channels + a.heads), *self._beside(op)]
+
+    def _recurrence(self, op: Operation, inputs: Number) -> Op:
+        a, step = self._state, self.step
+        accesses = self._moved(op, self._own, (inputs, a.inner), self._kept(a.state, a.state_bits))
+        flops = self._own * a.token_flops
+        if self._decodes:  # element by element; each element of the state decays besides
+            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self._own * a.state), flops)
+        each, chunk = chunk_flops(a)
+        executed = step.sequences * ceil_div(step.n, chunk) * each
+        inner, outer = (a.key_head_dim, a.value_head_dim) if isinstance(a, GatedDeltaNet) else (a.state_size, a.head_dim)
+        products = ceil_div(executed, 2 * chunk * inner * outer)
+        name, needed = f"{op.kernel}, chunks of {int(chunk)}", matmul_work(step.dtype, flops)
+        kernel = Kernel(name, step.dtype, accesses, flops, executed, matmul_work(step.dtype, executed), needed)
+        same = Matmul(chunk, outer, inner, products, dtype=step.dtype)
+        return Op(name, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products))
+
+    def gated_norm(self, op: Operation) -> list[Op]:
+        """A norm of the result, times the activated gate."""
+        inner = self._state.inner
+        written = self.tokens * inner
+        work = Work(0, (VECTOR_WORK["norm"] + VECTOR_WORK["silu-mul"]) * written, written)
+        return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, self.tokens, (2 * inner, inner)), work)]
+
+    def output_gate(self, op: Operation) -> list[Op]:
+        """The sigmoid of the gate times the output."""
+        elements, like = self.tokens * op.features, ("scale", "torch-silu-mul", self.tokens, op.features)
+        return [stream(op.kernel, self.step, "silu-mul", (2 * elements, elements), like, strided=True)]
