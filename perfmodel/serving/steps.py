@@ -14,6 +14,7 @@ from functools import cached_property
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
@@ -48,6 +49,20 @@ class KernelTimes:
 
     def interval(self, step: Iteration) -> Times:
         """The same with the ends of its interval."""
+        pp = self.like.split.pp
+        if pp == 1:
+            return self._through(step)
+        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        value, low, high = (round_s(one, self._slowest) for one in ways)
+        return value, low, high
+
+    @cached_property
+    def _slowest(self) -> float:
+        """Share of the slowest pipeline stage."""
+        return slowest_share(self.model, self.like.split.pp)
+
+    def _through(self, step: Iteration) -> Times:
+        """Through all stages."""
         tokens = step.chunk + step.decodes * step.queries
         if not tokens:
             return NOTHING
