@@ -270,13 +270,13 @@ class Rows(SparseRows):
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
-        if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
+        if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
-        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
+        w = Experts(*sizes, step.dtype, self._pairs, parts)
+        return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
