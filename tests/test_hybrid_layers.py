@@ -11,11 +11,14 @@ from hybrid_models import CONFIGS, NEMOTRON, QWEN, TENSORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.catalog import find_model, model_names
+from perfmodel.catalog import find_device, find_model, model_names
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.trace import Trace, plain
 from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.explain import explain, traced
 from perfmodel.transformer.hf import parse
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
@@ -342,10 +345,10 @@ def test_drafted_tokens_share_one_reading_of_the_state(kind: str) -> None:
     model = small(kind)
     one, four = decode(2, 40), replace(decode(2, 40), n=4, phase=DECODE)
     for name in ("gated delta rule", "state-space scan"):
-        for plain, drafted in zip(rows(step_ops(model, one), name), rows(step_ops(model, four), name), strict=True):
-            assert moved(drafted, CACHE, READ) == moved(plain, CACHE, READ)
-            assert drafted.kernel.flops == 4 * plain.kernel.flops
-            assert drafted.name == plain.name
+        for single, drafted in zip(rows(step_ops(model, one), name), rows(step_ops(model, four), name), strict=True):
+            assert moved(drafted, CACHE, READ) == moved(single, CACHE, READ)
+            assert drafted.kernel.flops == 4 * single.kernel.flops
+            assert drafted.name == single.name
 
 
 # What has no rule
@@ -382,3 +385,24 @@ def test_what_no_rule_reads(kind: str, fields: dict[str, object], words: str) ->
 def test_heads_that_a_split_cannot_divide() -> None:
     with pytest.raises(UsageError, match="--tp 4 does not divide 2 heads"):
         Split(4).check(small("qwen3_next"))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("step", [prefill(2, 20), decode(2, 30)], ids=["prefill", "decode"])
+def test_explained_numbers_are_the_counted_ones(kind: str, step: ModelPass) -> None:
+    """Sizes as symbols go through every formula."""
+    found = run_pass(small(kind), step, find_device("h200"))
+    steps = {one.name: one.value for one in explain(found)}
+    assert steps["total FLOP"] == sum(op.count * op.kernel.flops for op in step_ops(small(kind), step))
+    assert all(row.seconds > 0 for row in found.rows)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_explained_caches_are_the_counted_ones(kind: str) -> None:
+    model, form = small(kind), kv_cache.CacheFormat()
+    trace = Trace()
+    symbols = traced(model, trace)
+    n = trace.symbol("n", 40, "tokens", "given")
+    assert plain(kv_cache.sequence_bytes(symbols, n, form)) == kv_cache.sequence_bytes(model, 40, form)
+    for generated in (generation.with_cache, lambda spec, count, weights, _: generation.without_cache(spec, count, weights)):
+        assert plain(generated(symbols, n, "fp16", form).flops) == generated(model, 40, "fp16", form).flops

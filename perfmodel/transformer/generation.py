@@ -80,7 +80,8 @@ def picked_anew(n: Number, topk: Number, block: Number) -> Number:
     """
     first = minimum(n, topk)
     beyond = n - first
-    full, rest = beyond // block, beyond % block
+    full = beyond // block
+    rest = beyond - full * block
     before = block * (full * (full - 1) // 2) + full * (rest + 1)  # whole blocks, summed over steps
     parts = full * ((block - 1) * block * (block + 1) // 6) + rest * (rest + 1) * (rest + 2) // 6
     steady = beyond * (topk * (topk + 1) // 2) + (topk - block) * (beyond * (beyond + 1) // 2)

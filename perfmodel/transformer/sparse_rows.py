@@ -50,7 +50,8 @@ def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
         return tokens * (tokens + 1) // 2
     first = minimum(tokens, most)
     beyond = tokens - first
-    full, rest = beyond // block, beyond % block
+    full = beyond // block
+    rest = beyond - full * block
     own = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
     return first * (first + 1) // 2 + beyond * (most - block) + own
 
@@ -66,7 +67,8 @@ def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = 
 
 def _blocks(tokens: Number, block: Number, most: Number | None) -> Number:
     first = tokens if most is None else minimum(tokens, most * block)
-    full, rest = first // block, first % block
+    full = first // block
+    rest = first - full * block
     return block * (full * (full + 1) // 2) + rest * (full + 1) + (0 if most is None else (tokens - first) * most)
 
 
