@@ -115,6 +115,6 @@ def test_groups_divide_the_cache_and_latents_are_on_every_gpu():
 def test_experts_are_on_the_gpus_that_share_the_attention():
     assert [Split(tp, ep).gpus for tp, ep in ((8, 8), (1, 8), (4, 8), (8, 1), (8, 4))] == [8, 8, 8, 8, 8]
     assert Split(8, 8, pp=2).gpus == 16
-    for split, words in ((Split(4, 6), "--ep 6 does not divide the 4 GPUs"), (Split(8, 8, dp=0), "--dp is 0")):
+    for split, words in ((Split(4, 6), "--ep 6 does not divide the 4 GPUs"), (Split(8, 8, dp=-1), "--dp is -1")):
         with pytest.raises(UsageError, match=words):
             split.check(find_model("mixtral-8x7b"))

@@ -144,8 +144,8 @@ class Loop:
 
     # The fixed point
 
-    def closed(self, users: int) -> Steady:
-        """With so many users, each of whom sends the next request when the last has ended."""
+    def closed(self, users: int, close: float = CLOSE) -> Steady:
+        """With so many users, each of whom sends the next request when the last has ended. ``close``: when the fixed point stands."""
         active = min(users, self.slots)
         state = self._start()
         for _ in range(ROUNDS):
@@ -154,7 +154,7 @@ class Loop:
             state.decoding = min(1.0, self.steps) + (active - 1) * decoding
             state.arrivals = (active - 1) * state.step_s / cycle
             others = self._others(state, (active - 1) * state.prompt_s / cycle, active)
-            if self._settled(state, self.between_decodes(state), self.prompt_seconds((active - 1) * decoding, others)):
+            if self._settled(state, self.between_decodes(state), self.prompt_seconds((active - 1) * decoding, others), close):
                 break
         wait = self._wait(state, active)
         cycle = wait + state.prompt_s + self.steps * state.step_s
@@ -186,9 +186,9 @@ class Loop:
             return min(together, active - 1.0)
         return min(max(together, 2 * at_station), active - 1.0)
 
-    def _settled(self, state: _State, step_s: float, prompt_s: float) -> bool:
+    def _settled(self, state: _State, step_s: float, prompt_s: float, close: float = CLOSE) -> bool:
         moved = abs(step_s - state.step_s) + abs(prompt_s - state.prompt_s)
-        still = moved <= CLOSE * (state.step_s + state.prompt_s)
+        still = moved <= close * (state.step_s + state.prompt_s)
         state.step_s += DAMPING * (step_s - state.step_s)
         state.prompt_s += DAMPING * (prompt_s - state.prompt_s)
         return still

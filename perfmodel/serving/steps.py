@@ -14,6 +14,7 @@ from functools import cached_property
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
@@ -26,8 +27,8 @@ from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
-FINE = 8
-"""Nodes per factor of two in the number of tokens: tiles and waves of matmuls make steps in between."""
+FINE = 8, 2
+"""Nodes per factor of two in the number of tokens, as tiles and waves of matmuls make steps in between, and in what attention sees."""
 
 
 @dataclass(eq=False)
@@ -41,6 +42,7 @@ class KernelTimes:
     fallbacks: FallbackDevices = tuple
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+    per_octave: tuple[int, int] = FINE
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -48,18 +50,32 @@ class KernelTimes:
 
     def interval(self, step: Iteration) -> Times:
         """The same with the ends of its interval."""
+        pp = self.like.split.pp
+        if pp == 1:
+            return self._through(step)
+        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        value, low, high = (round_s(one, self._slowest) for one in ways)
+        return value, low, high
+
+    @cached_property
+    def _slowest(self) -> float:
+        """Share of the slowest pipeline stage."""
+        return slowest_share(self.model, self.like.split.pp)
+
+    def _through(self, step: Iteration) -> Times:
+        """Through all stages."""
         tokens = step.chunk + step.decodes * step.queries
         if not tokens:
             return NOTHING
         sequences = step.decodes + (step.prompts if step.chunk else 0)
         graph = int(self._in_graph(step))
-        parts = [self._between("tokens", (tokens, sequences, graph), self._tokenwise, FINE)]
+        parts = [self._between("tokens", (tokens, sequences, graph), self._tokenwise, self.per_octave[0])]
         if step.decodes:
-            parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
+            parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding, self.per_octave[1]))
         if step.chunk:
             each = max(step.chunk // max(step.prompts, 1), 1)
             before = max(step.chunk_context - each, 0)
-            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts))
+            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts, self.per_octave[1]))
         o = self.engine.overhead
         own = o.step_s + o.sequence_s * sequences
         return added([*parts, (own, own, own)])
@@ -122,7 +138,7 @@ class KernelTimes:
 
     # Interpolation
 
-    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times], per_octave: int = 2) -> Times:
+    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times], per_octave: int) -> Times:
         """Multilinear between the nodes around ``at``."""
         corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         for number in at:

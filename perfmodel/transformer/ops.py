@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, ceil_div, floor, minimum
+from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
-from perfmodel.transformer.routing import expected_touched
+from perfmodel.transformer.routing import expected_touched, received, sent
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
@@ -208,7 +207,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange(ALL_GATHER)]
+        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER)]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -235,9 +234,9 @@ class Rows(SparseRows):
     def combine(self, op: Operation) -> list[Op]:
         """The way back, and the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
-        rows = max(ceil_div(pairs + self._received, 2), 1)  # a copy reads as much as it writes
-        moved, like = (pairs * hidden, self._received * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
+        return [*sent(step, self._experts, hidden, REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -260,34 +259,10 @@ class Rows(SparseRows):
         if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (self._received, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
         return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
-
-    @property
-    def _gathers(self) -> bool:
-        """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
-        return self.step.split.expert_tp > 1 or GATHERING in self.step.kernels.all_to_all
-
-    @property
-    def _received(self) -> Number:
-        """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
-        return self.step.tokens * (self.step.split.dp if self._gathers else 1)
-
-    def _exchange(self, gathering: str) -> list[Op]:
-        """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
-
-        Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or
-        by ``gathering`` among the GPUs with the same part of their groups, whose sums over a group follow after the MLP.
-        """
-        split, step, hidden = self.step.split, self.step, self.model.hidden
-        if split.dp == 1:
-            return []
-        if self._gathers:
-            return [kernels.collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
-        copies = minimum(self._experts.experts_per_token, split.ep)
-        return [kernels.collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""

@@ -142,11 +142,13 @@ class PhaseQuestion(Question):
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
-        from perfmodel.core.checks import dtype_on
+        from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerAsked
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
-        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp, self.dp)  # type: ignore[arg-type]
+        if self.dp is not None:
+            positive_int("dp", self.dp)
+        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")

@@ -1,9 +1,39 @@
-"""To which experts a router sends its tokens: how many of them get any, and how many the fullest gets."""
+"""How tokens reach their experts: what GPUs exchange for it, and how many experts get any."""
 
 from __future__ import annotations
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.kernels.collectives import ALL_TO_ALL
+from perfmodel.transformer.kernel_choice import GATHERING
+from perfmodel.transformer.op import Op, collective
+from perfmodel.transformer.spec import MoeMlp
+from perfmodel.transformer.step import ModelPass, share
+
+
+def gathers(step: ModelPass) -> bool:
+    """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+    return step.split.expert_tp > 1 or GATHERING in step.kernels.all_to_all
+
+
+def received(step: ModelPass) -> Number:
+    """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+    return step.tokens * (step.split.dp if gathers(step) else 1)
+
+
+def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str) -> list[Op]:
+    """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+
+    Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or by
+    ``gathering`` among the GPUs with the same place in their groups, whose sums over a group follow after the MLP (vLLM).
+    """
+    split = step.split
+    if split.dp == 1:
+        return []
+    if gathers(step):
+        return [collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
+    copies = minimum(mlp.experts_per_token, split.ep)
+    return [collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
 
 def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:

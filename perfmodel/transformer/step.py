@@ -33,7 +33,7 @@ class Split:
     """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
     A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
-    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. Without ``dp``: as many groups
+    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. ``dp`` 0: as many groups
     as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
 
     >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
@@ -43,11 +43,11 @@ class Split:
     tp: int = 1
     ep: int = 1
     pp: int = 1
-    dp: int = None  # type: ignore[assignment]
+    dp: int = 0
 
     def __post_init__(self) -> None:
         """Groups that are not given."""
-        if self.dp is None:
+        if not self.dp:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
@@ -63,16 +63,12 @@ class Split:
     @property
     def expert_tp(self) -> int:
         """GPUs that share the matrices of an expert."""
-        return self.stage // self.ep
+        return max(self.stage // self.ep, 1)
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
         for option in ("tp", "ep", "pp", "dp"):
             positive_int(option, getattr(self, option))
-        if self.stage % self.ep:
-            raise UsageError(
-                f"--ep {self.ep} does not divide the {self.stage} GPUs of --tp {self.tp} and --dp {self.dp}", "give one that does"
-            )
         if self.pp > len(model.layers):
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
