@@ -19,12 +19,12 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
 from perfmodel.transformer.fused_all_reduce import fused
-from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
+from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.routing import expected_touched, received, sent
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import DECODE, ModelPass, share
+from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -157,15 +157,6 @@ class Rows(SparseRows):
         rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
         return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
-    @property
-    def _absorbed(self) -> bool:
-        """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
-
-        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
-        indexer has picked some of them for each query.
-        """
-        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
-
     def _beside(self, op: Operation) -> list[Op]:
         """Rows of ``op`` for the sequences of the pass beside this one."""
         other = self.step.beside
@@ -183,6 +174,8 @@ class Rows(SparseRows):
         """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
+            if self._selects:
+                return [self._blocks_attended(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim))]
             window = None if a.window is None or a.window >= step.kv_len else a.window
             return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
         assert isinstance(a, LatentAttention)
@@ -193,13 +186,6 @@ class Rows(SparseRows):
             return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
         made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-
-    def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
-        """A product of each head with its ``features`` of the matrix that expands latents."""
-        a = self.attended
-        assert isinstance(a, LatentAttention)
-        matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
