@@ -117,6 +117,8 @@ class Loop:
         self.per_token = self._steps_per_token(over)
         self.steps = sum(self._decode_steps(osl - 1) for osl in over) / count
         self.context = self.isl + sum((osl - 1) * osl / 2 for osl in over) / max(sum(osl - 1 for osl in over), 1) + load.queries / 2
+        self.between = 0.0  # steps between two requests of a user
+        self.outside = 0.0  # requests a second from outside
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -192,7 +194,7 @@ class Loop:
         share = users if outside else max(users - 1, 0.0)
         points: Weighted = [(left, 1.0)]
         for _ in range(12):
-            cycle = self.steps + steps
+            cycle = self.steps + steps + self.between
             room, rate = self.room(users * self.steps / cycle), share / cycle
             arrivals = Arrivals(rate, inf if outside else share, self.prompt, self.squared)
             busy = min(rate * self.prompt / room, 1.0)
@@ -201,7 +203,10 @@ class Loop:
             if abs(found - steps) < 1e-4 * steps:
                 break
             steps += 0.6 * (found - steps)
-        wanted, _ = backlog(Arrivals(rate, inf if outside else share, self.prompt, self.squared), room)
+        busy = rate * (self.outside * self.seconds(room, users * self.steps / cycle) / rate if outside and self.prompt > room / 2 else 1.0)
+        wanted, _ = backlog(Arrivals(busy, inf if outside else share, self.prompt, self.squared), room)
+        if not outside and users * self.prompt > room * cycle * (1 + 1e-9):
+            wanted = inf
         return Queue(rate, inf if outside else share, room, steps, points), wanted
 
     def _left_over(self, left: float, none: float, users: float) -> Weighted:
@@ -270,9 +275,12 @@ class Loop:
     def _until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
         """Seconds of the steps that run ``tokens`` of prompts, the last ``size`` of them the own ones, ``behind`` more after them."""
         whole = max(ceil(tokens / room - 1e-9) - 1, 0)
-        last = tokens - whole * room
+        budget = self.batching.token_budget
+        if (not self.batching.mixed or not self.batching.chunked) and size <= budget:
+            whole = 0 if tokens <= budget else max(round((tokens - size) / room), 1)
+        last = max(tokens - whole * room, size if size <= room else 1.0)
         if not whole:
-            return self.seconds(min(tokens + behind, room), decodes)
+            return self.seconds(max(min(tokens + behind, room), min(tokens, budget)), decodes)
         reached = self._reached(room) if size <= room else self.load.prefix + (size + room) / 2
         later = behind + later
         chunk = min(last + later, room) if self.batching.mixed or self.prompt < room else last
@@ -311,61 +319,128 @@ class Loop:
     def closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
-        if self.batching.mixed or not self.steps:
-            step, share, first, queue, chunk = self.mixed(users, outside)
-        else:
-            step, share, first, queue, chunk, correction = self.first(users, outside)
-        plain = self.seconds(0, users * self.steps / (self.steps + queue.steps)) if self.steps else 0.0
-        outer = self._wait(step, plain, share, users, outside)
+        for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
+            if self.batching.mixed or not self.steps:
+                step, share, first, queue, chunk = self.mixed(users, outside)
+            else:
+                step, share, first, queue, chunk, correction = self.first(users, outside)
+            outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
+            self.between = outer / step if self.steps and not outside else 0.0
         ttft = mean(first)
-        # a user's cycle, seen by itself: with the others' prompts; every step is seen by all
         decode = self.steps * step + self.decoded * correction
-        cycle = outer + ttft + decode
-        rate = users / cycle
-        if outside and not self.batching.mixed and self.steps:
-            rate = users / (self.steps * step)
-        queued = waiting / rate if waiting else 0.0
-        per_token = self.per_token * step + self.inverse * correction if self.decoded else None
-        wait = outer + queued
-        quantiles = (wait + quantile(first, 0.5), wait + quantile(first, 0.99))
-        decoding = users * self.steps * step / cycle
-        return Steady(
-            per_token, wait + ttft, *quantiles, rate, round(self.osl), decoding, users, waiting, step, plain, ttft, share, round(chunk), self.osl
-        )
+        rate = users / (outer + ttft + decode)
+        wait = outer if not waiting else max((users + waiting) / rate - decode - ttft, 0.0)
+        return self._result(users, waiting, rate, step, share, chunk, first, wait, correction)
 
-    def _wait(self, step: float, plain: float, share: float, users: float, outside: bool) -> float:
+    def _result(
+        self, users: float, waiting: float, rate: float, step: float, share: float, chunk: float, first: Weighted, wait: float, rest: float
+    ) -> Steady:
+        """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
+        per_token = self.per_token * step + self.inverse * rest if self.decoded else None
+        decoding, ttft = rate * self.steps * step, mean(first)
+        plain = self.seconds(0, decoding) if self.steps else 0.0
+        times = (wait + ttft, wait + quantile(first, 0.5), wait + quantile(first, 0.99))
+        ends = (step, plain, ttft, share, round(chunk), self.osl)
+        return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, *ends)
+
+    def _wait(self, step: float, share: float, queue: Queue, users: float, outside: bool) -> float:
         """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
         own = self.overhead.request_s
         if outside:
+            plain = self.seconds(0, users)
             long = plain + (step - plain) / share if share else plain
             squared = (1 - share) * plain**2 + share * long**2
             return own + (1 - exp(-users)) * (squared / step / 2 if step else 0.0)
-        if not own or users < 2:
+        if not own or users < 2 or (not self.steps and queue.steps < 1.01):
             return own
-        busy = 1 - exp(1 - users)
-        return own + busy * (ceil(own / step) * step - own if step > 2 * own else step / 2)
+        plain, busy = self.seconds(0, users), 1 - exp(1 - users)
+        long = plain + (step - plain) / share if share else plain
+        if not self.batching.mixed:
+            share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
+        until = [(ceil(own / each) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
+        return own + busy * max(mean(until) - own, 0.0)
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
         most = self.closed(self.slots).requests_per_s
+        self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
-        low, high = 0.0, float(self.slots)
+        if not self.batching.mixed and self.steps:
+            return self._open_first(rate)
+        low, high, users = 0.0, float(self.slots), min(rate * self.closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
-            users = (low + high) / 2
-            low, high = (low, users) if self.closed(users, 0.0, True).requests_per_s > rate else (users, high)
-            if high - low < 1e-4 * high:
+            found = self.closed(users, 0.0, True)
+            low, high = (low, users) if found.requests_per_s > rate else (users, high)
+            if abs(found.requests_per_s / rate - 1) < 2e-3 or high - low < 1e-3 * high:
                 break
-        return self.closed(high, 0.0, True)
+            users = users * rate / found.requests_per_s
+            users = users if low < users < high else (low + high) / 2
+        return found
+
+    def _open_first(self, rate: float) -> Steady:
+        """Prompts first, at a rate: those that come while prompts run make the burst longer; all that comes in a step runs after it."""
+        room, decodes, step = self.room(0), 0.0, 0.0
+        for _ in range(60):
+            plain = self.seconds(0, 1 + decodes)
+            stretches = self._stretches(rate, plain, room)
+            last, step = step, sum(length * alive for length, alive in stretches)
+            decodes += 0.5 * (min(rate * self.steps * step, self.slots - 1.0) - decodes)
+            if abs(step - last) < 1e-4 * step:
+                break
+        idle = exp(-decodes)
+        first: Weighted = [(self._until(size, size, 0.0, room, 0.0), idle / POINTS) for size in self._five()]
+        for length, alive in stretches:
+            chance = (1 - idle) * length * alive / step
+            for number, one in thin([(float(number), each) for number, each in Arrivals(rate * length, inf, self.prompt).chances()], 5):
+                for point in range(POINTS):
+                    part, size = (point + 0.5) / POINTS, self._five()[-1 - point]
+                    before = size + number * part * self.prompt
+                    took = self._until(before, size, number * (1 - part) * self.prompt, room, 0.0)
+                    first.append(((1 - part) * length + took, chance * one / POINTS))
+        rest = self._rest(stretches, rate, room, step)
+        users = decodes + rate * mean(first)
+        share = 1 - exp(-rate * plain)
+        chunk = rate * step * self.prompt / share
+        return self._result(users, 0.0, rate, step, share, chunk, first, self.overhead.request_s, rest - (step - plain))
+
+    def _five(self) -> list[float]:
+        return self.sizes if len(self.sizes) == POINTS else self.sizes * POINTS
+
+    def _stretches(self, rate: float, plain: float, room: float) -> list[tuple[float, float]]:
+        """Lengths of a decode step and of the batches of prompts after it, each with the chance that there is one."""
+        found, alive, length, come = [(plain, 1.0)], 1.0, plain, rate * plain
+        while alive > 1e-4 and come < self.slots and len(found) < 400:
+            some = 1 - exp(-rate * length)
+            alive *= some
+            number = rate * length / some
+            length = self._burst(number * self.prompt, room)
+            come += alive * rate * length
+            found.append((length, alive))
+        return found
+
+    def _rest(self, stretches: list[tuple[float, float]], rate: float, room: float, step: float) -> float:
+        """Seconds from a first token to the end of the burst, of the mean request."""
+        after = total = 0.0
+        for place in range(len(stretches) - 1, -1, -1):
+            length, alive = stretches[place]
+            number = rate * length
+            whole, own = self._burst((1 + number) * self.prompt, room), self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0)
+            follows = stretches[place + 1][1] if place + 1 < len(stretches) else 0.0
+            ahead = after / follows if follows else 0.0
+            total += length * alive / step * (max(whole - own, 0.0) + ahead * (1 - exp(-rate * whole)))
+            after = alive * length + after if place else after
+        return total
 
 
 def thin(values: Weighted, most: int = 9) -> Weighted:
     """At most so many values, neighbours as one at their mean."""
     if len(values) <= most:
         return values
-    group = ceil(len(values) / most)
-    found = []
-    for start in range(0, len(values), group):
+    apart = int(values[0][0] == 0)  # none is unlike few
+    group = ceil((len(values) - apart) / (most - apart))
+    found = values[:apart]
+    for start in range(apart, len(values), group):
         part = values[start : start + group]
         chance = sum(each for _, each in part)
         found.append((sum(value * each for value, each in part) / chance, chance))
