@@ -18,7 +18,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
-from perfmodel.serving.replica import Memory, Replica, replicas
+from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.steady import Loop
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
@@ -87,7 +87,7 @@ class Search:
     nearest: Candidate | None
     counts: Mapping[str, int]
     limits: Limits
-    missed: Sequence[tuple[Engine, Split, Memory]] = ()
+    missed: Sequence[Missed] = ()
 
     @property
     def configurations(self) -> int:
@@ -100,7 +100,7 @@ class Search:
         if self.best is not None:
             return ""
         if self.nearest is None:
-            least = min((memory.missing for _, _, memory in self.missed), default=0.0)
+            least = min((one.lacks for one in self.missed), default=0.0)
             return f"no layout holds the model with one sequence: the nearest lacks {least / 2**30:.1f} GiB on each GPU"
         over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
         words = " and ".join(f"{name} is {times:.2f} times its limit" for name, times in over.items())
