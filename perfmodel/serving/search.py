@@ -33,7 +33,7 @@ MOST_USERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Targets:
     """Most seconds to the first token and per token after it; None for any. ``p99``: the first of 99 % of requests, else the mean."""
 
     ttft_s: float | None = None
@@ -86,7 +86,7 @@ class Search:
     best: Candidate | None
     nearest: Candidate | None
     counts: Mapping[str, int]
-    limits: Limits
+    limits: Targets
     missed: Sequence[Missed] = ()
 
     @property
@@ -111,7 +111,7 @@ class Search:
 class Seen:
     """Candidates as they are evaluated. ``keep_all``: tests compare the front with that of all."""
 
-    limits: Limits
+    limits: Targets
     prune: bool = True
     found: list[Candidate] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -198,7 +198,7 @@ def search(
     load: Load,
     engines: Iterable[Engine],
     like: ModelPass,
-    limits: Limits | None = None,
+    limits: Targets | None = None,
     fallbacks: FallbackDevices = tuple,
     pools: bool = True,
 ) -> Search:
@@ -206,12 +206,12 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Limits(), pools)
+    found = search_among(known, device, gpus, load, limits or Targets(), pools)
     return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(
-    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Limits, pools: bool = True, prune: bool = True
+    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, prune: bool = True
 ) -> Search:
     """The same of ``known`` replicas."""
     seen = Seen(limits, prune)
