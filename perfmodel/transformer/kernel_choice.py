@@ -16,6 +16,7 @@ class KernelChoice:
 
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
+    ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer.
     """
 
     all_reduce: tuple[str, ...] = ("nccl",)
@@ -24,6 +25,7 @@ class KernelChoice:
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
+    rounds_apart: bool = False
     experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
     fused_all_reduce: bool = False
 

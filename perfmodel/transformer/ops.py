@@ -132,10 +132,11 @@ class Rows(SparseRows):
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
             return [whole, *beside]
+        rounded = kernels.rounding(step, tokens, op.matrices)
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
-        return [linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
+        return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
         """Q and K in one kernel."""
