@@ -21,7 +21,7 @@ from perfmodel.transformer import op as kernels
 from perfmodel.transformer.fused_all_reduce import fused
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
-from perfmodel.transformer.routing import expected_touched, received, sent
+from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
@@ -247,13 +247,13 @@ class Rows(SparseRows):
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU: its set's share of all."""
-        return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
+        """Pairs of token and expert on the fullest GPU."""
+        return pairs_on(self.step, self._experts)
 
     @property
     def _touched(self) -> Number:
-        """Experts of one GPU that a token picks, on average."""
-        return expected_touched(self._experts.experts, self._experts.experts_per_token, self.step.all_tokens) / self.step.split.ep
+        """Experts of that GPU that a token picks, on average."""
+        return touched_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
@@ -263,7 +263,7 @@ class Rows(SparseRows):
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, step.dtype, self._pairs, parts)
+        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
