@@ -83,6 +83,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
+        self.routed: tuple[Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
