@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
 
 GATHERING = "allgather_reducescatter"
 """In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
@@ -31,4 +31,4 @@ class KernelChoice:
 
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Those of the collective ``op``."""
-        return {ALL_REDUCE: self.all_reduce, ALL_TO_ALL: self.all_to_all}.get(op, self.collectives)
+        return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)

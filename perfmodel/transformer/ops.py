@@ -83,6 +83,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
+        self.routed: tuple[Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -209,7 +210,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER)]
+        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -238,7 +239,8 @@ class Rows(SparseRows):
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*sent(step, self._experts, hidden, REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        back = sent(step, self._experts, hidden, REDUCE_SCATTER, kernels.widest(step, self.routed))
+        return [*back, self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
