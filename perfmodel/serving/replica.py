@@ -144,14 +144,10 @@ def replicas(
                 continue
             held.add(stage)
             times = step_times(model, device, engine, here, fallbacks)
-            times = replace(times, known=known, per_octave=COARSE)
+            times = replace(times, known=known, coarse=True)
             most = 10**6 if taken is None else taken.most_running
             found.append(Replica(engine, split, times, most, _least_step_s(model, device, times), _prompt_bytes(model, here, load)))
     return found, missed
-
-
-COARSE = 1, 1
-"""Nodes per factor of two of the tables of a search, as ``steps.FINE``."""
 
 
 def _least_step_s(model: ModelSpec, device: Device, times: KernelTimes) -> float:
