@@ -44,13 +44,20 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return merged([*ops, *head_ops(model, step)])
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
-    """One layer on one GPU."""
+def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
+    rows = [op.times(count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
+    return merged(op for op in rows if op.by_sequence)
+
+
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None = None) -> list[Op]:
+    """One layer on one GPU, or the ``part`` of it."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
     here = layers.local_layer(layer, tp, expert_tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
+    known = layers.operations(model, layer, tp, expert_tp=expert_tp)
+    return Rows(model, step, here).of(op for op in known if part in (None, op.part))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -83,7 +90,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
-        self.routed: tuple[Matrix, ...] = ()
+        self.routed: tuple[layers.Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 

@@ -6,9 +6,8 @@ from math import ceil
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, plain, template
-from perfmodel.kernels.collectives import ALL_TO_ALL
-from perfmodel.kernels.expert_load import fullest, touched
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
+from perfmodel.kernels.expert_load import fullest, touched
 from perfmodel.transformer.expert_rows import LIBRARIES, exchange
 from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.op import Op, collective

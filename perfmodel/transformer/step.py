@@ -150,8 +150,9 @@ class ModelPass:
 
     @property
     def heads(self) -> Number:
-        """Positions of a GPU that the head sees: the last of each sequence."""
-        return self.sequences + (0 if self.beside is None else self.beside.heads)
+        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
+        checked = self.n if self.phase == DECODE and self.cached else 1
+        return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
