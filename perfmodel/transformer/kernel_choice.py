@@ -15,6 +15,7 @@ class KernelChoice:
     """Implementations by the kind of kernel. Of fused attention the fastest one counts.
 
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
+    ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
     """
 
     all_reduce: tuple[str, ...] = ("nccl",)
@@ -24,6 +25,7 @@ class KernelChoice:
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
     experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
+    fused_all_reduce: bool = False
 
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Those of the collective ``op``."""

@@ -18,6 +18,7 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
+from perfmodel.transformer.fused_all_reduce import fused
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.routing import expected_touched, received, sent
@@ -89,7 +90,7 @@ class Rows(SparseRows):
         """The rows of operations, in order."""
         known = list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        return [row for op in known for row in self.rows(op)]
+        return fused([row for op in known for row in self.rows(op)], self.step)
 
     def rows(self, op: Operation) -> list[Op]:
         """Those of one."""
@@ -256,13 +257,13 @@ class Rows(SparseRows):
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
-        if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
+        if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
-        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
+        w = Experts(*sizes, step.dtype, self._pairs, parts)
+        return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
@@ -288,13 +289,18 @@ class ModelSpec:
     @property
     def layer_kinds(self) -> list[tuple[Layer, int]]:
         """Each different layer with how often it occurs, in the order of first occurrence."""
-        same = Counter(map(id, self.layers))  # most are one object: equality is asked of few
-        counts: dict[Layer, int] = {}
-        for layer in {id(layer): layer for layer in self.layers}.values():
-            counts[layer] = counts.get(layer, 0) + same[id(layer)]
-        return list(counts.items())
+        return list(_kinds(self.layers))
 
     @property
     def is_moe(self) -> bool:
         """Whether any layer routes tokens to experts."""
         return any(isinstance(layer.mlp, MoeMlp) for layer in self.layers)
+
+
+@kept_by_identity
+def _kinds(layers: tuple[Layer, ...]) -> tuple[tuple[Layer, int], ...]:
+    same = Counter(map(id, layers))  # most are one object: equality is asked of few
+    counts: dict[Layer, int] = {}
+    for layer in {id(layer): layer for layer in layers}.values():
+        counts[layer] = counts.get(layer, 0) + same[id(layer)]
+    return tuple(counts.items())

@@ -241,7 +241,7 @@ def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype:
 
 def stored_as_published(model: ModelSpec, given: str | None) -> bool:
     """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
-    if given is not None or model.quantized is None:
+    if model.quantized is None or given not in (None, model.quantized.words):
         return False
     if not model.quantized.rules:
         words = f"{model.name} stores its weights as {model.quantized.words}, which nothing here reads"

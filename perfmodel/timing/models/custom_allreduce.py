@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -117,7 +117,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one all-reduce in a CUDA graph; UnavailableError above the size from which the engine calls NCCL."""
     w: Collective = case.workload
     size, link = float(w.bytes), link_bandwidth(device)
-    way = WAYS[case.implementation](device, w.world, size)
+    way = WAYS[case.implementation](device, w.world, size) if w.world <= host_gpus(device) else None
     if way is None:
         raise UnavailableError(f"{case.implementation}: the engine sums {size:,.0f} B among {w.world} GPUs by NCCL")
     received = received_bytes(way, w.world, size)
