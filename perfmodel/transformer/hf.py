@@ -141,7 +141,7 @@ PUBLISHED_AS = {
 """Formats that a model may be published in anew: NVIDIA's NVFP4 checkpoints, OpenAI's MXFP4 of experts alone, fp8 in blocks of
 128 x 128 (DeepSeek, Qwen) and with a scale per matrix (NVIDIA, Meta)."""
 KEPT_OF_EXPERTS = ("self_attn*", "linear_attn*")
-"""What NVFP4 checkpoints of models with experts keep in 16 bits besides the head (nvidia/DeepSeek-R1-NVFP4, Kimi-K2.5-NVFP4, GLM-5-NVFP4)."""
+"""What NVFP4 checkpoints of models with experts keep in 16 bits besides the head (NVIDIA's of DeepSeek-R1, Kimi-K2.5, GLM-5)."""
 
 
 def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
