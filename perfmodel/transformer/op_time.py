@@ -12,7 +12,6 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
-from perfmodel.timing.across_hosts import predict_across
 from perfmodel.timing.base import Case, Parameter, is_fused
 from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
@@ -58,6 +57,8 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
     if timed.kind == COLLECTIVE and timed.workload.world > MOST_OF_A_HOST:
+        from perfmodel.timing.across_hosts import predict_across
+
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
