@@ -20,7 +20,8 @@ class Experts:
     """``tokens`` of ``hidden`` features, each sent to ``experts_per_token`` of ``experts`` gated MLPs of ``width``.
 
     ``touched``: experts that get a token, all about as many. ``dtype``: of the weights and the products. ``pairs``: of token and
-    expert, by default all. ``parts``: what is run of it. ``loads``: tokens of each expert, if they are not spread evenly.
+    expert, by default all. ``parts``: what is run of it. ``stored``: bytes of a weight with its share of scales, where weights are stored
+    narrower than they are multiplied; 0: as ``dtype``. ``loads``: tokens of each expert, if they are not spread evenly.
     """
 
     tokens: Number
@@ -33,6 +34,12 @@ class Experts:
     pairs: Number | None = None
     parts: tuple[str, ...] = PARTS
     loads: tuple[float, ...] = ()
+    stored: float = 0.0
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of a weight."""
+        return self.stored or self.dtype.size
 
     @property
     def rows(self) -> Number:
@@ -42,7 +49,7 @@ class Experts:
     @property
     def weight_bytes(self) -> Number:
         """Bytes of the gate, up and down matrices of the touched experts."""
-        return 3 * self.touched * self.hidden * self.width * self.dtype.size
+        return 3 * self.touched * self.hidden * self.width * self.element_bytes
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""

@@ -1,14 +1,21 @@
-"""A small discrete simulation of an engine's scheduler: requests, a queue, steps one after the other.
+"""A discrete simulation of an engine's scheduler, step by step: it checks the mean-value analysis of ``steady``.
 
-First come, first served. A step of an engine that mixes takes a token (or a few, with drafts) of every running sequence, then prompts,
-as far as the token budget goes, the last one cut if prompts may be. An engine that does not mix runs waiting prompts first, alone. A
-prompt gets its first token when its last chunk has run; from then on its sequence decodes. Requests beyond the slots wait.
-Sources: Yu et al. 2022 (Orca, iteration-level batches), Kwon et al. 2023 (PagedAttention), Agrawal et al. 2024 (Sarathi-Serve, chunks).
+The scheduler takes for a step what vLLM and SGLang take by default:
+
+* mixed (vLLM V1, ``vllm/v1/core/sched/scheduler.py``; Sarathi-Serve, arXiv 2403.02310): a step of every running sequence first, then
+  chunks of prompts, first come first served, until ``token_budget`` is full;
+* prompts first (SGLang without ``--enable-mixed-chunk``; Orca, OSDI 2022): while a prompt waits and a slot is free, a batch of prompts up
+  to ``token_budget`` runs alone and decoding waits.
+
+Users send the next request when the last has ended (``--max-concurrency`` with ``--request-rate inf`` of vLLM's ``benchmark_serving.py``),
+or requests come at a rate (Poisson, as there). ``benchmark=True`` is that benchmark: every user sends at time 0 and every request counts,
+so the first burst is in the figures. Else users start at moments of their own, and the first requests are left out.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
@@ -18,193 +25,295 @@ from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 
 
-@dataclass(slots=True)
-class _Request:
-    """``left``: tokens of the prompt still to run; ``steps``: decode steps it will take; ``made``: tokens those give."""
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Figures of the requests that ended after the warm-up; seconds, sequences, tokens or requests a second.
 
-    arrived: float
+    ``ttft_*``: from sending a request to its first token. ``tpot_*``: over requests, the time from first to last token over ``osl - 1``;
+    None where one token is asked. ``itl_p99_s``: of the times between decode steps that a sequence sees. ``running``: mean sequences that
+    hold a slot, prompts under way too; ``waiting``: mean requests that hold none. ``step_s``: mean step. ``prefill_share``: share of the
+    time in steps with prompts; ``utilisation``: in steps at all. ``most_running``: sequences at a time.
+    """
+
+    ttft_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    itl_p99_s: float | None
+    running: float
+    waiting: float
+    requests_per_s: float
+    tokens_per_s: float
+    step_s: float
+    prefill_share: float
+    utilisation: float
+    most_running: int
+    requests: int
+    asked: int
+    given: int
+
+
+@dataclass(slots=True)
+class Request:
+    """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``osl``: tokens to give."""
+
+    sent: float
     isl: int
     left: int
+    osl: int
     steps: int
-    made: int
+    given: int
     first: float = 0.0
 
 
 @dataclass(slots=True)
-class Simulated:
-    """What was served between the warm-up and the end: times of requests, in seconds, and sums over steps."""
+class Tally:
+    """Sums since the warm-up ended: of requests that ended, of tokens and of time."""
 
+    start: float = 0.0
     ttft: list[float] = field(default_factory=list)
     tpot: list[float] = field(default_factory=list)
-    tokens: int = 0
+    gaps: list[tuple[float, float]] = field(default_factory=list)
     asked: int = 0
-    seconds: float = 0.0
-    prefill_seconds: float = 0.0
-    running_seconds: float = 0.0
+    given: int = 0
     most_running: int = 0
-
-    @property
-    def ttft_s(self) -> float:
-        """Mean time to the first token."""
-        return mean(self.ttft)
-
-    @property
-    def tpot_s(self) -> float:
-        """Mean time per output token after the first, of requests with more than one."""
-        return mean(self.tpot)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Output tokens of all users."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def running(self) -> float:
-        """Sequences that decode, on average over the time."""
-        return self.running_seconds / self.seconds if self.seconds else 0.0
-
-
-def mean(values: list[float]) -> float:
-    """Their mean; 0 of none."""
-    return sum(values) / len(values) if values else 0.0
-
-
-def quantile(values: list[float], share: float) -> float:
-    """The value below which this ``share`` of them lies, by linear interpolation; 0 of none.
-
-    >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0, 4.0], 0.75)
-    (2.0, 3.0)
-    """
-    if not values:
-        return 0.0
-    ranked, at = sorted(values), share * (len(values) - 1)
-    below = int(at)
-    above = min(below + 1, len(ranked) - 1)
-    return ranked[below] + (ranked[above] - ranked[below]) * (at - below)
+    steps: int = 0
+    busy: float = 0.0
+    prefill: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
 
 
 class Scheduler:
-    """One run. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
+    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
 
     def __init__(
-        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, seed: int = 0, spread: float = 1.0
+        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0, seed: int = 0
     ) -> None:
-        self.times, self.load, self.batching, self.overhead = times, load, batching, overhead
-        self.slots, self.spread, self.random = min(most_running, batching.max_sequences), spread, Random(seed)
-        self.now, self.step = 0.0, 0
-        self.coming: list[tuple[float, int, _Request]] = []
-        self.waiting: deque[_Request] = deque()
-        self.prompts: deque[_Request] = deque()
-        self.ending: list[tuple[int, int, _Request]] = []  # decode steps so far at which each running sequence ends
-        self.decode_steps, self.count, self.context = 0, 0, 0.0
+        self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
+        self.slots = slots(load, batching, most_running)
+        self.random, self.clock, self.tally = Random(seed), 0.0, Tally()
+        self.coming: list[tuple[float, int, Request]] = []
+        self.waiting: deque[Request] = deque()
+        self.prompts: deque[Request] = deque()
+        self.ending: list[tuple[int, int, Request]] = []  # with the count of decode steps at which each ends
+        self.decode_steps = self.count = self.ended = self.held = self.looked = 0
+        self.context = self.decoded = 0.0
 
-    def run(self, requests: int, warm_up: int = 0, together: bool = True) -> Simulated:
-        """``requests`` that end after the first ``warm_up`` have; users start ``together``, or each at a moment of its own."""
-        found, self.goal, self.warm_up, self.ended = Simulated(), requests + warm_up, warm_up, 0
-        self._first_arrivals(together)
-        while self.ended < self.goal:
-            self._admit()
-            if not self.prompts and not self.ending:
-                self.now = self.coming[0][0]
-                continue
-            self._one_step(found)
-        return found
+    def run(self, requests: int, warm_up: int, benchmark: bool) -> Tally:
+        """Until ``requests`` have ended after the first ``warm_up``."""
+        self.first_requests(benchmark)
+        while self.ended < warm_up + requests:
+            if self.ended < warm_up:
+                self.tally = Tally(self.clock)
+            self.arrive()
+            if self.prompts or self.ending:
+                self.step()
+            else:
+                self.wait_until(self.coming[0][0])
+        return self.tally
 
-    def _first_arrivals(self, together: bool) -> None:
+    def first_requests(self, benchmark: bool) -> None:
         if self.load.concurrency is None:
-            self._arrive(self.random.expovariate(self.load.rate or 1.0))
-            return
-        cycle = self.times.seconds(Iteration(decodes=1, context=self.load.isl)) * self.load.osl
-        for _ in range(self.load.concurrency):
-            self._arrive(0.0 if together else self.random.random() * cycle)
+            self.send(self.random.expovariate(self.load.rate or 1.0))
+        for _ in range(self.load.concurrency or 0):
+            self.send(0.0, 1.0 if benchmark else self.random.random())
 
-    def _length(self, longest: int) -> int:
-        return longest if self.spread == 1.0 else max(self.random.randint(int(longest * self.spread), longest), 1)
+    def length(self, longest: int) -> int:
+        return self.random.randint(max(int(longest * self.spread), 1), longest)
 
-    def _arrive(self, at: float) -> None:
-        isl, osl = self._length(self.load.isl), self._length(self.load.osl)
-        steps, made = 0, 1
-        while made < osl:
-            steps, made = steps + 1, made + self._accepted()
-        left = max(isl - self.load.prefix, 1)
+    def send(self, at: float, rest: float = 1.0) -> None:
+        """A request sent at a moment; ``rest``: the share of its output that is left, of one met under way."""
+        isl, osl = self.length(self.load.isl), max(round(self.length(self.load.osl) * rest), 1)
+        steps, given = self.steps_for(osl - 1)
+        request = Request(at, isl, max(isl - self.load.prefix, 1), osl, steps, 1 + given)
         self.count += 1
-        heappush(self.coming, (at + self.overhead.request_s, self.count, _Request(at, isl, left, steps, osl)))
+        heappush(self.coming, (at + self.overhead.request_s, self.count, request))
 
-    def _accepted(self) -> int:
-        """Tokens of one decode step of one sequence."""
-        given = 1
-        while given <= self.load.draft_tokens and self.random.random() < self.load.acceptance:
-            given += 1
-        return given
+    def steps_for(self, tokens: int) -> tuple[int, int]:
+        """Decode steps that give so many tokens, and the tokens kept: drafts are accepted or not by chance, those past the end are cut."""
+        if not self.load.draft_tokens:
+            return tokens, tokens
+        steps = given = 0
+        while given < tokens:
+            steps += 1
+            accepted = 0
+            while accepted < self.load.draft_tokens and self.random.random() < self.load.acceptance:
+                accepted += 1
+            given = min(given + 1 + accepted, tokens)
+        return steps, given
 
-    def _admit(self) -> None:
-        while self.coming and self.coming[0][0] <= self.now:
-            self.waiting.append(heappop(self.coming)[2])
-            if self.load.rate is not None:
-                self._arrive(self.now + self.random.expovariate(self.load.rate))
-        while self.waiting and len(self.prompts) + len(self.ending) < self.slots:
+    def wait_until(self, moment: float) -> None:
+        assert moment >= self.clock
+        self.clock = moment
+
+    def arrive(self) -> None:
+        """Requests that have come join the queue; those that find a slot become prompts that run."""
+        while self.coming and self.coming[0][0] <= self.clock:
+            request = heappop(self.coming)[2]
+            self.waiting.append(request)
+            if self.load.concurrency is None:
+                self.send(request.sent + self.random.expovariate(self.load.rate or 1.0))
+        if self.ending and not self.prompts and self.decode_steps - self.looked < self.batching.admit_every:
+            return
+        self.looked = self.decode_steps
+        while self.waiting and self.held < self.slots:
             self.prompts.append(self.waiting.popleft())
+            self.held += 1
+        assert self.held == len(self.prompts) + len(self.ending) <= self.slots
 
-    def _one_step(self, found: Simulated) -> None:
-        decodes = len(self.ending) if self.batching.mixed or not self.prompts else 0
-        chunks = self._chunks(self.batching.token_budget - decodes * self.load.queries, bool(decodes))
-        chunk, reached = sum(tokens for _, tokens in chunks), sum(one.isl - one.left + tokens for one, tokens in chunks)
-        context = round(self.context / decodes) if decodes else 0
-        mean_reached = reached // len(chunks) if chunks else 0
-        made = Iteration(chunk, mean_reached, max(len(chunks), 1), decodes, context, self.load.queries)
-        took = self.times.seconds(made)
-        self.now += took
-        if self.ended >= self.warm_up:
-            found.seconds += took
-            found.prefill_seconds += took if chunk else 0.0
-            found.running_seconds += took * len(self.ending)
-            found.most_running = max(found.most_running, len(self.ending) + len(self.prompts))
-        if decodes:
-            self._decoded(decodes, found)
-        for one, tokens in chunks:
-            self._prefilled(one, tokens, found)
+    def chunks(self, room: int, beside: bool) -> list[tuple[Request, int]]:
+        """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
 
-    def _chunks(self, room: int, beside: bool) -> list[tuple[_Request, int]]:
-        """Prompts of this step with the tokens that run of each."""
-        found: list[tuple[_Request, int]] = []
-        for one in self.prompts:
-            tokens = min(one.left, room) if self.batching.chunked else one.left
-            if tokens < 1 or (tokens > room and (found or (beside and room < self.batching.token_budget // 2))):
+        Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's.
+        """
+        taken: list[tuple[Request, int]] = []
+        for request in self.prompts:
+            whole = not self.batching.chunked or (not self.batching.mixed and bool(taken))
+            tokens = request.left if whole else min(request.left, room)
+            if tokens < 1 or (tokens > room and (taken or (beside and request.left <= self.batching.token_budget))):
                 break
-            found.append((one, tokens))
+            taken.append((request, tokens))
             room -= tokens
-        if not found and not beside and self.prompts:
-            found = [(self.prompts[0], self.prompts[0].left)]
-        return found
+        return taken
 
-    def _decoded(self, decodes: int, found: Simulated) -> None:
+    def step(self) -> None:
+        decodes = len(self.ending) if self.batching.mixed or not self.prompts else 0
+        chunks = self.chunks(self.batching.token_budget - decodes * self.load.queries, decodes > 0)
+        chunk = sum(tokens for _, tokens in chunks)
+        reached = sum(request.isl - request.left + tokens for request, tokens in chunks)
+        context = round(self.context / decodes) + self.load.queries if decodes else 0
+        made = Iteration(chunk, reached // max(len(chunks), 1), max(len(chunks), 1), decodes, context, self.load.queries)
+        took = self.times.seconds(made)
+        assert took > 0
+        self.clock += took
+        self.note(took, chunk > 0)
+        if decodes:
+            self.decode(decodes)
+        for request, tokens in chunks:
+            self.prefill(request, tokens)
+            self.looked = -self.batching.admit_every
+
+    def note(self, took: float, prefill: bool) -> None:
+        tally = self.tally
+        tally.steps += 1
+        tally.busy += took
+        tally.prefill += took if prefill else 0.0
+        tally.running += took * self.held
+        tally.waiting += took * len(self.waiting)
+        tally.most_running = max(tally.most_running, self.held)
+
+    def decode(self, decodes: int) -> None:
         self.decode_steps += 1
+        self.tally.gaps.append((self.clock - self.decoded, decodes))
+        self.decoded = self.clock
         self.context += decodes * self.load.tokens_per_step
         while self.ending and self.ending[0][0] <= self.decode_steps:
-            one = heappop(self.ending)[2]
-            self.context -= one.isl + one.steps * self.load.tokens_per_step
-            self._end(one, found)
+            request = heappop(self.ending)[2]
+            self.context -= request.isl + request.steps * self.load.tokens_per_step
+            self.end(request)
 
-    def _prefilled(self, one: _Request, tokens: int, found: Simulated) -> None:
-        one.left -= tokens
-        if one.left:
+    def prefill(self, request: Request, tokens: int) -> None:
+        """A prompt's chunk has run; with the last one comes the first token."""
+        request.left -= tokens
+        if request.left:
             return
-        self.prompts.remove(one)
-        one.first = self.now
-        if not one.steps:
-            self._end(one, found)
+        self.prompts.remove(request)
+        request.first = self.clock
+        if not request.steps:
+            self.end(request)
             return
+        if not self.ending:
+            self.decoded = self.clock
         self.count += 1
-        heappush(self.ending, (self.decode_steps + one.steps, self.count, one))
-        self.context += one.isl
+        self.context += request.isl
+        heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
 
-    def _end(self, one: _Request, found: Simulated) -> None:
+    def end(self, request: Request) -> None:
         self.ended += 1
-        if self.ended > self.warm_up:
-            found.ttft.append(one.first - one.arrived)
-            if one.steps:
-                found.tpot.append((self.now - one.first) / (one.made - 1))
-            found.tokens += one.made
-            found.asked += one.made
+        self.held -= 1
+        self.tally.asked += request.osl
+        self.tally.given += request.given
+        self.tally.ttft.append(request.first - request.sent)
+        if request.osl > 1:
+            self.tally.tpot.append((self.clock - request.first) / (request.osl - 1))
         if self.load.concurrency is not None:
-            self._arrive(self.now)
+            self.send(self.clock)
+
+
+def slots(load: Load, batching: Batching, most_running: int) -> int:
+    """Sequences that run at a time: what the cache holds, the engine's limit, and where steps mix, a step's tokens."""
+    tokens = batching.token_budget // load.queries if batching.mixed else most_running
+    return max(min(most_running, batching.max_sequences, tokens), 1)
+
+
+def simulate(
+    times: StepTimes,
+    load: Load,
+    batching: Batching,
+    overhead: Overhead,
+    most_running: int,
+    *,
+    requests: int = 1000,
+    seed: int = 0,
+    spread: float = 1.0,
+    benchmark: bool = False,
+) -> Simulated:
+    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``."""
+    users = load.concurrency or 0
+    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed)
+    tally = scheduler.run(requests, 0 if benchmark else max(3 * users, requests // 4 if load.rate else 0), benchmark)
+    return figures(tally, scheduler.clock)
+
+
+def figures(tally: Tally, end: float) -> Simulated:
+    """The sums as means, quantiles and rates over the time until ``end``."""
+    ttft, tpot, time = [(value, 1.0) for value in tally.ttft], [(value, 1.0) for value in tally.tpot], end - tally.start
+    return Simulated(
+        ttft_s=mean(ttft) or 0.0,
+        ttft_p50_s=quantile(ttft, 0.5) or 0.0,
+        ttft_p90_s=quantile(ttft, 0.9) or 0.0,
+        ttft_p99_s=quantile(ttft, 0.99) or 0.0,
+        tpot_s=mean(tpot),
+        tpot_p50_s=quantile(tpot, 0.5),
+        tpot_p99_s=quantile(tpot, 0.99),
+        itl_p99_s=quantile(tally.gaps, 0.99),
+        running=tally.running / time,
+        waiting=tally.waiting / time,
+        requests_per_s=len(ttft) / time,
+        tokens_per_s=tally.given / time,
+        step_s=tally.busy / tally.steps,
+        prefill_share=tally.prefill / time,
+        utilisation=tally.busy / time,
+        most_running=tally.most_running,
+        requests=len(ttft),
+        asked=tally.asked,
+        given=tally.given,
+    )
+
+
+def mean(weighted: Sequence[tuple[float, float]]) -> float | None:
+    """Of pairs of (value, weight); None without weight.
+
+    >>> mean([(1.0, 3.0), (5.0, 1.0)])
+    2.0
+    """
+    weight = sum(each for _, each in weighted)
+    return sum(value * each for value, each in weighted) / weight if weight else None
+
+
+def quantile(weighted: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Smallest value with at least ``share`` of the weight at or below it; pairs of (value, weight); None of no pairs.
+
+    >>> quantile([(1.0, 1.0), (2.0, 1.0), (9.0, 2.0)], 0.5)
+    2.0
+    """
+    left = share * sum(weight for _, weight in weighted) * (1 - 1e-12)
+    for value, weight in sorted(weighted):
+        left -= weight
+        if left <= 0:
+            return value
+    return None

@@ -55,7 +55,7 @@ def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
     ops = []
     if step.split.tp > 1:
-        ops.append(collective(ALL_GATHER, step.split.tp, step.sequences * model.vocab, step))
+        ops.append(collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step))
     if step.split.pp > 1:
         ops.append(collective(P2P, 2, step.tokens * model.hidden, step).times(step.split.pp - 1))
     return ops

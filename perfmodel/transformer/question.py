@@ -116,7 +116,7 @@ class PhaseQuestion(Question):
     n: int | None = option("Tokens of the prompt. [default: at most 2048]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option("Weights; int8, int4 too. [default: as published]", reader=_INFERENCE)
+    weights_dtype: str | None = option("Weights; nvfp4, mxfp4, int8, int4 too. [default: as published]", reader=_INFERENCE)
     kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
@@ -149,7 +149,10 @@ class PhaseQuestion(Question):
 
         if self.dp is not None:
             positive_int("dp", self.dp)
-        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp, self.dp or 0)
+        from perfmodel.transformer.hf import published_as
+
+        model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
+        split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
         options["imbalance"] = self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:

@@ -150,8 +150,9 @@ class ModelPass:
 
     @property
     def heads(self) -> Number:
-        """Positions of a GPU that the head sees: the last of each sequence."""
-        return self.sequences + (0 if self.beside is None else self.beside.heads)
+        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
+        checked = self.n if self.phase == DECODE and self.cached else 1
+        return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
@@ -245,7 +246,7 @@ def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype:
 
 def stored_as_published(model: ModelSpec, given: str | None) -> bool:
     """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
-    if given is not None or model.quantized is None:
+    if model.quantized is None or given not in (None, model.quantized.words):
         return False
     if not model.quantized.rules:
         words = f"{model.name} stores its weights as {model.quantized.words}, which nothing here reads"

@@ -81,7 +81,7 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
     height = tile_rows(own)
     filled = float(tiles(w, height))
     blocks = filled * columns / COLUMNS
-    executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.dtype.size
+    executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.element_bytes
     return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
 
 
@@ -103,8 +103,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Routed, gated experts with fp16, bf16 or fp8 weights, forward."""
-    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8")
+    """Routed, gated experts with products in fp16, bf16, fp8 or fp4, forward."""
+    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8", "fp4")
 
 
 MODEL = Model(
