@@ -7,7 +7,6 @@ from math import ceil
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
-from perfmodel.kernels.expert_load import fullest, touched
 from perfmodel.transformer.expert_rows import LIBRARIES, exchange
 from perfmodel.transformer.kernel_choice import GATHERING
 from perfmodel.transformer.op import Op, collective
@@ -46,6 +45,8 @@ def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: Mat
 
 def chances(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
     """Of the experts on the fullest GPU to be picked by a token, with an uneven router."""
+    from perfmodel.kernels.expert_load import fullest
+
     return fullest(*(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance)
 
 
@@ -59,6 +60,8 @@ def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
 def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
     """Experts on it that a token picks, on average."""
     if step.imbalance:
+        from perfmodel.kernels.expert_load import touched
+
         return touched(chances(step, mlp), int(plain(step.all_tokens)))
     return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
 
