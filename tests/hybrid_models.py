@@ -25,11 +25,19 @@ GLM: dict[str, Any] = {
 MINIMAX: dict[str, Any] = {
     **SHARED, "model_type": "minimax_m2", "num_hidden_layers": 2, "num_experts_per_tok": 2, "intermediate_size": 5, "num_local_experts": 4,
 }  # fmt: skip
+MINIMAX3: dict[str, Any] = {
+    **SHARED, **EXPERTS, "model_type": "minimax_m3", "num_hidden_layers": 3, "dense_intermediate_size": 11, "num_local_experts": 4,
+    "shared_intermediate_size": 7, "moe_layer_freq": [0, 1, 1],
+    "sparse_attention_config": {
+        "sparse_attention_freq": [0, 1, 1], "sparse_num_index_heads": 2, "sparse_index_dim": 3, "sparse_topk_blocks": 2,
+        "sparse_block_size": 4,
+    },
+}  # fmt: skip
 GLM4: dict[str, Any] = {
     **SHARED, **EXPERTS, "model_type": "glm4_moe", "num_hidden_layers": 3, "first_k_dense_replace": 1, "intermediate_size": 11,
     "n_routed_experts": 4, "n_shared_experts": 2, "attention_bias": True, "use_qk_norm": True,
 }  # fmt: skip
-CONFIGS = {one["model_type"]: one for one in (QWEN, NEMOTRON, GLM, MINIMAX, GLM4)}
+CONFIGS = {one["model_type"]: one for one in (QWEN, NEMOTRON, GLM, MINIMAX, MINIMAX3, GLM4)}
 
 Shapes = list[tuple[int, ...]]
 
@@ -86,6 +94,14 @@ def minimax(c: dict[str, Any]) -> Shapes:
     return [*layer, *experts(c, 4, c["intermediate_size"], 0), (4,)] * c["num_hidden_layers"]
 
 
+def minimax3(c: dict[str, Any]) -> Shapes:
+    h, d = c["hidden_size"], c["head_dim"]
+    index = [(2 * 3, h), (3, h), (3,), (3,)]
+    layer, dense = [*attention(c), (d,), (d,), (h,), (h,)], [(c["dense_intermediate_size"], h)] * 3
+    sparse = [*index, *experts(c, 4, c["moe_intermediate_size"], c["shared_intermediate_size"]), (4,)]
+    return [*layer, *dense, *(layer + sparse) * 2]
+
+
 def glm4(c: dict[str, Any]) -> Shapes:
     h, d, q, kv = c["hidden_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
     layer = [*attention(c), (q * d,), (kv * d,), (kv * d,), (d,), (d,), (h,), (h,)]
@@ -94,4 +110,4 @@ def glm4(c: dict[str, Any]) -> Shapes:
     return [shape for index in range(c["num_hidden_layers"]) for shape in [*layer, *(sparse if index else dense)]]
 
 
-TENSORS = {"qwen3_next": qwen, "nemotron_h": nemotron, "glm_moe_dsa": glm, "minimax_m2": minimax, "glm4_moe": glm4}
+TENSORS = {"qwen3_next": qwen, "nemotron_h": nemotron, "glm_moe_dsa": glm, "minimax_m2": minimax, "minimax_m3": minimax3, "glm4_moe": glm4}

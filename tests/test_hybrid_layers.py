@@ -11,22 +11,31 @@ from hybrid_models import CONFIGS, NEMOTRON, QWEN, TENSORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfmodel.catalog import find_device, find_model, model_names
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.trace import Trace, plain
 from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.explain import explain, traced
 from perfmodel.transformer.hf import parse
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import kv_bytes, weight_bytes
-from perfmodel.transformer.sparse_rows import seen
-from perfmodel.transformer.spec import Indexer, LatentAttention, ModelSpec
+from perfmodel.transformer.sparse_rows import blocks_seen, seen
+from perfmodel.transformer.spec import AttentionLayer, Indexer, LatentAttention, ModelSpec
 from perfmodel.transformer.state_rows import chunk_flops
 from perfmodel.transformer.step import DECODE, ModelPass, Split, decode, prefill
 from perfmodel.transformer.training.question import TrainingConfig, checked
 
-HYBRID = ("qwen3_next", "nemotron_h", "glm_moe_dsa")
+HYBRID = ("qwen3_next", "nemotron_h", "glm_moe_dsa", "minimax_m3")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_field_of_a_shipped_model_is_read(name: str) -> None:
+    assert find_model(name).unread == ()
 
 
 def small(kind: str, **fields: object) -> ModelSpec:
@@ -202,12 +211,38 @@ def test_a_decode_step_reads_the_cache_and_writes_one_token(kind: str) -> None:
     read = written = 0
     for layer in model.layers:
         a = layer.attention
-        read += a.state_bytes + a.index_bytes * length + kv_cache.attended_bytes(a, form) * min(length, generation.most_seen(a) or length)
+        read += a.state_bytes + a.index_bytes * length + kv_cache.attended_bytes(a, form) * attended(a, length)
         written += a.state_bytes + kv_cache.layer_token_bytes(a, form)
     assert total_bytes(step_ops(model, decode(2, length)), CACHE) == 2 * (read + written)
 
 
 # Sparse attention, query by query
+
+
+def attended(a: AttentionLayer, length: int) -> int:
+    """Keys that the last of ``length`` tokens sees: all of its own block up to itself, whole ones before."""
+    if a.topk is None or length <= a.topk:
+        return length
+    block = a.indexer.block
+    return a.topk - block + (length - 1) % block + 1
+
+
+@given(st.integers(0, 40), st.integers(1, 30), st.integers(1, 4), st.integers(1, 6))
+def test_keys_and_blocks_that_queries_see(before: int, n: int, blocks: int, block: int) -> None:
+    kv_len, keys, sets, picked = before + n, 0, 0, 0
+    for query in range(before, kv_len):
+        seen_by_it = range(query // block + 1)  # blocks, the own one last
+        chosen = seen_by_it if len(seen_by_it) <= blocks else [*seen_by_it][-1:] + [*seen_by_it][: blocks - 1]
+        keys += sum(1 for one in chosen for key in range(one * block, (one + 1) * block) if key <= query)
+        sets, picked = sets + len(seen_by_it), picked + len(chosen)
+    assert seen(n, kv_len, blocks * block, block) == keys
+    assert (blocks_seen(n, kv_len, block), blocks_seen(n, kv_len, block, blocks)) == (sets, picked)
+
+
+@given(st.integers(0, 60), st.integers(1, 4), st.integers(1, 6))
+def test_keys_seen_anew(n: int, blocks: int, block: int) -> None:
+    lengths = range(1, n + 1)
+    assert generation.picked_anew(n, blocks * block, block) == sum(seen(t, t, blocks * block, block) for t in lengths)
 
 
 @given(st.integers(0, 30), st.integers(1, 20), st.integers(1, 25))
@@ -241,6 +276,23 @@ def test_flop_and_bytes_of_sparse_attention(batch: int, n: int, before: int) -> 
         [latents] = [access for access in attention.kernel.accesses if access.tensor == kept]
         assert latents.elements == picked * 10
         assert latents.compulsory == min(picked, batch * kv_len) * 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 20), st.integers(0, 20))
+def test_flop_and_bytes_of_block_sparse_attention(batch: int, n: int, before: int) -> None:
+    model, kv_len = small("minimax_m3"), n + before
+    ops = step_ops(model, ModelPass("prefill", batch, n, kv_len, dtype=DTYPES["bf16"]))
+    a = model.layers[1].attention
+    pairs = sum(attended(a, query + 1) for query in range(before, kv_len))
+    [score], [choice] = rows(ops, "indexer scores"), rows(ops, "selection of tokens")
+    assert score.kernel.flops == batch * sum(2 * 2 * 3 * (query + 1) for query in range(before, kv_len))
+    assert moved(score, "KV cache" if before else "K and V", READ) == batch * kv_len * 3 * 2
+    assert moved(choice, "activations", READ) == batch * 4 * 2 * sum(query // 4 + 1 for query in range(before, kv_len))
+    assert moved(choice, "activations", WRITE) == batch * 4 * 2 * sum(min(query // 4 + 1, 2) for query in range(before, kv_len))
+    sparse = rows(ops, "attention, top 8")
+    assert len(sparse) == (kv_len > 8)
+    assert sum(op.count * op.kernel.flops for op in sparse) == (2 * batch * 4 * 4 * 6 * pairs if sparse else 0)
 
 
 def test_up_to_topk_tokens_prefill_is_dense() -> None:
@@ -293,16 +345,18 @@ def test_drafted_tokens_share_one_reading_of_the_state(kind: str) -> None:
     model = small(kind)
     one, four = decode(2, 40), replace(decode(2, 40), n=4, phase=DECODE)
     for name in ("gated delta rule", "state-space scan"):
-        for plain, drafted in zip(rows(step_ops(model, one), name), rows(step_ops(model, four), name), strict=True):
-            assert moved(drafted, CACHE, READ) == moved(plain, CACHE, READ)
-            assert drafted.kernel.flops == 4 * plain.kernel.flops
-            assert drafted.name == plain.name
+        for single, drafted in zip(rows(step_ops(model, one), name), rows(step_ops(model, four), name), strict=True):
+            assert moved(drafted, CACHE, READ) == moved(single, CACHE, READ)
+            assert drafted.kernel.flops == 4 * single.kernel.flops
+            assert drafted.name == single.name
 
 
 # What has no rule
 
 
-@pytest.mark.parametrize(("kind", "words"), [("qwen3_next", "gated delta net"), ("nemotron_h", "Mamba-2"), ("glm_moe_dsa", "DSA")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("qwen3_next", "gated delta net"), ("nemotron_h", "Mamba-2"), ("glm_moe_dsa", "DSA"), ("minimax_m3", "MSA")]
+)
 def test_training_is_refused(kind: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         checked(TrainingConfig(small(kind), n=64, batch=1))
@@ -331,3 +385,24 @@ def test_what_no_rule_reads(kind: str, fields: dict[str, object], words: str) ->
 def test_heads_that_a_split_cannot_divide() -> None:
     with pytest.raises(UsageError, match="--tp 4 does not divide 2 heads"):
         Split(4).check(small("qwen3_next"))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("step", [prefill(2, 20), decode(2, 30)], ids=["prefill", "decode"])
+def test_explained_numbers_are_the_counted_ones(kind: str, step: ModelPass) -> None:
+    """Sizes as symbols go through every formula."""
+    found = run_pass(small(kind), step, find_device("h200"))
+    steps = {one.name: one.value for one in explain(found)}
+    assert steps["total FLOP"] == sum(op.count * op.kernel.flops for op in step_ops(small(kind), step))
+    assert all(row.seconds > 0 for row in found.rows)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_explained_caches_are_the_counted_ones(kind: str) -> None:
+    model, form = small(kind), kv_cache.CacheFormat()
+    trace = Trace()
+    symbols = traced(model, trace)
+    n = trace.symbol("n", 40, "tokens", "given")
+    assert plain(kv_cache.sequence_bytes(symbols, n, form)) == kv_cache.sequence_bytes(model, 40, form)
+    for generated in (generation.with_cache, lambda spec, count, weights, _: generation.without_cache(spec, count, weights)):
+        assert plain(generated(symbols, n, "fp16", form).flops) == generated(model, 40, "fp16", form).flops

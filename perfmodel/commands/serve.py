@@ -20,8 +20,9 @@ def serve(asked: ServeQuestion, to: Pictured) -> None:
     from perfmodel.report.serve import report
     from perfmodel.serving.answer import serve as answer
     from perfmodel.serving.steps import step_times
+    from perfmodel.transformer.hf import published_as
 
-    model, device = find_model(asked.name), device_for(asked.hardware)
+    model, device = published_as(find_model(asked.name), asked.weights_dtype), device_for(asked.hardware)
     load = asked.load()
     asked.check_lengths(model)
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))

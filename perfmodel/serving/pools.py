@@ -1,7 +1,7 @@
 """Prefill and decode on GPUs of their own: workers that run prompts alone, and workers that only decode.
 
 A request visits a prefill worker, sends its cache over, and decodes with all others of its worker; no prompt ever lengthens a decode
-step. Decode workers are full: c sequences each. Their rate is what the prefill workers must keep up with, x of them with y decode
+step. DecodeWorker workers are full: c sequences each. Their rate is what the prefill workers must keep up with, x of them with y decode
 workers; a prompt waits for those before it as in a queue with constant service (M/D/1; Pollaczek 1930), and for its cache.
 Sources: Zhong et al. 2024 (DistServe), Patel et al. 2024 (Splitwise).
 """
@@ -26,7 +26,7 @@ KEEPS_UP = 0.95  # tuned
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillWorker:
     """A worker that runs one prompt after the other: seconds of each, on how many GPUs; ``cache_bytes`` on each of them."""
 
     seconds: float
@@ -35,7 +35,7 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
+class DecodeWorker:
     """A worker that decodes ``sequences``: seconds of a step, and of all of a request's."""
 
     sequences: int
@@ -57,7 +57,7 @@ class Pooled:
     prefill_busy: float
 
 
-def prefill_worker(replica: Replica, load: Load) -> Prefill:
+def prefill_worker(replica: Replica, load: Load) -> PrefillWorker:
     """Prompts one after the other, each in chunks of the engine's token budget."""
     budget = replica.engine.batching.token_budget if replica.engine.batching.chunked else load.new_tokens
     groups = replica.split.dp
@@ -66,14 +66,14 @@ def prefill_worker(replica: Replica, load: Load) -> Prefill:
         chunk = min(budget // groups or 1, load.new_tokens - done)
         done += chunk
         seconds += replica.times.seconds(Iteration(chunk * groups, load.prefix + done, groups))
-    return Prefill(seconds, replica.gpus, replica.cache_bytes)
+    return PrefillWorker(seconds, replica.gpus, replica.cache_bytes)
 
 
-def decode_worker(replica: Replica, load: Load, sequences: int) -> Decode:
+def decode_worker(replica: Replica, load: Load, sequences: int) -> DecodeWorker:
     """So many sequences, their outputs half done on average."""
     context = load.isl + load.osl // 2
     step_s = replica.times.seconds(Iteration(0, 0, 1, sequences, context, load.queries))
-    return Decode(sequences, replica.gpus, step_s, (load.osl - 1) / load.tokens_per_step * step_s)
+    return DecodeWorker(sequences, replica.gpus, step_s, (load.osl - 1) / load.tokens_per_step * step_s)
 
 
 @lru_cache(maxsize=256)
@@ -94,7 +94,7 @@ def link(device: Device, gpus: int) -> float:
     return float(device.interconnect.bandwidth_per_direction.number)
 
 
-def pooled(prefill: Prefill, groups: int, decode: Decode, x: int, y: int, load: Load, link_rate: float) -> Pooled | None:
+def pooled(prefill: PrefillWorker, groups: int, decode: DecodeWorker, x: int, y: int, load: Load, link_rate: float) -> Pooled | None:
     """Figures of ``x`` workers of prefill, each with ``groups`` prompts at a time, and ``y`` of decode; None where prefill falls behind.
 
     The first token comes from prefill. ``link_rate``: B/s between them of each GPU.

@@ -18,7 +18,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
-from perfmodel.serving.replica import Memory, Replica, replicas
+from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.steady import Loop
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
@@ -33,7 +33,7 @@ MOST_USERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Targets:
     """Most seconds to the first token and per token after it; None for any. ``p99``: the first of 99 % of requests, else the mean."""
 
     ttft_s: float | None = None
@@ -86,8 +86,8 @@ class Search:
     best: Candidate | None
     nearest: Candidate | None
     counts: Mapping[str, int]
-    limits: Limits
-    missed: Sequence[tuple[Engine, Split, Memory]] = ()
+    limits: Targets
+    missed: Sequence[Missed] = ()
 
     @property
     def configurations(self) -> int:
@@ -100,7 +100,7 @@ class Search:
         if self.best is not None:
             return ""
         if self.nearest is None:
-            least = min((memory.missing for _, _, memory in self.missed), default=0.0)
+            least = min((one.lacks for one in self.missed), default=0.0)
             return f"no layout holds the model with one sequence: the nearest lacks {least / 2**30:.1f} GiB on each GPU"
         over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
         words = " and ".join(f"{name} is {times:.2f} times its limit" for name, times in over.items())
@@ -111,7 +111,7 @@ class Search:
 class Seen:
     """Candidates as they are evaluated. ``keep_all``: tests compare the front with that of all."""
 
-    limits: Limits
+    limits: Targets
     prune: bool = True
     found: list[Candidate] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -198,7 +198,7 @@ def search(
     load: Load,
     engines: Iterable[Engine],
     like: ModelPass,
-    limits: Limits | None = None,
+    limits: Targets | None = None,
     fallbacks: FallbackDevices = tuple,
     pools: bool = True,
 ) -> Search:
@@ -206,12 +206,12 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Limits(), pools)
+    found = search_among(known, device, gpus, load, limits or Targets(), pools)
     return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(
-    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Limits, pools: bool = True, prune: bool = True
+    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, prune: bool = True
 ) -> Search:
     """The same of ``known`` replicas."""
     seen = Seen(limits, prune)

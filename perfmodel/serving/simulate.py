@@ -195,6 +195,7 @@ class Scheduler:
             self.decode(decodes)
         for request, tokens in chunks:
             self.prefill(request, tokens)
+            self.looked = -self.batching.admit_every
 
     def note(self, took: float, prefill: bool) -> None:
         tally = self.tally

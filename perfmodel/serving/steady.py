@@ -1,27 +1,36 @@
 """An engine's loop in steady state, by mean-value analysis: what a user waits for, and what all of them get.
 
-A request is a customer that visits two stations in turn: prompts, and D decode steps with all others that decode. In a closed loop a
-customer finds the stations as they are on average with one customer less (the arrival theorem: Reiser & Lavenberg 1980); Little's law
-(1961) ties requests a second, time and customers together. A decode step lasts longer by the prompts that run in it, or before it.
+A request visits two stations in turn: prompts, in W steps until its first token, and G decode steps. In a closed loop of N users it
+finds each other one at a random point of the cycle of G + W steps, as if the loop had one user less (the arrival theorem: Reiser &
+Lavenberg 1980), so
 
-Of others' prompts, x come up per decode step, as many as are Poisson distributed: a share 1 - exp(-x k) of the steps has prompts,
-k being the steps that a prompt takes by itself. Prompts that do not fit a step wait for those before them. Lengths are means: half of
-the output is the mean context of a decoding sequence.
-Sources: Reiser & Lavenberg 1980 (mean-value analysis); Yu et al. 2022, Agrawal et al. 2024 (which tokens share a step).
+    users per step = N / (G + W),    W = mean of ceil((V + P a + P) / C),    requests per second = N / (TTFT + time of the decode steps)
+
+with P tokens of a prompt, C tokens of prompts that a step has room for, V tokens left over from the steps before and a prompts of the
+same step before the own one (``backlog``); the last is Little's law (1961). A user's next request starts where a step has ended, so it
+waits for no rest of a step; one from outside does, and for more of a long one (E[S^2] / 2 E[S], the inspection paradox).
+
+Mixed (Agrawal et al. 2024, Sarathi-Serve; vLLM V1): prompts take the room that the decoding sequences leave, C = budget - n (1 + drafts).
+Prompts first (Yu et al. 2022, Orca; SGLang): all prompts that came up in a decode step run before the next one, so that each decode step
+finds all N and W counts no steps of its own. From outside (a rate), the loop is that of as many users as give the rate, coming by Poisson.
+Lengths are drawn evenly from ``spread`` times the longest to the longest. Batch dynamics of this kind: Vidur (arXiv 2405.05465),
+DistServe (arXiv 2401.09670).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, floor
+from math import ceil, exp, inf, log
 
 from perfmodel.core.errors import UsageError
+from perfmodel.serving.backlog import Arrivals, backlog
 from perfmodel.serving.engine import Batching, Overhead
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 
-ROUNDS, DAMPING, CLOSE = 200, 0.5, 1e-7
-"""Of the fixed point: most rounds, share of the new value in the next one, and the change at which it stands."""
+POINTS = 5
+"""Equally likely values that stand for a distribution."""
+HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +56,12 @@ class Steady:
     prompt_s: float
     with_prompts: float
     chunk: int
+    mean_osl: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
         """Output tokens of all users."""
-        return self.requests_per_s * self.osl
+        return self.requests_per_s * (self.mean_osl or self.osl)
 
     @property
     def users(self) -> float:
@@ -59,168 +69,403 @@ class Steady:
         return self.running + self.waiting
 
 
-@dataclass(slots=True)
-class _State:
-    """Of one round: seconds between decode steps, seconds of the prompts station, others per step and their steps with prompts."""
+Weighted = list[tuple[float, float]]
+"""Values with their chance."""
 
-    step_s: float
-    prompt_s: float
-    decoding: float = 0.0
-    arrivals: float = 0.0
-    with_prompts: float = 0.0
-    chunk: float = 0.0
+
+def mean(values: Weighted) -> float:
+    """Of values with their chance."""
+    return sum(value * chance for value, chance in values)
+
+
+def quantile(values: Weighted, share: float) -> float:
+    """The least value that this share does not exceed."""
+    left = share * sum(chance for _, chance in values) - 1e-9
+    for value, chance in sorted(values):
+        left -= chance
+        if left <= 0:
+            return value
+    return values[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The prompts' station in steps: ``rate`` prompts per step that others send, ``left``: tokens left over with their chance."""
+
+    rate: float
+    users: float
+    room: float
+    steps: float
+    left: Weighted
 
 
 class Loop:
     """The loop of ``load`` on an engine, ``times`` its steps. ``slots``: sequences that run at a time. ``spread``: see ``simulate``."""
 
     def __init__(self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, slots: int, spread: float = 1.0) -> None:
-        self.times, self.load, self.batching, self.overhead = times, load, batching, overhead
-        self.slots = max(min(slots, batching.max_sequences), 1)
-        mean = (1 + spread) / 2
-        self.isl, self.osl = max(load.isl * mean, 1.0), max(load.osl * mean, 1.0)
-        self.prompt = max(self.isl - load.prefix, 1.0)
-        self.steps = (self.osl - 1) / load.tokens_per_step
-        self.context = self.isl + self.osl / 2
+        self.times, self.load, self.batching, self.overhead, self.spread = times, load, batching, overhead, spread
+        self.slots = max(min(slots, batching.max_sequences, batching.token_budget // load.queries if batching.mixed else slots), 1)
+        self.sizes = [max(isl - load.prefix, 1.0) for isl in self._points(load.isl)]
+        self.prompt = sum(self.sizes) / len(self.sizes)
+        self.squared = sum(size**2 for size in self.sizes) / len(self.sizes) / self.prompt**2 - 1
+        self.isl, low = (load.isl + max(int(load.isl * spread), 1)) / 2, max(int(load.osl * spread), 1)
+        self.osl = (load.osl + low) / 2
+        count = load.osl - low + 1
+        over = [osl for osl in range(max(low, 2), load.osl + 1)]
+        self.inverse = sum(1 / (osl - 1) for osl in over) / len(over) if over else 0.0  # mean of 1 / (osl - 1), of those that decode
+        self.decoded = len(over) / count
+        self.per_token = self._steps_per_token(over)
+        self.steps = sum(self._decode_steps(osl - 1) for osl in over) / count
+        self.context = self.isl + sum((osl - 1) * osl / 2 for osl in over) / max(sum(osl - 1 for osl in over), 1) + load.queries / 2
+        self.between = 0.0  # steps between two requests of a user
+        self.outside = 0.0  # requests a second from outside
+        self.known: dict[tuple[int, int, int, int], float] = {}
 
-    def seconds(self, chunk: float, decodes: float, ahead: float = 0.0) -> float:
-        """Of a step with ``chunk`` tokens of prompts, of which the mean one has ``ahead`` tokens before them, and ``decodes`` sequences."""
+    def _points(self, longest: int) -> list[float]:
+        low = max(int(longest * self.spread), 1)
+        return [low + (longest - low) * (point + 0.5) / POINTS for point in range(POINTS)] if longest > low else [float(longest)]
+
+    def _decode_steps(self, tokens: int) -> float:
+        """Mean steps that give so many tokens: by renewal theory a step's last tokens may be more than are asked."""
+        mean_tokens = self.load.tokens_per_step
+        if not self.load.draft_tokens or not tokens:
+            return float(tokens)
+        chances = [
+            self.load.acceptance**k * (1 - self.load.acceptance if k < self.load.draft_tokens else 1) for k in range(self.load.queries)
+        ]
+        if tokens > 4 * self.load.queries:
+            second = sum(chance * (k + 1) ** 2 for k, chance in enumerate(chances))
+            return (tokens + second / mean_tokens / 2 - 0.5) / mean_tokens
+        found = [0.0]
+        for left in range(1, tokens + 1):
+            found.append(1 + sum(chance * found[max(left - k - 1, 0)] for k, chance in enumerate(chances)))
+        return found[-1]
+
+    def _steps_per_token(self, over: list[int]) -> float:
+        picked = over[:: max(len(over) // 50, 1)]
+        return sum(self._decode_steps(osl - 1) / (osl - 1) for osl in picked) / len(picked) if picked else 0.0
+
+    # Steps
+
+    def seconds(self, chunk: float, decodes: float, reached: float = 0.0) -> float:
+        """Of a step with ``chunk`` tokens of prompts, whose mean one then has ``reached`` tokens, and ``decodes`` sequences."""
         tokens = max(round(chunk), 1) if chunk > 0 else 0
+        low, share = int(decodes + 1e-9), max(decodes - int(decodes + 1e-9), 0.0)
         prompts = max(round(chunk / self.prompt), 1)
-        reached = round(self.load.prefix + min(self.prompt, tokens / prompts) + ahead)
-        low, share = floor(decodes), decodes - floor(decodes)
+        ends = round(reached or self._reached(chunk)) if tokens else 0
+        found = self._at(tokens, ends, prompts, low)
+        return found if share < 1e-6 else (1 - share) * found + share * self._at(tokens, ends, prompts, low + 1)
 
-        def at(sequences: int) -> float:
-            one = Iteration(tokens, reached, prompts, sequences, round(self.context) if sequences else 0, self.load.queries)
-            return self.times.seconds(one)
+    def _at(self, tokens: int, reached: int, prompts: int, decodes: int) -> float:
+        key = (tokens, reached, prompts, decodes)
+        if key not in self.known:
+            step = Iteration(tokens, reached, prompts, decodes, round(self.context) if decodes else 0, self.load.queries)
+            self.known[key] = self.times.seconds(step)
+        return self.known[key]
 
-        return at(low) if share < CLOSE else (1 - share) * at(low) + share * at(low + 1)
+    def _reached(self, chunk: float) -> float:
+        """Tokens that the mean prompt of a chunk has, with those of the chunk."""
+        return self.load.prefix + (self.prompt if self.prompt <= chunk else (self.prompt * (1 + self.squared) + chunk) / 2)
 
-    # Stations
+    def room(self, decodes: float) -> float:
+        """Tokens of prompts that fit a step; where prompts are not cut, half of one is lost."""
+        room = self.batching.token_budget - (decodes * self.load.queries if self.batching.mixed else 0.0)
+        if not self.batching.chunked or not self.batching.mixed:
+            cut = self.batching.chunked and self.prompt > room
+            room = (
+                room
+                if cut
+                else max(room - self.prompt / 2 * (self.spread < 1), self.prompt, room // self.prompt * self.prompt * (self.spread == 1))
+            )
+        return max(room, 1.0)
 
-    def room(self, decoding: float) -> float:
-        """Tokens of prompts that fit a step."""
-        own = decoding * self.load.queries if self.batching.mixed else 0.0
-        budget = self.batching.token_budget - own
-        return max(budget, 1.0) if self.batching.chunked else max(budget, self.prompt)
+    # The queue of prompts, in steps
 
-    def prompt_seconds(self, decoding: float, others: float) -> float:
-        """From the start of the first step of a prompt to the end of its last, ``others`` beside or before it."""
-        beside, room = decoding if self.batching.mixed else 0.0, self.room(decoding)
-        tokens = self.prompt * (1 + others)
-        if tokens <= room:
-            return self.seconds(tokens, beside)
-        before = self.prompt * (1 + others / 2)  # in the middle of those that came at the same time
-        whole = floor(before / room)
-        rest, each = before - whole * room, min(self.prompt, room)
-        full = sum(self.seconds(room, beside, ahead=min(step * room, self.prompt - each)) for step in range(min(whole, 64)))
-        full *= whole / max(min(whole, 64), 1)
-        last = self.seconds(min(rest + self.prompt * others / 2, room), beside, ahead=max(self.prompt - rest, 0.0)) if rest >= 1 else 0.0
-        return full + last
+    def queue(self, users: float, outside: bool) -> Queue:
+        """Mixed: the tokens left over that repeat themselves, found by halving."""
+        low, high = 0.0, max(users, 1.0) * self.prompt
+        queue, wanted = self._queue_of(users, 0.0, 1.0, outside)
+        if wanted > 1e-3 * self.prompt:
+            for _ in range(HALVINGS):
+                left = (low + high) / 2
+                queue, wanted = self._queue_of(users, left, 0.0, outside)
+                low, high = (left, high) if wanted > left else (low, left)
+                if high - low < 1e-3 * min(self.prompt, queue.room):
+                    break
+        return queue
 
-    def between_decodes(self, state: _State) -> float:
-        """Seconds from one decode step of a sequence to the next."""
-        n, x, room = state.decoding, state.arrivals, self.room(state.decoding)
-        plain = self.seconds(0, n)
-        if x <= 0:
-            state.with_prompts = state.chunk = 0.0
-            return plain
-        alone = ceil(self.prompt / room)
-        share = min(max(1 - exp(-x * (alone if self.batching.mixed else 1)), x * self.prompt / room if self.batching.mixed else 0.0), 1.0)
-        chunk = x * self.prompt / share
-        state.with_prompts, state.chunk = share, chunk
-        if self.batching.mixed:
-            chunk = min(chunk, room)
-            return (1 - share) * plain + share * self.seconds(chunk, n, ahead=max((self.prompt - chunk) / 2, 0.0))
-        return plain + share * self._alone(chunk, room)
-
-    def _alone(self, tokens: float, room: float) -> float:
-        """Steps of prompts alone, of ``tokens`` in all."""
-        if tokens <= room:
-            return self.seconds(tokens, 0)
-        whole = floor(tokens / room)
-        far = max(self.prompt - room, 0.0) / 2
-        return whole * self.seconds(room, 0, ahead=far) + self.seconds(tokens - whole * room, 0, ahead=2 * far)
-
-    # The fixed point
-
-    def closed(self, users: int, close: float = CLOSE) -> Steady:
-        """With so many users, each of whom sends the next request when the last has ended. ``close``: when the fixed point stands."""
-        active = min(users, self.slots)
-        state = self._start()
-        for _ in range(ROUNDS):
-            cycle = self._wait(state, active) + state.prompt_s + self.steps * state.step_s
-            decoding = self.steps * state.step_s / cycle
-            state.decoding = min(1.0, self.steps) + (active - 1) * decoding
-            state.arrivals = (active - 1) * state.step_s / cycle
-            others = self._others(state, (active - 1) * state.prompt_s / cycle, active)
-            if self._settled(state, self.between_decodes(state), self.prompt_seconds((active - 1) * decoding, others), close):
+    def _queue_of(self, users: float, left: float, none: float, outside: bool) -> tuple[Queue, float]:
+        """With ``left`` tokens left over on average: the station, and the tokens that its arrivals leave over."""
+        steps, room, rate = 1.0, self.room(users), 0.0
+        share = users if outside else max(users - 1, 0.0)
+        points: Weighted = [(left, 1.0)]
+        for _ in range(12):
+            cycle = self.steps + steps + self.between
+            room, rate = self.room(users * self.steps / cycle), share / cycle
+            arrivals = Arrivals(rate, inf if outside else share, self.prompt, self.squared)
+            busy = min(rate * self.prompt / room, 1.0)
+            points = self._left_over(left, min(max(1 - busy, none), 1.0), users)
+            found = mean([(float(max(ceil(tokens / room - 1e-9), 1)), chance) for tokens, chance in self._found(points, arrivals)])
+            if abs(found - steps) < 1e-4 * steps:
                 break
-        wait = self._wait(state, active)
-        cycle = wait + state.prompt_s + self.steps * state.step_s
-        rate, queued = active / cycle, (users - active) * cycle / active
-        return self._result(state, rate, wait + queued, users - active, active)
+            steps += 0.6 * (found - steps)
+        busy = rate * (self.outside * self.seconds(room, users * self.steps / cycle) / rate if outside and self.prompt > room / 2 else 1.0)
+        wanted, _ = backlog(Arrivals(busy, inf if outside else share, self.prompt, self.squared), room)
+        if not outside and users * self.prompt > room * cycle * (1 + 1e-9):
+            wanted = inf
+        return Queue(rate, inf if outside else share, room, steps, points), wanted
+
+    def _left_over(self, left: float, none: float, users: float) -> Weighted:
+        """Tokens left over: none, or as an exponential's; the more of all users' prompts they are, the less they vary."""
+        if left <= 0:
+            return [(0.0, 1.0)]
+        crowd = min(2 * left / (users * self.prompt), 1.0)
+        none *= 1 - crowd
+        shape = [-log(1 - (point + 0.5) / POINTS) for point in range(POINTS)]
+        scale = sum(shape) / POINTS
+        each = (1 - none) / POINTS
+        return [(0.0, none)] * (none > 0) + [(left / (1 - none) * (crowd + (1 - crowd) * value / scale), each) for value in shape]
+
+    def _found(self, left: Weighted, arrivals: Arrivals) -> Weighted:
+        """Tokens until the end of an own prompt: left over ones, those of the same step before it (half of them), and its own."""
+        ahead = thin([(number * self.prompt / 2, chance) for number, chance in arrivals.chances()])
+        own = 1 / len(self.sizes)
+        return [(old + new + size, one * two * own) for old, one in left for new, two in ahead for size in self.sizes]
+
+    # Mixed steps
+
+    def mixed(self, users: float, outside: bool) -> tuple[float, float, Weighted, Queue, float]:
+        """Seconds between decode steps as one that decodes sees them, share with prompts, times to the first token, and the chunk."""
+        queue = self.queue(users, outside)
+        arrivals = Arrivals(queue.rate, queue.users, self.prompt, self.squared)
+        others = users if outside else max(users - 1, 0.0)
+        step, share, tokens = self._seen(queue, arrivals, others)
+        return step, share, self._first(queue, arrivals, others), queue, tokens / share if share else 0.0
+
+    def _seen(self, queue: Queue, arrivals: Arrivals, others: float) -> tuple[float, float, float]:
+        """Of a step with an own decode: its seconds, the chance of prompts, and their mean tokens."""
+        total = share = tokens = 0.0
+        for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
+            for old, two in queue.left:
+                found, chance = number * self.prompt + old, one * two
+                decodes = 1 + max(others - found / self.prompt, 0.0) * self._decoding_share(found)
+                for size in self.sizes if number == 1 and not old else [0.0]:
+                    chunk = min(size or found, queue.room)
+                    total += chance * self.seconds(chunk, decodes) / (len(self.sizes) if size else 1)
+                share += chance * (found > 0)
+                tokens += chance * min(found, queue.room)
+        wanted = queue.rate * self.prompt
+        if share and abs(tokens - wanted) > 1e-6 * queue.room:  # the sum of the chunks is the sum of the prompts
+            decodes = 1 + others * self.steps / (self.steps + queue.steps)
+            slope = (self.seconds(queue.room, decodes) - self.seconds(0, decodes)) / queue.room
+            total += (wanted - tokens) * slope
+            share, tokens = min(max(share * wanted / tokens, 0.0), 1.0), wanted
+        return total, share, tokens
+
+    def _decoding_share(self, found: float) -> float:
+        return 1.0 if self.steps else 0.0
+
+    def _first(self, queue: Queue, arrivals: Arrivals, others: float) -> Weighted:
+        """Seconds from the start of a prompt's first step to its first token, with their chances."""
+        found: Weighted = []
+        room, own = queue.room, 1 / len(self.sizes)
+        for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
+            for place in (0.25, 0.75) if number else (0.5,):
+                for old, two in queue.left:
+                    before, behind = old + number * place * self.prompt, number * (1 - place) * self.prompt
+                    decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
+                    chance = one * two * own / (2 if number else 1)
+                    found += [
+                        (
+                            self._until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
+                            chance,
+                        )
+                        for size in self.sizes
+                    ]
+        return found
+
+    def _until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
+        """Seconds of the steps that run ``tokens`` of prompts, the last ``size`` of them the own ones, ``behind`` more after them."""
+        whole = max(ceil(tokens / room - 1e-9) - 1, 0)
+        budget = self.batching.token_budget
+        if (not self.batching.mixed or not self.batching.chunked) and size <= budget:
+            whole = 0 if tokens <= budget else max(round((tokens - size) / room), 1)
+        last = max(tokens - whole * room, size if size <= room else 1.0)
+        if not whole:
+            return self.seconds(max(min(tokens + behind, room), min(tokens, budget)), decodes)
+        reached = self._reached(room) if size <= room else self.load.prefix + (size + room) / 2
+        later = behind + later
+        chunk = min(last + later, room) if self.batching.mixed or self.prompt < room else last
+        return whole * self.seconds(room, decodes, reached) + self.seconds(chunk, decodes, self.load.prefix + size)
+
+    # Prompts first
+
+    def first(self, users: float, outside: bool) -> tuple[float, float, Weighted, Queue, float, float]:
+        """The same where prompts run before the next decode step; and the seconds of prompts after the own one, before decoding."""
+        others, room = (users if outside else max(users - 1, 0.0)), self.room(0)
+        arrivals = Arrivals(others / max(self.steps, 1.0), inf if outside else others, self.prompt, self.squared)
+        scale = max(1 / self.steps, 1.0) if self.steps else 1.0
+        queue = Queue(others / self.steps if self.steps else 0.0, others, room, 1.0, [(0.0, 1.0)])
+        bursts = [(number * scale, chance) for number, chance in arrivals.chances()]
+        decode = self.seconds(0, users if not outside else max(users, 1.0))
+        burst = mean([(self._burst(number * self.prompt, room), chance) for number, chance in thin(bursts)])
+        first = self._first(queue, arrivals, others)
+        whole = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in thin(bursts)])
+        rest = max(whole - mean(first), 0.0)
+        share = 1 - sum(chance for number, chance in bursts if not number)
+        return decode + burst, share, first, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+
+    def _burst(self, tokens: float, room: float) -> float:
+        """Seconds of all steps of prompts between two decode steps."""
+        if not tokens:
+            return 0.0
+        if self.prompt <= room:
+            whole = int(tokens / room + 1e-9)
+            left = tokens - whole * room
+            return whole * self.seconds(room, 0) + (self.seconds(left, 0) if left > 0.5 else 0.0)
+        each = [self._until(size, size, 0.0, room, 0.0) for size in self.sizes]
+        return tokens / self.prompt * sum(each) / len(each)
+
+    # The loop
+
+    def closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
+        """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
+        correction = 0.0
+        for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
+            if self.batching.mixed or not self.steps:
+                step, share, first, queue, chunk = self.mixed(users, outside)
+            else:
+                step, share, first, queue, chunk, correction = self.first(users, outside)
+            outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
+            self.between = outer / step if self.steps and not outside else 0.0
+        ttft = mean(first)
+        decode = self.steps * step + self.decoded * correction
+        rate = users / (outer + ttft + decode)
+        wait = outer if not waiting else max((users + waiting) / rate - decode - ttft, 0.0)
+        return self._result(users, waiting, rate, step, share, chunk, first, wait, correction)
+
+    def _result(
+        self, users: float, waiting: float, rate: float, step: float, share: float, chunk: float, first: Weighted, wait: float, rest: float
+    ) -> Steady:
+        """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
+        per_token = self.per_token * step + self.inverse * rest if self.decoded else None
+        decoding, ttft = rate * self.steps * step, mean(first)
+        plain = self.seconds(0, decoding) if self.steps else 0.0
+        times = (wait + ttft, wait + quantile(first, 0.5), wait + quantile(first, 0.99))
+        ends = (step, plain, ttft, share, round(chunk), self.osl)
+        return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, *ends)
+
+    def _wait(self, step: float, share: float, queue: Queue, users: float, outside: bool) -> float:
+        """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
+        own = self.overhead.request_s
+        if outside:
+            plain = self.seconds(0, users)
+            long = plain + (step - plain) / share if share else plain
+            squared = (1 - share) * plain**2 + share * long**2
+            return own + (1 - exp(-users)) * (squared / step / 2 if step else 0.0)
+        if not own or users < 2 or (not self.steps and queue.steps < 1.01):
+            return own
+        plain, busy = self.seconds(0, users), 1 - exp(1 - users)
+        long = plain + (step - plain) / share if share else plain
+        if not self.batching.mixed:
+            share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
+        until = [(ceil(own / each) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
+        return own + busy * max(mean(until) - own, 0.0)
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
         most = self.closed(self.slots).requests_per_s
+        self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
-        state = self._start()
-        for _ in range(ROUNDS):
-            state.decoding, state.arrivals = max(rate * self.steps * state.step_s, min(1.0, self.steps)), rate * state.step_s
-            others = self._others(state, rate * state.prompt_s, self.slots)
-            if self._settled(state, self.between_decodes(state), self.prompt_seconds(rate * self.steps * state.step_s, others)):
+        if not self.batching.mixed and self.steps:
+            return self._open_first(rate)
+        low, high, users = 0.0, float(self.slots), min(rate * self.closed(1.0).ttft_s, self.slots / 2)
+        for _ in range(HALVINGS):
+            found = self.closed(users, 0.0, True)
+            low, high = (low, users) if found.requests_per_s > rate else (users, high)
+            if abs(found.requests_per_s / rate - 1) < 2e-3 or high - low < 1e-3 * high:
                 break
-        busy = min(rate * (self.steps * state.step_s + state.prompt_s), 1.0)
-        wait = self.overhead.request_s + busy * state.step_s / 2
-        return self._result(state, rate, wait, 0.0, rate * (state.prompt_s + self.steps * state.step_s))
+            users = users * rate / found.requests_per_s
+            users = users if low < users < high else (low + high) / 2
+        return found
 
-    def _start(self) -> _State:
-        return _State(self.seconds(0, min(1.0, self.steps)), self.prompt_seconds(0, 0))
+    def _open_first(self, rate: float) -> Steady:
+        """Prompts first, at a rate: those that come while prompts run make the burst longer; all that comes in a step runs after it."""
+        room, decodes, step = self.room(0), 0.0, 0.0
+        for _ in range(60):
+            plain = self.seconds(0, 1 + decodes)
+            stretches = self._stretches(rate, plain, room)
+            last, step = step, sum(length * alive for length, alive in stretches)
+            decodes += 0.5 * (min(rate * self.steps * step, self.slots - 1.0) - decodes)
+            if abs(step - last) < 1e-4 * step:
+                break
+        idle = exp(-decodes)
+        first: Weighted = [(self._until(size, size, 0.0, room, 0.0), idle / POINTS) for size in self._five()]
+        for length, alive in stretches:
+            chance = (1 - idle) * length * alive / step
+            for number, one in thin([(float(number), each) for number, each in Arrivals(rate * length, inf, self.prompt).chances()], 5):
+                for point in range(POINTS):
+                    part, size = (point + 0.5) / POINTS, self._five()[-1 - point]
+                    before = size + number * part * self.prompt
+                    took = self._until(before, size, number * (1 - part) * self.prompt, room, 0.0)
+                    first.append(((1 - part) * length + took, chance * one / POINTS))
+        rest = self._rest(stretches, rate, room, step)
+        users = decodes + rate * mean(first)
+        share = 1 - exp(-rate * plain)
+        chunk = rate * step * self.prompt / share
+        return self._result(users, 0.0, rate, step, share, chunk, first, self.overhead.request_s, rest - (step - plain))
 
-    def _others(self, state: _State, at_station: float, active: int) -> float:
-        """Prompts beside or before one that comes up: those of the same step, or all that are at the station if it is behind."""
-        together = state.arrivals
-        if self.prompt * (1 + together) <= self.room(state.decoding):
-            return min(together, active - 1.0)
-        return min(max(together, 2 * at_station), active - 1.0)
+    def _five(self) -> list[float]:
+        return self.sizes if len(self.sizes) == POINTS else self.sizes * POINTS
 
-    def _settled(self, state: _State, step_s: float, prompt_s: float, close: float = CLOSE) -> bool:
-        moved = abs(step_s - state.step_s) + abs(prompt_s - state.prompt_s)
-        still = moved <= close * (state.step_s + state.prompt_s)
-        state.step_s += DAMPING * (step_s - state.step_s)
-        state.prompt_s += DAMPING * (prompt_s - state.prompt_s)
-        return still
+    def _stretches(self, rate: float, plain: float, room: float) -> list[tuple[float, float]]:
+        """Lengths of a decode step and of the batches of prompts after it, each with the chance that there is one."""
+        found, alive, length, come = [(plain, 1.0)], 1.0, plain, rate * plain
+        while alive > 1e-4 and come < self.slots and len(found) < 400:
+            some = 1 - exp(-rate * length)
+            alive *= some
+            number = rate * length / some
+            length = self._burst(number * self.prompt, room)
+            come += alive * rate * length
+            found.append((length, alive))
+        return found
 
-    def _wait(self, state: _State, active: int) -> float:
-        """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
-        own = self.overhead.request_s
-        if not own or active < 2:
-            return own
-        busy = 1 - exp(-(active - 1) * self.steps * state.step_s / (state.prompt_s + self.steps * state.step_s))
-        return own + busy * (ceil(own / state.step_s) * state.step_s - own)
+    def _rest(self, stretches: list[tuple[float, float]], rate: float, room: float, step: float) -> float:
+        """Seconds from a first token to the end of the burst, of the mean request."""
+        after = total = 0.0
+        for place in range(len(stretches) - 1, -1, -1):
+            length, alive = stretches[place]
+            number = rate * length
+            whole, own = (
+                self._burst((1 + number) * self.prompt, room),
+                self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0),
+            )
+            follows = stretches[place + 1][1] if place + 1 < len(stretches) else 0.0
+            ahead = after / follows if follows else 0.0
+            total += length * alive / step * (max(whole - own, 0.0) + ahead * (1 - exp(-rate * whole)))
+            after = alive * length + after if place else after
+        return total
 
-    def _result(self, state: _State, rate: float, wait: float, queued: float, running: float) -> Steady:
-        median, last = (self._quantile(state, share) + wait for share in (0.5, 0.99))
-        per_token = self.steps * state.step_s / (self.osl - 1) if self.osl > 1 else None
-        plain = self.seconds(0, state.decoding) if self.steps else 0.0
-        first, osl, chunk = wait + state.prompt_s, round(self.osl), round(state.chunk)
-        times = (state.step_s, plain, state.prompt_s)
-        return Steady(per_token, first, median, last, rate, osl, state.decoding, running, queued, *times, state.with_prompts, chunk)
 
-    def _quantile(self, state: _State, share: float) -> float:
-        """Seconds of the prompts station that this share of requests does not exceed, by the Poisson number of others."""
-        others, chance, summed = 0, exp(-state.arrivals), exp(-state.arrivals)
-        while summed < share and others < self.slots - 1:
-            others += 1
-            chance *= state.arrivals / others
-            summed += chance
-        typical = self.prompt_seconds(max(state.decoding - 1, 0.0), state.arrivals)
-        return state.prompt_s * self.prompt_seconds(max(state.decoding - 1, 0.0), others) / typical if typical else 0.0
+def thin(values: Weighted, most: int = 9) -> Weighted:
+    """At most so many values, neighbours as one at their mean."""
+    if len(values) <= most:
+        return values
+    apart = int(values[0][0] == 0)  # none is unlike few
+    group = ceil((len(values) - apart) / (most - apart))
+    found = values[:apart]
+    for start in range(apart, len(values), group):
+        part = values[start : start + group]
+        chance = sum(each for _, each in part)
+        found.append((sum(value * each for value, each in part) / chance, chance))
+    return found
 
 
 def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0) -> Steady:
     """The steady state of ``load``; UsageError for a rate that is too high."""
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
-    return loop.open(load.rate) if load.rate is not None else loop.closed(load.concurrency or 1)
+    if load.rate is not None:
+        return loop.open(load.rate)
+    users = load.concurrency or 1
+    return loop.closed(min(users, loop.slots), max(users - loop.slots, 0))

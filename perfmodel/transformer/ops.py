@@ -18,12 +18,13 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
+from perfmodel.transformer.fused_all_reduce import fused
+from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
-from perfmodel.transformer.routing import expected_touched, received, sent
+from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import DECODE, ModelPass, share
+from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -89,6 +90,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
+        self.routed: tuple[layers.Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -96,7 +98,7 @@ class Rows(SparseRows):
         """The rows of operations, in order."""
         known = list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        return [row for op in known for row in self.rows(op)]
+        return fused([row for op in known for row in self.rows(op)], self.step)
 
     def rows(self, op: Operation) -> list[Op]:
         """Those of one."""
@@ -138,10 +140,11 @@ class Rows(SparseRows):
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
             return [whole, *beside]
+        rounded = kernels.rounding(step, tokens, op.matrices)
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
-        return [linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
+        return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
         """Q and K in one kernel."""
@@ -163,15 +166,6 @@ class Rows(SparseRows):
         rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
         return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
-    @property
-    def _absorbed(self) -> bool:
-        """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
-
-        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
-        indexer has picked some of them for each query.
-        """
-        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
-
     def _beside(self, op: Operation) -> list[Op]:
         """Rows of ``op`` for the sequences of the pass beside this one."""
         other = self.step.beside
@@ -189,6 +183,8 @@ class Rows(SparseRows):
         """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
+            if self._selects:
+                return [self._blocks_attended(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim))]
             window = None if a.window is None or a.window >= step.kv_len else a.window
             return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
         assert isinstance(a, LatentAttention)
@@ -199,13 +195,6 @@ class Rows(SparseRows):
             return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
         made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-
-    def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
-        """A product of each head with its ``features`` of the matrix that expands latents."""
-        a = self.attended
-        assert isinstance(a, LatentAttention)
-        matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
@@ -228,7 +217,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER)]
+        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -257,7 +246,8 @@ class Rows(SparseRows):
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*sent(step, self._experts, hidden, REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        back = sent(step, self._experts, hidden, REDUCE_SCATTER, kernels.widest(step, self.routed))
+        return [*back, self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -266,24 +256,24 @@ class Rows(SparseRows):
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU: its set's share of all."""
-        return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
+        """Pairs of token and expert on the fullest GPU."""
+        return pairs_on(self.step, self._experts)
 
     @property
     def _touched(self) -> Number:
-        """Experts of one GPU that a token picks, on average."""
-        return expected_touched(self._experts.experts, self._experts.experts_per_token, self.step.all_tokens) / self.step.split.ep
+        """Experts of that GPU that a token picks, on average."""
+        return touched_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
-        if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
+        if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
-        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
+        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
+        return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""

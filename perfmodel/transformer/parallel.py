@@ -77,7 +77,7 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
 def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
-    whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     found = []
     for index, layers in enumerate(stages(model, pp)):
         kinds = replace(model, layers=layers).layer_kinds

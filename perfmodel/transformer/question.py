@@ -116,13 +116,14 @@ class PhaseQuestion(Question):
     n: int | None = option("Tokens of the prompt. [default: at most 2048]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option("Weights; int8, int4 too. [default: as published]", reader=_INFERENCE)
+    weights_dtype: str | None = option("Weights; nvfp4, mxfp4, int8, int4 too. [default: as published]", reader=_INFERENCE)
     kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
     dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
+    imbalance: float = option("Exponent of the router's power law, such as 1.2.", default=0.0, reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
@@ -148,8 +149,12 @@ class PhaseQuestion(Question):
 
         if self.dp is not None:
             positive_int("dp", self.dp)
-        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp, self.dp or 0)
+        from perfmodel.transformer.hf import published_as
+
+        model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
+        split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options["imbalance"] = self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}

@@ -101,6 +101,7 @@ class ModelPass:
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
     ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
+    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0: all experts alike.
     """
 
     phase: str
@@ -120,11 +121,14 @@ class ModelPass:
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
     beside: ModelPass | None = None
+    imbalance: float = 0.0
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "n", "kv_len"):
             positive_int(option.replace("_", "-"), getattr(self, option))
+        if not 0 <= self.imbalance <= 4:
+            raise UsageError(f"--imbalance is {self.imbalance:g}", "give an exponent from 0, all experts alike, to 4, such as 1.2")
         if self.kv_len < self.n:
             raise UsageError(f"--kv-len {self.kv_len} is less than --n {self.n}", "it counts all tokens, the new ones among them")
         return self
@@ -242,7 +246,7 @@ def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype:
 
 def stored_as_published(model: ModelSpec, given: str | None) -> bool:
     """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
-    if given is not None or model.quantized is None:
+    if model.quantized is None or given not in (None, model.quantized.words):
         return False
     if not model.quantized.rules:
         words = f"{model.name} stores its weights as {model.quantized.words}, which nothing here reads"

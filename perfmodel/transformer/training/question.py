@@ -262,8 +262,8 @@ def untrained(model: ModelSpec) -> str:
     for layer, _ in model.layer_kinds:
         a = layer.attention
         if isinstance(a, GroupedAttention):
-            if a.output_gate:
-                return "an output gate"
+            if a.output_gate or a.indexer is not None:
+                return "an output gate" if a.indexer is None else f"{a.kind} layers"
         elif not isinstance(a, LatentAttention) or a.indexer is not None:
             return f"{a.kind} layers"
         if layer.mlp is None:
