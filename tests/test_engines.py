@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -86,3 +87,32 @@ def test_an_engine_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "mine" in engine_names()
     assert not find_engine("mine").batching.mixed
     assert find_engine(str(own / "engines" / "mine.yaml")) == find_engine("mine")
+
+
+def _model(run, line: str) -> dict:
+    return json.loads(run(f"model llama-3.1-8b --hardware h200 --phase decode --batch 8 --kv-len 1024 --json {line}").out)
+
+
+def test_model_runs_the_kernels_of_an_engine(run):
+    plain, engine, same = _model(run, "--tp 8"), _model(run, "--tp 8 --engine vllm"), _model(run, "--tp 8 --fused")
+    assert plain["inputs"]["kernels"]["all_reduce"] == ["nccl"]
+    assert engine["inputs"]["kernels"]["all_reduce"] == ["vllm-allreduce", "nccl"]
+    assert engine["inputs"]["fused_elementwise"]
+    used = {op["name"]: op["implementation"] for op in engine["ops"]}
+    assert used["all-reduce"] == "vllm-allreduce"
+    assert [op["name"] for op in engine["ops"]] == [op["name"] for op in same["ops"]] != [op["name"] for op in plain["ops"]]
+    assert engine["totals"]["flops"] == plain["totals"]["flops"]
+
+
+def test_a_batch_beyond_the_graphs_is_launched_kernel_by_kernel(run, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL + "graph_batch: 4\n")
+    assert _model(run, f"--engine {path}")["inputs"]["cuda_graph"] == {"decode": False}
+    assert _model(run, "--engine vllm")["inputs"]["cuda_graph"] == {"decode": True}
+
+
+def test_answers_say_whose_kernels_they_assume(run):
+    line = "model llama-3.1-8b --hardware h200 --tp 2 --phase decode --full"
+    assert "all-reduce nccl; element-wise work unfused" in " ".join(run(line).out.split())
+    said = " ".join(run("batch gpt2 --hardware h200 --tp 2 --full --engine sglang").out.split())
+    assert "all-reduce sglang-allreduce or nccl; element-wise work fused" in said

@@ -263,7 +263,7 @@ VALUES = {
     **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
-    **{"cache": "warm", "power_limit": "400W", "host_us": "4"},
+    **{"cache": "warm", "power_limit": "400W", "host_us": "4", "engine": "sglang"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
 OF_COMMAND = {

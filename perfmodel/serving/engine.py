@@ -10,6 +10,7 @@ from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
+    from perfmodel.transformer.step import Request
 
 STRICT = {"extra": "forbid"}
 GIB = 2**30
@@ -50,7 +51,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDefaults:
-    """What an engine sets on devices with less memory than ``below_gib``, with ``from_gib`` or more, or with a word ``named`` in their id."""
+    """What an engine sets on devices of less than ``below_gib``, of ``from_gib`` and more, or with a word ``named`` in their id."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -114,6 +115,11 @@ class Engine:
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
         return self
+
+    def runs(self, asked: Request) -> Request:
+        """``asked`` in its kernels: a decode step that is larger than its CUDA graphs is launched kernel by kernel."""
+        graph = False if asked.graph is None and asked.batch > self.graph_batch else asked.graph
+        return replace(asked, kernels=self.kernels, fused=self.fused or asked.fused, graph=graph)
 
     def with_batching(self, **given: Any) -> Engine:
         """The same with options of batching that are not None."""
