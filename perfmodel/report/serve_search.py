@@ -9,7 +9,6 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
-from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -64,7 +63,9 @@ def report(asked: Searched, pictures: bool = False) -> Report:
     """``asked`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
     point = asked.chosen
     if point is None:
-        raise UsageError(f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", "give more GPUs, or narrower formats")
+        raise UsageError(
+            f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", "give more GPUs, or narrower formats"
+        )
     points = [_metrics(one, asked) for one in asked.found.front]
     pasted = asked.lines(point)
     inputs = {"model": asked.model.name, "gpus": asked.gpus, "engines": [one.id for one in asked.engines]}
@@ -182,7 +183,7 @@ def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
 def _notes(asked: Searched) -> list[str]:
     counts = asked.found.counts
     return [
-        f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; {counts.get('without room', 0):,} layouts "
-        "have no room for a sequence in each group.",
+        f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
+        f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
         "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout.",
     ]
