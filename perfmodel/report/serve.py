@@ -157,7 +157,8 @@ def _verdict(found: ServingAnswer) -> list[str]:
         fits = f"Fits {most:,} requests of {length:,} tokens: {digits(s.waiting, 3)} wait."
     first = f"First token after {taken(Interval(*found.ttft))}"
     each = "" if found.tpot is None else f", then one every {taken(Interval(*found.tpot))}"
-    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU."
+    price = "" if found.price is None else f", {found.price:.3g} per million tokens"
+    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [fits, first + each + all_get, _limited(found)]
 
 

@@ -21,6 +21,7 @@ USERS = 64
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 """GPUs of a search that says none, and the most."""
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
+DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 
 
@@ -38,7 +39,7 @@ class ServeQuestion(Question):
     rate: float | None = option("Requests a second instead, as they come.", reader=ONE)
     prefix: int = option("Tokens of the prompt that the cache holds already.", default=0)
     draft_tokens: int = option("Tokens drafted per step, to be checked together.", default=0)
-    acceptance: float = option("Probability that a drafted token is accepted.", default=0.7)
+    acceptance: float = option("Probability that a drafted token is accepted.", default=0.7, reader=DRAFTED)
     search: bool = option("Every layout, engine and number of users that fits; the best ones.", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
