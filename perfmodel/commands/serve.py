@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from perfmodel.commands._command import Pictured, command, device_for
 from perfmodel.serving.question import ServeQuestion
+
+if TYPE_CHECKING:
+    from perfmodel.report import Report
 
 DEFAULT_ENGINE = "vllm"
 
@@ -14,6 +19,11 @@ def serve(asked: ServeQuestion, to: Pictured) -> None:
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8 --concurrency 64
     """
+    to.emit(_searched(asked, to.pictures) if asked.search else _served(asked, to.pictures))
+
+
+def _served(asked: ServeQuestion, pictures: bool) -> Report:
+    """Of one layout."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
@@ -28,4 +38,25 @@ def serve(asked: ServeQuestion, to: Pictured) -> None:
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
     like = asked.like(model, device, asked.split(model))
     times = step_times(model, device, engine, like, cache(calibrated_devices))
-    to.emit(report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread), to.pictures))
+    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread), pictures)
+
+
+def _searched(asked: ServeQuestion, pictures: bool) -> Report:
+    """Of every layout and number of users, under one engine or all."""
+    from functools import cache
+
+    from perfmodel.catalog import calibrated_devices, engine_names, find_engine, find_model
+    from perfmodel.report.serve_search import Searched, report
+    from perfmodel.serving.search import Targets, search
+    from perfmodel.transformer.hf import published_as
+    from perfmodel.transformer.step import Split
+
+    model, device = published_as(find_model(asked.name), asked.weights_dtype), device_for(asked.hardware)
+    load = asked.load()
+    asked.check_lengths(model)
+    names = engine_names() if asked.engine is None else [asked.engine]
+    engines = [asked.configured(find_engine(name)) for name in names]
+    like, gpus = asked.like(model, device, Split()), asked.searched_gpus()
+    targets = Targets(*asked.limits())
+    found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
+    return report(Searched(model, device, gpus, load, like, engines, found, asked.name, asked.typed_formats(), asked.gpu_hour), pictures)

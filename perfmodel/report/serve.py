@@ -6,13 +6,13 @@ from typing import Any
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import taken
-from perfmodel.report.charts.format_number import digits
+from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Chart, Interval
 from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import head
 from perfmodel.report.power import with_power
-from perfmodel.report.step import StepPart, by_share, limited, step_meters, step_part, time_bars, tokens
+from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.engine import Engine
 from perfmodel.transformer.estimate import PassEstimate
@@ -32,7 +32,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
     charts: list[Chart] = [time_bars(parts, f"Time of a {step}")] if pictures else []
     return Report(
         _title(found),
-        _verdict(found, parts),
+        _verdict(found),
         [as_table("", {"": metrics}, labels=LISTED), by_share(_rows(one, parts), COLUMNS)],
         _notes(found),
         data,
@@ -45,8 +45,18 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
 
 
 LISTED = (
-    *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user"),
-    *("requests_per_s", "running", "waiting", "step_s.decode", "step_s.with_prompts", "prompt_s", "share_with_prompts"),
+    *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound"),
+    *(
+        "tokens_per_s_per_gpu",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "running",
+        "waiting",
+        "step_s.decode",
+        "step_s.with_prompts",
+        "prompt_s",
+        "share_with_prompts",
+    ),
     *("memory.weights", "memory.activations", "memory.sequence", "memory.total", "memory.most_running"),
     *("power_w", "energy_per_token_j", "price_per_million"),
 )
@@ -68,6 +78,9 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
         Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
         Metric("tokens_per_s_per_user", found.tokens_per_s_user, "tokens/s per user"),
+        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
+        Metric("shares", found.shares),
+        Metric("limited_by", next(iter(found.shares))),
         Metric("requests_per_s", s.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
         Metric("waiting", s.waiting or None, "requests waiting"),
@@ -135,7 +148,7 @@ def _title(found: ServingAnswer) -> str:
     )
 
 
-def _verdict(found: ServingAnswer, parts: list[StepPart]) -> list[str]:
+def _verdict(found: ServingAnswer) -> list[str]:
     """Fits, what users and all get, what limits."""
     memory, s, most = found.memory, found.found, found.most_running
     length = found.load.isl + found.load.osl
@@ -144,8 +157,17 @@ def _verdict(found: ServingAnswer, parts: list[StepPart]) -> list[str]:
         fits = f"Fits {most:,} requests of {length:,} tokens: {digits(s.waiting, 3)} wait."
     first = f"First token after {taken(Interval(*found.ttft))}"
     each = "" if found.tpot is None else f", then one every {taken(Interval(*found.tpot))}"
-    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU."
-    return [fits, first + each + all_get, limited(parts, found.decode_pass.seconds)]
+    price = "" if found.price is None else f", {found.price:.3g} per million tokens"
+    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
+    return [fits, first + each + all_get, _limited(found)]
+
+
+def _limited(found: ServingAnswer) -> str:
+    """What most of the time between two tokens goes to, and what is next."""
+    first, *others = found.shares.items()
+    second = f"; {others[0][0]} {percent(others[0][1])}" if others else ""
+    between = "of the time between tokens" if found.tpot is not None else "of the time"
+    return f"Limited by {first[0]}: {percent(first[1])} {between}{second}."
 
 
 def _figures(found: ServingAnswer) -> list[Figure]:

@@ -14,12 +14,18 @@ from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.steady import Steady, steady
 from perfmodel.serving.steps import KernelTimes, Times
-from perfmodel.transformer.estimate import PassEstimate
+from perfmodel.transformer.estimate import PassEstimate, PassRow
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE
 from perfmodel.transformer.parallel import smallest_split
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
+WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
+HOST, PROMPTS = "the engine's host", "others' prompts"
+"""What the time between two tokens goes to."""
+LATENT = 0.5
+"""A kernel whose fullest resource needs less of its time than this share waits."""
 HOUR, MILLION = 3600.0, 1e6
 
 
@@ -111,6 +117,35 @@ class ServingAnswer:
         """Of the decode step."""
         return self.decode_pass.cost
 
+    @cached_property
+    def bound(self) -> float:
+        """Most output tokens a second that any schedule gets with as many sequences at a time as may run here.
+
+        No decode step is shorter than its bound, and no request takes less arithmetic than its tokens do at the peak.
+        """
+        load, split = self.load, self.split
+        arithmetic, by_step = self.prompt_pass.at_peak_s * load.new_tokens / self.prompt_step.chunk, float("inf")
+        if self.found.tpot_s is not None:
+            steps = (load.osl - 1) / load.tokens_per_step
+            arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
+            most = min(load.concurrency or self.most_running, self.most_running)
+            least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
+            by_step = split.pp * most / (steps * least) * load.osl if least else by_step
+        return min(by_step, split.gpus / arithmetic * load.osl if arithmetic else by_step)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts."""
+        seconds, whole, o = self.found.decode_s, self.found.step_s, self.engine.overhead
+        if self.found.tpot_s is None or whole <= 0:
+            return {PROMPTS: 1.0}
+        own = min(o.step_s + o.sequence_s * self.found.decoding, seconds)
+        found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
+        for row in self.decode_pass.rows:
+            name = limit_of(row)
+            found[name] = found.get(name, 0.0) + row.seconds / kernels * (seconds - own) / whole
+        return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
+
     @property
     def joules_per_token(self) -> float | None:
         """Per output token, of all GPUs, prompts included; None where the device has no power model."""
@@ -134,6 +169,17 @@ class ServingAnswer:
     def price(self) -> float | None:
         """Of a million output tokens, in what ``gpu_hour`` is in."""
         return None if self.gpu_hour is None else self.gpu_hour * self.gpus / HOUR / self.tokens_per_s * MILLION
+
+
+def limit_of(row: PassRow) -> str:
+    """What a row of a step waits for: bytes of weights or of the cache, arithmetic, links; latency where it is far from its roof."""
+    terms = {name: float(term) for name, term in row.cost.terms.items()}
+    name = max(terms, key=lambda one: terms[one], default="")
+    if row.op.group == COLLECTIVE:
+        return LINKS
+    if not name or terms[name] < LATENT * row.seconds:
+        return LATENCY
+    return COMPUTE if name in ("tensor", "vector", "sfu", "sram") else CACHE if row.op.group == ATTENTION else WEIGHTS
 
 
 def _watts(state: PowerState) -> float:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 USERS = 64
 """Of a question that says neither how many there are nor how many requests come."""
+SEARCHED_GPUS, MOST_SEARCHED = 8, 64
+"""GPUs of a search that says none, and the most."""
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
+DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 
 
@@ -33,10 +36,10 @@ class ServeQuestion(Question):
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
     concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]", reader=ONE)
-    rate: float | None = option("Requests a second instead, as they come.")
+    rate: float | None = option("Requests a second instead, as they come.", reader=ONE)
     prefix: int = option("Tokens of the prompt that the cache holds already.", default=0)
     draft_tokens: int = option("Tokens drafted per step, to be checked together.", default=0)
-    acceptance: float = option("Probability that a drafted token is accepted.", default=0.7)
+    acceptance: float = option("Probability that a drafted token is accepted.", default=0.7, reader=DRAFTED)
     search: bool = option("Every layout, engine and number of users that fits; the best ones.", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
@@ -111,6 +114,21 @@ class ServeQuestion(Question):
     def limits(self) -> tuple[float | None, float | None]:
         """Seconds to the first token and per token after it at most."""
         return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot)
+
+    def searched_gpus(self) -> int:
+        """Most GPUs of a layout in a search."""
+        from perfmodel.core.checks import positive_int
+
+        gpus = SEARCHED_GPUS if self.gpus is None else self.gpus
+        positive_int("gpus", gpus)
+        if gpus > MOST_SEARCHED:
+            raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
+        return gpus
+
+    def typed_formats(self) -> str:
+        """Options of formats that were given, as they are typed."""
+        given = self.given()
+        return "".join(f" --{name.replace('_', '-')} {given[name]}" for name in ("dtype", "weights_dtype", "kv_dtype") if name in given)
 
     def check_lengths(self, model: ModelSpec) -> None:
         """UsageError for requests that are longer than the model takes."""
