@@ -69,13 +69,13 @@ class KernelTimes:
             return NOTHING
         sequences = step.decodes + (step.prompts if step.chunk else 0)
         graph = int(self._in_graph(step))
-        parts = [self._between("tokens", (tokens, sequences, graph), self._tokenwise, self.per_octave[0])]
+        prompts, each = _prompts_of(step)
+        parts = [self._between("tokens", (prompts, each, step.decodes, step.queries, graph), self._tokenwise, self.per_octave[0])]
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding, self.per_octave[1]))
         if step.chunk:
-            each = max(step.chunk // max(step.prompts, 1), 1)
             before = max(step.chunk_context - each, 0)
-            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts, self.per_octave[1]))
+            parts.append(self._between("prompt", (prompts, each, before), self._prompts, self.per_octave[1]))
         o = self.engine.overhead
         own = o.step_s + o.sequence_s * sequences
         return added([*parts, (own, own, own)])
@@ -103,13 +103,12 @@ class KernelTimes:
 
     # Parts of a step
 
-    def _tokenwise(self, tokens: int, sequences: int, graph: int) -> Times:
-        """All but attention: of ``tokens``, the head of ``sequences``."""
-        one = replace(self.like, phase=DECODE, batch=min(sequences, tokens), n=1, kv_len=1)
-        more = tokens - min(sequences, tokens)
-        if more:  # tokens of which the head sees none: one more sequence
-            one = replace(self.like, phase=PREFILL, batch=1, n=more, kv_len=more, beside=one)
-        return self._sum(one, of_attention=False, graph=bool(graph))
+    def _tokenwise(self, prompts: int, each: int, decodes: int, queries: int, graph: int) -> Times:
+        """All but attention: ``each`` tokens of ``prompts`` and ``queries`` of ``decodes``, in groups as their sequences are."""
+        decode = replace(self.like, phase=DECODE, batch=decodes, n=queries, kv_len=queries) if decodes else None
+        if prompts and each:
+            return self._sum(replace(self.like, phase=PREFILL, batch=prompts, n=each, kv_len=each, beside=decode), False, bool(graph))
+        return NOTHING if decode is None else self._sum(decode, False, bool(graph))
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
@@ -144,15 +143,24 @@ class KernelTimes:
         for number in at:
             below, above = around(number, per_octave)
             share = (number - below) / (above - below) if above > below else 0.0
-            ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
-            corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
-        found = []
+            if share:
+                ends = (below, 1 - share), (above, share)
+                corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
+            else:
+                corners = [((*place, below), weight) for place, weight in corners]
+        value, low, high = NOTHING
         for place, weight in corners:
-            if (part, place) not in self.nodes:
-                self.nodes[part, place] = exact(*place)
-            value, low, high = self.nodes[part, place]
-            found.append((weight * value, weight * low, weight * high))
-        return added(found)
+            node_at = self.nodes.get((part, place))
+            if node_at is None:
+                node_at = self.nodes[part, place] = exact(*place)
+            value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
+        return value, low, high
+
+
+def _prompts_of(step: Iteration) -> tuple[int, int]:
+    """Prompts of a step, and tokens of each."""
+    prompts = max(step.prompts, 1) if step.chunk else 0
+    return prompts, max(step.chunk // prompts, 1) if prompts else 0
 
 
 def added(parts: Iterable[Times]) -> Times:
