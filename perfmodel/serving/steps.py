@@ -33,7 +33,10 @@ FINE = 8, 2
 
 @dataclass(eq=False)
 class KernelTimes:
-    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``."""
+    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
+
+    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
+    """
 
     model: ModelSpec
     device: Device
@@ -43,6 +46,7 @@ class KernelTimes:
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     per_octave: tuple[int, int] = FINE
+    attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -149,10 +153,11 @@ class KernelTimes:
             else:
                 corners = [((*place, below), weight) for place, weight in corners]
         value, low, high = NOTHING
+        nodes = self.nodes if part == "tokens" else self.attention
         for place, weight in corners:
-            node_at = self.nodes.get((part, place))
+            node_at = nodes.get((part, place))
             if node_at is None:
-                node_at = self.nodes[part, place] = exact(*place)
+                node_at = nodes[part, place] = exact(*place)
             value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
         return value, low, high
 
