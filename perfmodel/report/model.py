@@ -64,6 +64,7 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
         "data_parallel": r.split.dp,
+        "imbalance": r.imbalance,
         "reserve_bytes": r.reserve,
     }
 

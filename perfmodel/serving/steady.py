@@ -20,7 +20,7 @@ DistServe (arXiv 2401.09670).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, inf, log
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog

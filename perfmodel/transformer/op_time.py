@@ -48,10 +48,7 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
         return likened(select_kernel(request, is_fused, guesses=False), timed)
     asked, reason = [_runs(one, device) for one in ([timed] if timed.preferred is None else [timed.preferred, timed])], ""
-    sources: tuple[FallbackDevices, ...] = (tuple, fallbacks) if timed.kind != "collective" else (fallbacks,)
-    for (
-        source
-    ) in sources:  # another GPU's calibration of the library that runs tells more of an exchange than this one's of another library
+    for source in _sources(asked[0], fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
@@ -82,6 +79,15 @@ def likened(found: Prediction, timed: Timed) -> Prediction:
         return found
     words = f"{found.provenance}; as {timed.like}"
     return replace(found, low=found.low / LIKENESS, high=found.high * LIKENESS, kind=BORROWED, provenance=words)
+
+
+def _sources(timed: Timed, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
+    """Whose calibrations count, in order: the device's own first.
+
+    Of exchanges and of products in 8 bits or fewer the library that runs says more than the device: its own kernels first.
+    """
+    narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
+    return (fallbacks,) if timed.kind == "collective" or narrow else (tuple, fallbacks)
 
 
 def busy_s(cost: Estimate, device: Device) -> float:
