@@ -292,6 +292,10 @@ class Rows(SparseRows):
 
 
 def _expanded(op: Op, w: Attention) -> Op:
-    """K and V are activations that the projection has just made, not the cache."""
+    """K and V are activations that the projection has just made, not the cache. Timed with V padded to the width of K.
+
+    Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
+    """
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
-    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
+    timed = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
+    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=timed)
