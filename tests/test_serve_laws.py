@@ -16,7 +16,7 @@ from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
 REPLICAS = (("llama-3.1-8b", "h200", Split()), ("mixtral-8x7b", "h100-sxm", Split(4, 4)), ("llama-3.1-70b", "h200", Split(4)))
-FEW, ALL = 60, 10_000
+FEW, ALL = 12, 10_000
 
 
 @cache

@@ -23,7 +23,7 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
-FRONT_ROWS, WIDTH = 5, 74
+FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
 MORE = " \\"
 """Ends a line that the next one goes on."""
@@ -159,7 +159,7 @@ def _broken(line: str) -> list[str]:
     """``line`` in lines that a shell joins again; a file before it stays as it is.
 
     >>> _broken("serve " + "--option 12345 " * 6)[0]
-    'serve --option 12345 --option 12345 --option 12345 --option 12345 \\\\'
+    'serve --option 12345 --option 12345 --option 12345 \\\\'
     """
     if "\n" in line:
         return line.split("\n")
