@@ -35,7 +35,7 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     model, device = published_as(find_model(asked.name), asked.weights_dtype), device_for(asked.hardware)
     load = asked.load()
     asked.check_lengths(model)
-    engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE))
+    engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
     like = asked.like(model, device, asked.split(model))
     times = step_times(model, device, engine, like, cache(calibrated_devices))
     return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread), pictures)

@@ -16,6 +16,9 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P = "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p"
+DISPATCH, COMBINE = "dispatch", "combine"
+"""An all-to-all of tokens to the GPUs of their experts, and back: ``expert_exchange.py``."""
+AT_ONCE = (ALL_TO_ALL, DISPATCH, COMBINE)
 OPS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P)
 ALPHA_S = 0.6e-6
 """Seconds per step of a ring or tree over NVLink. Source: NCCL src/graph/tuning.cc, hwLat of its low-latency protocol."""

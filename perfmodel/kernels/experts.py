@@ -21,7 +21,7 @@ class Experts:
 
     ``touched``: experts that get a token, all about as many. ``dtype``: of the weights and the products. ``pairs``: of token and
     expert, by default all. ``parts``: what is run of it. ``stored``: bytes of a weight with its share of scales, where weights are stored
-    narrower than they are multiplied; 0: as ``dtype``.
+    narrower than they are multiplied; 0: as ``dtype``. ``loads``: tokens of each expert, if they are not spread evenly.
     """
 
     tokens: Number
@@ -33,6 +33,7 @@ class Experts:
     dtype: Dtype = DTYPES["bf16"]
     pairs: Number | None = None
     parts: tuple[str, ...] = PARTS
+    loads: tuple[float, ...] = ()
     stored: float = 0.0
 
     @property
@@ -79,6 +80,17 @@ def flops(w: Experts) -> Number:
     6144
     """
     return 2 * w.rows * 3 * w.hidden * w.width
+
+
+def tiles(w: Experts, height: int) -> Number:
+    """Tiles of ``height`` rows over all experts, whose last ones are not full; an expert that is touched has one at least.
+
+    >>> tiles(Experts(4, 8, 16, 8, 2, 3), 2), tiles(Experts(10, 8, 16, 3, 1, 3, loads=(8, 1, 1)), 4)
+    (6, 4)
+    """
+    if not w.loads:
+        return w.touched * -(-rows_per_expert(w) // height)
+    return w.touched + sum(-(-int(load) // height) - 1 for load in w.loads if load > height)
 
 
 def rows_per_expert(w: Experts) -> int:

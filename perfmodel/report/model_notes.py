@@ -40,8 +40,17 @@ def notes(found: ModelAnswer) -> list[str]:
         words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
     listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
     apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
-    words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
+    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{apart}."]
     return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+
+
+def kernels_note(r: Request) -> str:
+    """Whose kernels are taken to run, as far as rows of ``r`` ask."""
+    kernels = r.kernels
+    asked = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
+    asked += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
+    listed = "; ".join(f"{kind} {' or '.join(names)}" for kind, names in asked)
+    return f"Kernels, of each the first that is calibrated: {listed}; element-wise work {'fused' if r.fused else 'unfused'}."
 
 
 def _prediction_notes(found: ModelAnswer) -> list[str]:

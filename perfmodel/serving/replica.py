@@ -102,14 +102,10 @@ def replicas(
                 missed.append(Missed(engine, split, memory.total(split.dp, length) - memory.usable))
                 continue
             held.add(stage)
-            times = replace(step_times(model, device, engine, here, fallbacks), known=known, per_octave=COARSE)
+            times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
             cache = memory.sequence_bytes(load.isl)
             found.append(Replica(engine, split, times, most, _least_step_s(model, device, times), cache))
     return found, missed
-
-
-COARSE = 1, 1
-"""Nodes per factor of two of the tables of a search, as ``steps.FINE``."""
 
 
 def _least_step_s(model: ModelSpec, device: Device, times: KernelTimes) -> float:

@@ -20,7 +20,7 @@ DistServe (arXiv 2401.09670).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, inf, log
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog
@@ -130,7 +130,9 @@ class Loop:
         mean_tokens = self.load.tokens_per_step
         if not self.load.draft_tokens or not tokens:
             return float(tokens)
-        chances = [self.load.acceptance**k * (1 - self.load.acceptance if k < self.load.draft_tokens else 1) for k in range(self.load.queries)]
+        chances = [
+            self.load.acceptance**k * (1 - self.load.acceptance if k < self.load.draft_tokens else 1) for k in range(self.load.queries)
+        ]
         if tokens > 4 * self.load.queries:
             second = sum(chance * (k + 1) ** 2 for k, chance in enumerate(chances))
             return (tokens + second / mean_tokens / 2 - 0.5) / mean_tokens
@@ -170,7 +172,11 @@ class Loop:
         room = self.batching.token_budget - (decodes * self.load.queries if self.batching.mixed else 0.0)
         if not self.batching.chunked or not self.batching.mixed:
             cut = self.batching.chunked and self.prompt > room
-            room = room if cut else max(room - self.prompt / 2 * (self.spread < 1), self.prompt, room // self.prompt * self.prompt * (self.spread == 1))
+            room = (
+                room
+                if cut
+                else max(room - self.prompt / 2 * (self.spread < 1), self.prompt, room // self.prompt * self.prompt * (self.spread == 1))
+            )
         return max(room, 1.0)
 
     # The queue of prompts, in steps
@@ -269,7 +275,13 @@ class Loop:
                     before, behind = old + number * place * self.prompt, number * (1 - place) * self.prompt
                     decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
                     chance = one * two * own / (2 if number else 1)
-                    found += [(self._until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)), chance) for size in self.sizes]
+                    found += [
+                        (
+                            self._until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
+                            chance,
+                        )
+                        for size in self.sizes
+                    ]
         return found
 
     def _until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
@@ -425,7 +437,10 @@ class Loop:
         for place in range(len(stretches) - 1, -1, -1):
             length, alive = stretches[place]
             number = rate * length
-            whole, own = self._burst((1 + number) * self.prompt, room), self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0)
+            whole, own = (
+                self._burst((1 + number) * self.prompt, room),
+                self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0),
+            )
             follows = stretches[place + 1][1] if place + 1 < len(stretches) else 0.0
             ahead = after / follows if follows else 0.0
             total += length * alive / step * (max(whole - own, 0.0) + ahead * (1 - exp(-rate * whole)))

@@ -16,7 +16,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
-    ALL_TO_ALL,
+    AT_ONCE,
     MOST_OF_A_HOST,
     P2P,
     REDUCE_SCATTER,
@@ -56,7 +56,7 @@ def inner_parts(w: Collective, inner: int) -> list[Collective]:
     """What runs within a group."""
     if w.op == ALL_REDUCE:
         return [replace(w, op=op, world=inner) for op in (REDUCE_SCATTER, ALL_GATHER)]
-    return [replace(w, world=inner, bytes=w.bytes * inner / w.world if w.op == ALL_TO_ALL else w.bytes)]
+    return [replace(w, world=inner, bytes=w.bytes * inner / w.world if w.op in AT_ONCE else w.bytes)]
 
 
 def outer_s(w: Collective, device: Device) -> float:
@@ -66,7 +66,7 @@ def outer_s(w: Collective, device: Device) -> float:
     """
     inner, count = groups(device, w.world)
     rate, step_s = outer(device, w.world)
-    if w.op == ALL_TO_ALL:
+    if w.op in AT_ONCE:
         return step_s + float(w.bytes) * (count - 1) / count / rate
     return float(ring_s(replace(w, world=count, bytes=w.bytes / inner), rate, step_s))
 
@@ -79,7 +79,7 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     within = [_first(part, names, device, fallbacks) for part in inner_parts(w, inner)]
     between = outer_s(w, device)
     inside = sum(part.seconds for part in within)
-    seconds = max(inside, between) if w.op == ALL_TO_ALL else inside + between
+    seconds = max(inside, between) if w.op in AT_ONCE else inside + between
     seconds = max(seconds, lower_s)
     words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
     one = replace(added(within), parts=())

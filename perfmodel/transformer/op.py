@@ -215,6 +215,19 @@ def _no_product(form: MatrixFormat, step: ModelPass) -> str:
     return f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
 
 
+def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> list[Op]:
+    """The kernel that rounds x to the format of a product, where no kernel before does it.
+
+    Source: vllm-project/vllm, scaled_fp8_quant and per_token_group_quant_fp8; sgl-project/sglang, fp8_kernel.py.
+    """
+    form = widest(step, matrices)
+    if not (step.kernels.rounds_apart and multiplied_in(step, form) is not None):
+        return []
+    inputs = matrices[0].inputs
+    moved = activation(READ, rows * inputs, step), stored("activations", WRITE, rows * inputs, form.bits)
+    return [stream("rounding of x", step, "copy", (None, None), ("scale", "torch-scale", rows, inputs), more=moved)]
+
+
 def multiplied_in(step: ModelPass, form: MatrixFormat) -> Dtype | None:
     """The narrower format in which products of 16-bit activations with weights in ``form`` may run."""
     return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None

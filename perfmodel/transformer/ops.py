@@ -21,7 +21,7 @@ from perfmodel.transformer import op as kernels
 from perfmodel.transformer.fused_all_reduce import fused
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
-from perfmodel.transformer.routing import expected_touched, received, sent
+from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
@@ -44,13 +44,20 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return merged([*ops, *head_ops(model, step)])
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
-    """One layer on one GPU."""
+def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
+    rows = [op.times(count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
+    return merged(op for op in rows if op.by_sequence)
+
+
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None = None) -> list[Op]:
+    """One layer on one GPU, or the ``part`` of it."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
     here = layers.local_layer(layer, tp, expert_tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
+    known = layers.operations(model, layer, tp, expert_tp=expert_tp)
+    return Rows(model, step, here).of(op for op in known if part in (None, op.part))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -83,6 +90,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
+        self.routed: tuple[layers.Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -132,10 +140,11 @@ class Rows(SparseRows):
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
             return [whole, *beside]
+        rounded = kernels.rounding(step, tokens, op.matrices)
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
-        return [linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
+        return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
         """Q and K in one kernel."""
@@ -208,7 +217,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER)]
+        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -237,7 +246,8 @@ class Rows(SparseRows):
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*sent(step, self._experts, hidden, REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        back = sent(step, self._experts, hidden, REDUCE_SCATTER, kernels.widest(step, self.routed))
+        return [*back, self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -246,13 +256,13 @@ class Rows(SparseRows):
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU: its set's share of all."""
-        return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
+        """Pairs of token and expert on the fullest GPU."""
+        return pairs_on(self.step, self._experts)
 
     @property
     def _touched(self) -> Number:
-        """Experts of one GPU that a token picks, on average."""
-        return expected_touched(self._experts.experts, self._experts.experts_per_token, self.step.all_tokens) / self.step.split.ep
+        """Experts of that GPU that a token picks, on average."""
+        return touched_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
@@ -262,7 +272,7 @@ class Rows(SparseRows):
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, step.dtype, self._pairs, parts)
+        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:

@@ -55,7 +55,7 @@ def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
     ops = []
     if step.split.tp > 1:
-        ops.append(collective(ALL_GATHER, step.split.tp, step.sequences * model.vocab, step))
+        ops.append(collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step))
     if step.split.pp > 1:
         ops.append(collective(P2P, 2, step.tokens * model.hidden, step).times(step.split.pp - 1))
     return ops
@@ -77,7 +77,7 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
 def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
-    whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     found = []
     for index, layers in enumerate(stages(model, pp)):
         kinds = replace(model, layers=layers).layer_kinds

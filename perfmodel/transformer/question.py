@@ -122,7 +122,8 @@ class PhaseQuestion(Question):
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
-    dp: int | None = option("Groups of --tp GPUs with sequences of their own; training: copies. [default: --ep / --tp; training: 1]")
+    dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
+    imbalance: float = option("Exponent of the router's power law, such as 1.2.", default=0.0, reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
@@ -153,6 +154,7 @@ class PhaseQuestion(Question):
         model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
         split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options["imbalance"] = self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
@@ -166,6 +168,7 @@ class PhaseQuestion(Question):
 class ModelQuestion(PhaseQuestion):
     """A phase of a model, or a training step, of which options that are None take those of its memory."""
 
+    engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file.", reader=_INFERENCE)
     micro_batch: int | None = _of_training("micro_batch")
     precision: str | None = _of_training("precision")
     optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
@@ -242,12 +245,14 @@ class BatchQuestion(Question):
     graph: bool | None = as_in(PhaseQuestion, "graph")
     power_limit: str | None = as_in(PhaseQuestion, "power_limit")
     clock: str | None = as_in(PhaseQuestion, "clock")
+    engine: str | None = as_in(ModelQuestion, "engine", reader=None)
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A decode step of one sequence, checked."""
         from perfmodel.transformer.step import DECODE
 
-        return PhaseQuestion(self.name, DECODE).updated(self.given()).request_for(model, device)
+        given = {name: value for name, value in self.given().items() if name != "engine"}
+        return PhaseQuestion(self.name, DECODE).updated(given).request_for(model, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class ModelPass:
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
     ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
+    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0: all experts alike.
     """
 
     phase: str
@@ -120,11 +121,14 @@ class ModelPass:
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
     beside: ModelPass | None = None
+    imbalance: float = 0.0
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "n", "kv_len"):
             positive_int(option.replace("_", "-"), getattr(self, option))
+        if not 0 <= self.imbalance <= 4:
+            raise UsageError(f"--imbalance is {self.imbalance:g}", "give an exponent from 0, all experts alike, to 4, such as 1.2")
         if self.kv_len < self.n:
             raise UsageError(f"--kv-len {self.kv_len} is less than --n {self.n}", "it counts all tokens, the new ones among them")
         return self
@@ -146,8 +150,9 @@ class ModelPass:
 
     @property
     def heads(self) -> Number:
-        """Positions of a GPU that the head sees: the last of each sequence."""
-        return self.sequences + (0 if self.beside is None else self.beside.heads)
+        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
+        checked = self.n if self.phase == DECODE and self.cached else 1
+        return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:

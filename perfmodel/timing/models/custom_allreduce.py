@@ -18,7 +18,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB = 1 << 10, 1 << 20  # known
 ONE_SHOT, TWO_SHOT, IN_SWITCH = "one-shot", "two-shot", "in the switch"
 PASS_BYTES = 36 * 512 * 16  # known
 """Bytes of its output that a grid works on at once: 36 blocks of 512 threads, 16 B each (vLLM's default, which SGLang took over)."""
@@ -51,10 +51,13 @@ TRTLLM_ONE_SHOT: tuple[Sizes, Sizes] = ({2: 4 * MIB, 4: 2 * MIB, 8: 256 * KIB}, 
 TRTLLM_LARGEST = 4 * MIB  # known
 """Largest in its table for eight GPUs; above, NCCL."""
 
+BLACKWELL = 10.0  # known
+"""Compute capability."""
+
 
 def blackwell(device: Device) -> bool:
     """Whether a kernel takes its choices for compute capability 10.0 or more."""
-    return float(device.compute_capability or 0) >= 10.0
+    return float(device.compute_capability or 0) >= BLACKWELL
 
 
 def shots_of_vllm(world: int, size: float) -> str:
@@ -91,8 +94,9 @@ def trtllm_way(device: Device, world: int, size: float) -> str | None:
     return ONE_SHOT if size <= TRTLLM_ONE_SHOT[blackwell(device)].get(world, 0) else TWO_SHOT
 
 
+VLLM = "vllm-allreduce"
 WAYS: Mapping[str, Callable[[Device, int, float], str | None]] = {
-    "vllm-allreduce": vllm_way,
+    VLLM: vllm_way,
     "sglang-allreduce": sglang_way,
     "sglang-allreduce-v2": jit_way,
     "trtllm-allreduce": trtllm_way,
@@ -135,7 +139,7 @@ def covers(case: Case) -> bool:
     return isinstance(w, Collective) and w.op == ALL_REDUCE and w.world in WORLDS and case.direction == FORWARD
 
 
-READ_BY_PEERS = (
+PARAMETERS = (
     Parameter("start_us", "launch, barriers and the first pass", 4.0),
     Parameter("peer_us", "per peer of the barriers", 0.05),
     Parameter("again_factor", "of that start, for the second half of a two-shot", 1.5),
@@ -148,23 +152,22 @@ SUMMED = (
     Parameter("switched_share", "of the link, summed in the switch", 0.4),
 )
 ASSUMES = "all GPUs start together, in a CUDA graph, one all-reduce behind another on the same buffers"
-ENGINES = tuple(WAYS)
 PEERS = Model(
     "custom-allreduce",
-    READ_BY_PEERS,
+    PARAMETERS,
     covers,
     seconds,
     "barriers + what each GPU reads of its peers over a share of the link",
     assumes=ASSUMES,
-    implementations=ENGINES[1:],
+    implementations=tuple(name for name in WAYS if name != VLLM),
 )
 SWITCH = Model(
     "custom-allreduce-switch",
-    (*READ_BY_PEERS, *SUMMED),
+    (*PARAMETERS, *SUMMED),
     covers,
     seconds,
     "as custom-allreduce; large buffers summed in the switch",
     assumes=ASSUMES,
-    implementations=ENGINES[:1],
+    implementations=(VLLM,),
 )
 MODELS = {model.name: model for model in (PEERS, SWITCH)}

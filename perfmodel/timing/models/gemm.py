@@ -241,7 +241,8 @@ def of_dtype(name: str, implementation: str) -> Callable[[Case], bool]:
 
     def covers_dtype(case: Case) -> bool:
         """A forward product in that format."""
-        return covers(case) and case.workload.dtype.name == name and case.implementation == implementation
+        own = case.workload.dtype.name in (name, "fp4" if name == "fp8" else name) if covers(case) else False
+        return own and case.implementation == implementation
 
     return covers_dtype
 

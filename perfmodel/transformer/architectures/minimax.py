@@ -31,7 +31,7 @@ def minimax_m3(fields: HfFields) -> ModelSpec:
     """
     fields.settled("num_mtp_modules", "num_nextn_predict_layers", "qk_norm_type", "rotary_dim", "use_gemma_norm", "first_k_dense_replace")
     fields.settled("use_routing_bias", "intermediate_size", "n_shared_experts", "attention_output_gate")
-    sparse = HfFields(fields.get("sparse_attention_config", dict, {}), "sparse_attention_config.")
+    sparse = HfFields({**fields.get("sparse_attention_config", dict, {}), "model_type": fields.architecture}, "sparse_attention_config.")
     sparse.refuse("sparse_init_block", 0, "a block that is always seen")
     names = ("sparse_num_index_heads", "sparse_index_dim", "sparse_topk_blocks", "sparse_block_size")
     index = BlockIndexer(*map(sparse.whole, names))
