@@ -83,7 +83,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
     paste = Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])
     return Report(
         _title(asked),
-        _verdict(asked, point),
+        verdict(asked, point),
         [table, paste],
         _notes(asked),
         data,
@@ -124,7 +124,8 @@ def _title(asked: Searched) -> str:
     return f"{asked.model.name}: the best layout for {sizes} on {gpus}{asked.device.name}"
 
 
-def _verdict(asked: Searched, point: Candidate) -> list[str]:
+def verdict(asked: Searched, point: Candidate) -> list[str]:
+    """What is best, what its users wait for, and how many were compared."""
     limits = asked.found.limits
     bounds = [f"{name} {format_time(value, 3)}" for name, value in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if value is not None]
     start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
