@@ -11,7 +11,7 @@ from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.serving.steps import KernelTimes, Times, step_times
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassRow
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
@@ -89,6 +89,7 @@ def replicas(
     """
     found, missed, known = list[Replica](), list[Missed](), dict[tuple[Op, bool], PassRow]()
     ways, length = splits(model, gpus, device, like.weights_from_file), load.isl + load.osl
+    attention: dict[tuple[object, ...], dict[tuple[str, tuple[int, ...]], Times]] = {}
     for engine in engines:
         held: set[tuple[int, int, int]] = set()
         for split in ways:
@@ -103,6 +104,8 @@ def replicas(
                 continue
             held.add(stage)
             times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
+            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.latent_attention)
+            times.attention = attention.setdefault(alike, times.attention)  # experts and stages do not change it
             cache = memory.sequence_bytes(load.isl)
             found.append(Replica(engine, split, times, most, _least_step_s(model, device, times), cache))
     return found, missed

@@ -27,7 +27,7 @@ from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
-PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2)}
+PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "groups": (4, 8, 16, 4, 1)}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 STEPPED = {("tokens", 0), ("prompt", 1)}
 """Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
@@ -38,6 +38,7 @@ class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
     """
 
     model: ModelSpec
@@ -48,6 +49,7 @@ class KernelTimes:
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     coarse: bool = False
+    attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -74,13 +76,16 @@ class KernelTimes:
             return NOTHING
         sequences = step.decodes + (step.prompts if step.chunk else 0)
         graph, heads = int(self._in_graph(step)), step.decodes * step.queries + (step.prompts if step.chunk else 0)
-        parts = [self._between("tokens", (tokens, heads, graph), self._tokenwise)]
+        prompts, each = _prompts_of(step)
+        if self.like.split.dp > 1:
+            parts = [self._between("groups", (prompts, each, step.decodes, step.queries, graph), self._in_groups)]
+        else:
+            parts = [self._between("tokens", (tokens, heads, graph), self._tokenwise)]
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
         if step.chunk:
-            each = max(step.chunk // max(step.prompts, 1), 1)
             before = max(step.chunk_context - each, 0)
-            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts))
+            parts.append(self._between("prompt", (prompts, each, before), self._prompts))
         o = self.engine.overhead
         own = o.step_s + o.sequence_s * sequences
         return added([*parts, (own, own, own)])
@@ -115,6 +120,13 @@ class KernelTimes:
         if more:  # tokens of which the head sees none: one more sequence
             one = replace(self.like, phase=PREFILL, batch=1, n=more, kv_len=more, beside=one)
         return self._sum(one, of_attention=False, graph=bool(graph))
+
+    def _in_groups(self, prompts: int, each: int, decodes: int, queries: int, graph: int) -> Times:
+        """All but attention: ``each`` tokens of ``prompts`` and ``queries`` of ``decodes``, as groups share these sequences."""
+        decode = replace(self.like, phase=DECODE, batch=decodes, n=queries, kv_len=queries) if decodes else None
+        if prompts and each:
+            return self._sum(replace(self.like, phase=PREFILL, batch=prompts, n=each, kv_len=each, beside=decode), False, bool(graph))
+        return NOTHING if decode is None else self._sum(decode, False, bool(graph))
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
@@ -151,13 +163,20 @@ class KernelTimes:
             share = (number - below) / (above - below) if above > below else 0.0
             ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
             corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
-        found = []
+        known = self.attention if part in ("decode", "prompt") else self.nodes
+        value, low, high = NOTHING
         for place, weight in corners:
-            if (part, place) not in self.nodes:
-                self.nodes[part, place] = exact(*place)
-            value, low, high = self.nodes[part, place]
-            found.append((weight * value, weight * low, weight * high))
-        return added(found)
+            node_at = known.get((part, place))
+            if node_at is None:
+                node_at = known[part, place] = exact(*place)
+            value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
+        return value, low, high
+
+
+def _prompts_of(step: Iteration) -> tuple[int, int]:
+    """Prompts of a step, and tokens of each."""
+    prompts = max(step.prompts, 1) if step.chunk else 0
+    return prompts, max(step.chunk // prompts, 1) if prompts else 0
 
 
 def added(parts: Iterable[Times]) -> Times:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -39,15 +40,16 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
+    counted: list[tuple[Op, Number]] = [(op, 1) for op in ops]
     for layer, count in model.layer_kinds:
-        ops += [op.times(count) for op in layer_ops(layer, model, step)]
-    return merged([*ops, *head_ops(model, step)])
+        counted += [(op, count) for op in layer_ops(layer, model, step)]
+    return merged([*counted, *((op, 1) for op in head_ops(model, step))])
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
-    rows = [op.times(count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
-    return merged(op for op in rows if op.by_sequence)
+    rows = [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
+    return merged((op, count) for op, count in rows if op.by_sequence)
 
 
 def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None = None) -> list[Op]:
@@ -55,9 +57,14 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None 
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
-    here = layers.local_layer(layer, tp, expert_tp)
-    known = layers.operations(model, layer, tp, expert_tp=expert_tp)
+    here, known = _parts(model, layer, tp, expert_tp)
     return Rows(model, step, here).of(op for op in known if part in (None, op.part))
+
+
+@kept_by_identity
+def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
+    """``layer`` as one GPU has it, and what it runs: the same for every step."""
+    return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -67,13 +74,17 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
 
 
-def merged(ops: Iterable[Op]) -> list[Op]:
-    """Equal rows as one with their counts added up, in the order of first occurrence."""
+def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
+    """Rows, each so many times: equal ones as one with their counts added up, in the order of first occurrence."""
     counts: dict[Op, Number] = {}
-    for op in ops:
-        alone = replace(op, count=1)
-        counts[alone] = counts.get(alone, 0) + op.count
-    return [replace(op, count=count) for op, count in counts.items()]
+    for op, times in ops:
+        alone = op if _is_one(op.count) else replace(op, count=1)
+        counts[alone] = counts.get(alone, 0) + op.count * times
+    return [op if _is_one(count) else replace(op, count=count) for op, count in counts.items()]
+
+
+def _is_one(count: Number) -> bool:
+    return isinstance(count, int) and count == 1
 
 
 class Rows(SparseRows):
