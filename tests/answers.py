@@ -56,6 +56,8 @@ model gpt3-175b --phase train --batch 64 --n 2048 --tp 8 --pp 8 --micro-batch 1 
 model llama-3-8b --phase train --batch 64 --n 2048 --dp 8 --zero 3 --recompute full --system selene-a100
 model llama-3-8b --phase decode --batch 1 --kv-len 128 --weights-dtype int4 --graph --fused --hardware rtx-4090
 batch llama-3-8b --kv-len 2048 --hardware h200
+serve llama-3.1-8b --hardware h200 --concurrency 16
+serve mixtral-8x7b --hardware h200 --gpus 2 --engine vllm --search --tpot 50ms --gpu-hour 2.5
 memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full
 memory gpt3-175b --batch 64 --n 2048 --tp 8 --pp 8 --micro-batch 1 --sp
 remat --layers 10 --checkpoints 5

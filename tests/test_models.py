@@ -52,7 +52,7 @@ def test_shipped_file_is_valid_and_meets_its_published_count(name):
 
 
 def test_models_and_configurations_have_places_of_their_own():
-    assert len(model_names()) >= 31
+    assert len(model_names()) >= 41
     assert not set(model_names()) & set(config_names())
 
 
@@ -71,6 +71,7 @@ def test_models_and_configurations_have_places_of_their_own():
         ("llama-3.2-1b", 1_235_814_400),
         ("mistral-7b", 7_241_732_096),
         ("qwen2.5-72b", 72_706_203_648),
+        ("qwen3-next-80b-a3b", 79_674_391_296),
     ],
 )
 def test_published_parameters(name, parameters):

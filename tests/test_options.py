@@ -263,6 +263,9 @@ VALUES = {
     **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
+    **{"cache": "warm", "power_limit": "400W", "host_us": "4", "engine": "sglang"},
+    **{"gpus": "2", "engine": "sglang", "isl": "200", "osl": "300", "concurrency": "3", "rate": "0.5", "prefix": "64", "draft_tokens": "2"},
+    **{"acceptance": "0.4", "gpu_hour": "3", "token_budget": "512", "max_sequences": "7", "spread": "0.5", "ttft": "900ms", "tpot": "90ms"},
     **{"cache": "warm", "power_limit": "400W", "host_us": "4"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""
@@ -274,6 +277,7 @@ OF_COMMAND = {
     ("recompute", "size"): "3MiB",
     ("claims", "verdict"): "holds",
     ("memory", "batch"): "64",
+    ("serve", "dtype"): "bf16",
     ("model", "system"): "selene-a100",
     **{
         (name, "clock"): clock

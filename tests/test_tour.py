@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 def test_every_command_of_the_page_is_a_step() -> None:
     assert len(STEPS) == PAGE.count("$ perfmodel") >= 15
-    assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 3
+    assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 4
 
 
 @pytest.mark.parametrize(("line", "answers"), STEPS)

@@ -32,8 +32,9 @@ from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.layer import first_operations, last_operations, operations
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import LARGEST_SAVING, LaunchCorrection, handed_bytes, launch_correction, launch_saving_s
-from perfmodel.transformer.ops import Rows, expected_touched, step_ops
+from perfmodel.transformer.ops import Rows, step_ops
 from perfmodel.transformer.parallel import hand_over, kv_bytes, stages, weight_bytes
+from perfmodel.transformer.routing import expected_touched
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
 from perfmodel.transformer.step import PHASES, ModelPass, Request, Split, decode, prefill
 from perfmodel.transformer.training.matrices import stage_holding

@@ -26,6 +26,7 @@ ALIKE = {
     "model llama-3-8b --phase decode --kv-len 2000 --kv-dtype int8": "model llama-3-8b --phase decode --kv-len 2k --kv-dtype INT8",
     "batch llama-3-8b --kv-len 2000 --dtype fp16": "batch llama-3-8b --kv-len 2k --dtype float16",
     "memory llama-3-8b --batch 8 --n 4000 --precision bf16": "memory llama-3-8b --batch 8 --n 4k --precision bfloat16",
+    "serve gpt2 --isl 500 --osl 100 --concurrency 10": "serve gpt2 --isl 0.5k --osl 1e2 --concurrency 1e1",
     "remat --layers 10 --size 1000 --memory 8000": "remat --layers 1e1 --size 1k --memory 8k",
     "sweep --n 1000,2000 --d 64 --dtype fp16,bf16": "sweep --n 1k:2k:x2 --d 64 --dtype FP16,bfloat16",
     "sweep matmul --m 1000 --n 64 --k 64 --where m<=8000": "sweep matmul --m 1k --n 64 --k 64 --where m<=8k",

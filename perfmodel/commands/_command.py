@@ -226,11 +226,10 @@ class Command(TyperCommand):
     """A command that starts fast: ``--help`` answers before anything is converted, and plain types convert plainly."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The text, then each example on a line of its own, whole, so that it can be copied."""
-        full = self.help or ""
-        self.help, examples = examples_apart(full)
-        super().format_help_text(ctx, formatter)
-        self.help = full
+        """The text below the usage, then each example on a line of its own, whole, so that it can be copied."""
+        text, examples = examples_apart(self.help or "")
+        with formatter.indentation():
+            formatter.write_text(text)
         formatter.write("".join(f"  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

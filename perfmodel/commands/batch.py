@@ -14,9 +14,11 @@ def batch(asked: BatchQuestion, to: Pictured) -> None:
     """
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices, find_model
+    from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.batch import report
     from perfmodel.transformer.generation import curve
 
     device = device_for(asked.hardware)
-    to.emit(report(curve(asked.request_for(find_model(asked.name), device), cache(calibrated_devices)), to.pictures))
+    request = asked.request_for(find_model(asked.name), device)
+    request = request if asked.engine is None else find_engine(asked.engine).runs(request)
+    to.emit(report(curve(request, cache(calibrated_devices)), to.pictures))

@@ -21,7 +21,7 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
     """
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices, find_model
+    from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.model import report
     from perfmodel.transformer.answer import answer
 
@@ -31,7 +31,9 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
         to.emit(_training(asked, to.explain, to.pictures))
         return
     device = device_for(asked.hardware)
-    found = answer(asked.request_for(find_model(asked.name), device), cache(calibrated_devices))
+    request = asked.request_for(find_model(asked.name), device)
+    request = request if asked.engine is None else find_engine(asked.engine).runs(request)
+    found = answer(request, cache(calibrated_devices))
     to.emit(report(found, explained=to.explain, pictures=to.pictures))
 
 

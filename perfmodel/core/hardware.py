@@ -78,11 +78,17 @@ class Limits(ProfilePart):
 
 @dataclass(frozen=True)
 class Interconnect(ProfilePart):
-    """Links to other devices; bandwidth per direction, summed over the links."""
+    """Links to other devices; bandwidth per direction, summed over the links.
+
+    ``joined``: devices that they join; ``host``: those of one host; ``network``: what joins such domains, per device and direction.
+    """
 
     name: str
     bandwidth_per_direction: Bandwidth
     links: Count | None = None
+    joined: Count | None = None
+    host: Count | None = None
+    network: Bandwidth | None = None
 
 
 @dataclass(frozen=True)

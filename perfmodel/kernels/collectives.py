@@ -16,6 +16,9 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P = "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p"
+DISPATCH, COMBINE = "dispatch", "combine"
+"""An all-to-all of tokens to the GPUs of their experts, and back: ``expert_exchange.py``."""
+AT_ONCE = (ALL_TO_ALL, DISPATCH, COMBINE)
 OPS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P)
 ALPHA_S = 0.6e-6
 """Seconds per step of a ring or tree over NVLink. Source: NCCL src/graph/tuning.cc, hwLat of its low-latency protocol."""
@@ -86,3 +89,26 @@ def link_bandwidth(device: Device) -> float:
         fix = "add its interconnect to the profile, or take one GPU"
         raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)
     return device.interconnect.bandwidth_per_direction.number
+
+
+MOST_OF_A_HOST = 8  # known
+"""GPUs on one baseboard of every HGX system."""
+
+
+def host_gpus(device: Device) -> int:
+    """GPUs of one host."""
+    known = None if device.interconnect is None else device.interconnect.host
+    return MOST_OF_A_HOST if known is None else int(known.number)
+
+
+def joined_gpus(device: Device) -> int:
+    """GPUs that the device's links join, and only a network beyond."""
+    known = None if device.interconnect is None else device.interconnect.joined
+    return MOST_OF_A_HOST if known is None else int(known.number)
+
+
+def network_bandwidth(device: Device) -> float:
+    """B/s per GPU and direction between such domains; UnavailableError without one in the profile."""
+    if device.interconnect is None or device.interconnect.network is None:
+        raise UnavailableError(f"{device.id} has no network in its profile", "add it to its interconnect, or take fewer GPUs")
+    return float(device.interconnect.network.number)

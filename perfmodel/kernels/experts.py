@@ -20,7 +20,8 @@ class Experts:
     """``tokens`` of ``hidden`` features, each sent to ``experts_per_token`` of ``experts`` gated MLPs of ``width``.
 
     ``touched``: experts that get a token, all about as many. ``dtype``: of the weights and the products. ``pairs``: of token and
-    expert, by default all. ``parts``: what is run of it.
+    expert, by default all. ``parts``: what is run of it. ``stored``: bytes of a weight with its share of scales, where weights are stored
+    narrower than they are multiplied; 0: as ``dtype``. ``loads``: tokens of each expert, if they are not spread evenly.
     """
 
     tokens: Number
@@ -32,6 +33,13 @@ class Experts:
     dtype: Dtype = DTYPES["bf16"]
     pairs: Number | None = None
     parts: tuple[str, ...] = PARTS
+    loads: tuple[float, ...] = ()
+    stored: float = 0.0
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of a weight."""
+        return self.stored or self.dtype.size
 
     @property
     def rows(self) -> Number:
@@ -41,7 +49,7 @@ class Experts:
     @property
     def weight_bytes(self) -> Number:
         """Bytes of the gate, up and down matrices of the touched experts."""
-        return 3 * self.touched * self.hidden * self.width * self.dtype.size
+        return 3 * self.touched * self.hidden * self.width * self.element_bytes
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""
@@ -72,6 +80,17 @@ def flops(w: Experts) -> Number:
     6144
     """
     return 2 * w.rows * 3 * w.hidden * w.width
+
+
+def tiles(w: Experts, height: int) -> Number:
+    """Tiles of ``height`` rows over all experts, whose last ones are not full; an expert that is touched has one at least.
+
+    >>> tiles(Experts(4, 8, 16, 8, 2, 3), 2), tiles(Experts(10, 8, 16, 3, 1, 3, loads=(8, 1, 1)), 4)
+    (6, 4)
+    """
+    if not w.loads:
+        return w.touched * -(-rows_per_expert(w) // height)
+    return w.touched + sum(-(-int(load) // height) - 1 for load in w.loads if load > height)
 
 
 def rows_per_expert(w: Experts) -> int:

@@ -50,7 +50,8 @@ Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of 
 class Matmul:
     """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
 
-    ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none.
+    ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none. ``stored``: bytes of
+    an element of B with its share of scales, where it is stored narrower than it is multiplied; 0: as ``dtype``.
     """
 
     m: Number
@@ -60,6 +61,12 @@ class Matmul:
     split_k: Number = 1
     dtype: Dtype = DTYPES["fp16"]
     scale_block: int = 0
+    stored: float = 0.0
+
+    @property
+    def b_bytes(self) -> float:
+        """Bytes of an element of B."""
+        return self.stored or self.dtype.bytes
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The matmul, and with split-k the sum of its partial results.
@@ -75,7 +82,7 @@ class Matmul:
         a, b = self.batch * self.m * self.k, self.batch * self.k * self.n
         loads = (
             Access("A", READ, a * columns, size, a, a, reread=True),
-            Access("B", READ, b * rows, size, b, b, reread=True),
+            Access("B", READ, b * rows, self.b_bytes, b, b, reread=True),
             *scales(self.m, self.n, self.k, self.batch, self.scale_block),
         )
         stored = once("C", WRITE, self.outputs, self.dtype.result_size)

@@ -160,7 +160,7 @@ def _layer_seconds(
     layer: spec.Layer, model: spec.ModelSpec, step: ModelPass, device: Device, fallbacks: FallbackDevices
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """Forward and backward of one layer: at the roofline, and predicted if every kernel is."""
-    ops = merged(layer_ops(layer, model, step))
+    ops = merged((one, 1) for one in layer_ops(layer, model, step))
     costs = [op_estimate(op, device) for op in ops]
     roof = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
     try:

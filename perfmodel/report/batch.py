@@ -10,7 +10,7 @@ from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import inputs_of
 from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
-from perfmodel.report.model_notes import weights_notes
+from perfmodel.report.model_notes import kernels_note, weights_notes
 from perfmodel.report.op_common import head
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import step_meters, step_part, taken, tokens
@@ -181,6 +181,7 @@ def _notes(found: Curve) -> list[str]:
         f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound; "
         "no larger than the one with most tokens/s.",
         "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
+        kernels_note(found.request),
         *weights_notes(found.request),
     ]
     missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]

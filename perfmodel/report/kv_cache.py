@@ -102,6 +102,7 @@ def _layer(cache: LayerCache) -> list[Metric]:
     read = cache.bytes_per_token - attention.index_bytes
     if isinstance(attention, GroupedAttention):
         heads, kept = attention.kv_heads, f"K, V of {attention.kv_heads} x {attention.head_dim}"
+        kept += "" if attention.indexer is None else f" + index key {attention.indexer.head_dim}"
     elif isinstance(attention, LatentAttention):
         heads, kept = equivalent_kv_heads(attention), f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
         kept += "" if attention.indexer is None else f" + fp8 index key {attention.indexer.head_dim}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from perfmodel.core.cost import READ
@@ -58,11 +59,14 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "integer_kv": r.integer_kv,
         "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
+        "kernels": asdict(r.kernels),
         "cuda_graph": {phase: r.in_graph(phase) for phase in phases(r)},
         "kv_cache": r.cached,
         "tensor_parallel": r.split.tp,
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
+        "data_parallel": r.split.dp,
+        "imbalance": r.imbalance,
         "reserve_bytes": r.reserve,
     }
 

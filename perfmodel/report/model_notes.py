@@ -40,8 +40,17 @@ def notes(found: ModelAnswer) -> list[str]:
         words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
     listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
     apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
-    words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
+    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{apart}."]
     return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+
+
+def kernels_note(r: Request) -> str:
+    """Whose kernels are taken to run, as far as rows of ``r`` ask."""
+    kernels = r.kernels
+    asked = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
+    asked += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
+    listed = "; ".join(f"{kind} {' or '.join(names)}" for kind, names in asked)
+    return f"Kernels, of each the first that is calibrated: {listed}; element-wise work {'fused' if r.fused else 'unfused'}."
 
 
 def _prediction_notes(found: ModelAnswer) -> list[str]:
@@ -81,8 +90,11 @@ def _split_notes(r: Request) -> list[str]:
         words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
     if r.split.tp > 1:
         words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
-    if r.split.ep > 1:
-        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
+    if r.split.dp > 1:
+        exchange = "; two exchanges per layer of experts carry tokens there and back" if r.model.is_moe else ""
+        words.append(f"Data parallel: {r.split.dp} groups of {r.split.tp} GPUs divide the sequences{exchange}.")
+    elif r.split.ep > 1:
+        words.append("Expert parallel: each GPU has all tokens and its own experts; the all-reduce after the MLP adds up.")
     if r.split.pp > 1:
         words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
     return words

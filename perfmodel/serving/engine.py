@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.kernel_choice import KernelChoice
 
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.transformer.step import Request
+
 STRICT = {"extra": "forbid"}
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,35 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceDefaults:
+    """What an engine sets on devices of less than ``below_gib``, of ``from_gib`` and more, or with a word ``named`` in their id."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    below_gib: float = 0.0
+    from_gib: float = float("inf")
+    named: tuple[str, ...] = ()
+    token_budget: int | None = None
+    max_sequences: int | None = None
+
+    def fits(self, device: Device) -> bool:
+        """Whether ``device`` is one of them."""
+        if set(self.named) & set(device.id.split("-")):
+            return True
+        if device.dram.capacity is None:
+            return False
+        size = float(device.dram.capacity.number) / GIB
+        return size < self.below_gib or size >= self.from_gib
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
     go around attention. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
-    intervals of TTFT and TPOT, in shares of the predicted time. ``sources``: where the values are from.
+    intervals of TTFT and TPOT, in shares of the predicted time. ``by_device``: other defaults of batching, the first that fits counts.
+    ``sources``: where the values are from.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -68,18 +96,30 @@ class Engine:
     overhead: Overhead = field(default_factory=Overhead)
     widths: dict[str, tuple[float, float]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    by_device: tuple[DeviceDefaults, ...] = ()
+
+    def on(self, device: Device) -> Engine:
+        """The same with its defaults on ``device``."""
+        found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
+        return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
     def check(self) -> Engine:
         """This preset, if every value has a meaning; else DataError."""
-        b = self.batching
-        for name, value in (("token_budget", b.token_budget), ("max_sequences", b.max_sequences), ("admit_every", b.admit_every)):
-            if value < 1:
-                raise DataError(f"batching.{name} is {value}", "give a whole number from 1")
+        for place, found in (("batching", self.batching), *(("by_device", one) for one in self.by_device)):
+            for name in ("token_budget", "max_sequences", "admit_every"):
+                value = getattr(found, name, None)
+                if value is not None and value < 1:
+                    raise DataError(f"{place}.{name} is {value}", "give a whole number from 1")
         if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
             raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
         return self
+
+    def runs(self, asked: Request) -> Request:
+        """``asked`` in its kernels: a decode step that is larger than its CUDA graphs is launched kernel by kernel."""
+        graph = False if asked.graph is None and asked.batch > self.graph_batch else asked.graph
+        return replace(asked, kernels=self.kernels, fused=self.fused or asked.fused, graph=graph)
 
     def with_batching(self, **given: Any) -> Engine:
         """The same with options of batching that are not None."""
@@ -95,9 +135,11 @@ def validated(raw: Any) -> Engine:
 
 def trusted(raw: dict[str, Any]) -> Engine:
     """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
-    kernels = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
+    kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
     widths = {name: (float(low), float(high)) for name, (low, high) in raw.get("widths", {}).items()}
+    smaller = (DeviceDefaults(**{**one, "named": tuple(one.get("named", ()))}) for one in raw.get("by_device", ()))
     parts = {
+        "by_device": tuple(smaller),
         "kernels": KernelChoice(**kernels),
         "batching": Batching(**raw.get("batching", {})),
         "overhead": Overhead(**raw.get("overhead", {})),

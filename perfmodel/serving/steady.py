@@ -120,6 +120,7 @@ class Loop:
         self.between = 0.0  # steps between two requests of a user
         self.outside = 0.0  # requests a second from outside
         self.last = 1.0  # steps to the first token of the last round
+        self.close = 2e-3
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -191,7 +192,7 @@ class Loop:
                 left = (low + high) / 2
                 queue, wanted = self._queue_of(users, left, 0.0, outside)
                 low, high = (left, high) if wanted > left else (low, left)
-                if high - low < 2e-3 * (low + min(self.prompt, queue.room)):
+                if high - low < self.close * (low + min(self.prompt, queue.room)):
                     break
         return queue
 
@@ -301,7 +302,7 @@ class Loop:
         return whole * self.seconds(room, decodes, reached) + self.seconds(chunk, decodes, self.load.prefix + size)
 
     def others(self, users: float, outside: bool) -> float:
-        """Sequences that one of ``users`` meets: of a closed loop all but itself; from outside as many as there are, but for its own slot."""
+        """Sequences that one of ``users`` meets: all but itself; from outside as many as there are, less its slot."""
         return users * (1 - 1 / self.slots) if outside else max(users - 1, 0.0)
 
     # Prompts first
@@ -334,7 +335,12 @@ class Loop:
 
     # The loop
 
-    def closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
+    def closed(self, users: int, close: float = 2e-3) -> Steady:
+        """With so many users, those beyond the slots waiting; ``close``: change at which the queue of prompts stands."""
+        self.close = close
+        return self._closed(min(users, self.slots), max(users - self.slots, 0))
+
+    def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
         for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
@@ -379,15 +385,15 @@ class Loop:
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
-        most = self.closed(self.slots).requests_per_s
+        most = self._closed(self.slots).requests_per_s
         self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
         if not self.batching.mixed and self.steps:
             return self._open_first(rate)
-        low, high, users = 0.0, float(self.slots), min(rate * self.closed(1.0).ttft_s, self.slots / 2)
+        low, high, users = 0.0, float(self.slots), min(rate * self._closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
-            found = self.closed(users, 0.0, True)
+            found = self._closed(users, 0.0, True)
             low, high = (low, users) if found.requests_per_s > rate else (users, high)
             if abs(found.requests_per_s / rate - 1) < 2e-3 or high - low < 1e-3 * high:
                 break
@@ -463,17 +469,16 @@ class Loop:
 
 
 def thin(values: Weighted, most: int = 9) -> Weighted:
-    """At most so many values, neighbours as one at their mean."""
+    """Neighbours that are unlikely as one, at their mean: about ``most`` values; the first stays apart, as none is unlike few."""
     if len(values) <= most:
         return values
-    apart = int(values[0][0] == 0)  # none is unlike few
-    group = ceil((len(values) - apart) / (most - apart))
-    found = values[:apart]
-    for start in range(apart, len(values), group):
-        part = values[start : start + group]
-        chance = sum(each for _, each in part)
-        found.append((sum(value * each for value, each in part) / chance, chance))
-    return found
+    found, value, weight = [values[0]], 0.0, 0.0
+    for each, chance in values[1:]:
+        value, weight = value + each * chance, weight + chance
+        if weight >= 1 / (2 * most):
+            found.append((value / weight, weight))
+            value = weight = 0.0
+    return [*found, (value / weight, weight)] if weight else found
 
 
 def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0) -> Steady:
@@ -481,5 +486,4 @@ def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead,
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
     if load.rate is not None:
         return loop.open(load.rate)
-    users = load.concurrency or 1
-    return loop.closed(min(users, loop.slots), max(users - loop.slots, 0))
+    return loop.closed(load.concurrency or 1)

@@ -14,11 +14,12 @@ from functools import cached_property
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
-from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.ops import sequence_ops, step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
@@ -26,13 +27,19 @@ from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
-FINE = 8
-"""Nodes per factor of two in the number of tokens: tiles and waves of matmuls make steps in between."""
+PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "groups": (4, 8, 16, 4, 1)}
+"""Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
+STEPPED = {("tokens", 0), ("prompt", 1)}
+"""Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
 
 
 @dataclass(eq=False)
 class KernelTimes:
-    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``."""
+    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
+
+    ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
+    """
 
     model: ModelSpec
     device: Device
@@ -41,6 +48,8 @@ class KernelTimes:
     fallbacks: FallbackDevices = tuple
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+    coarse: bool = False
+    attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -48,18 +57,35 @@ class KernelTimes:
 
     def interval(self, step: Iteration) -> Times:
         """The same with the ends of its interval."""
+        pp = self.like.split.pp
+        if pp == 1:
+            return self._through(step)
+        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        value, low, high = (round_s(one, self._slowest) for one in ways)
+        return value, low, high
+
+    @cached_property
+    def _slowest(self) -> float:
+        """Share of the slowest pipeline stage."""
+        return slowest_share(self.model, self.like.split.pp)
+
+    def _through(self, step: Iteration) -> Times:
+        """Through all stages."""
         tokens = step.chunk + step.decodes * step.queries
         if not tokens:
             return NOTHING
         sequences = step.decodes + (step.prompts if step.chunk else 0)
-        graph = int(self._in_graph(step))
-        parts = [self._between("tokens", (tokens, sequences, graph), self._tokenwise, FINE)]
+        graph, heads = int(self._in_graph(step)), step.decodes * step.queries + (step.prompts if step.chunk else 0)
+        prompts, each = _prompts_of(step)
+        if self.like.split.dp > 1:
+            parts = [self._between("groups", (prompts, each, step.decodes, step.queries, graph), self._in_groups)]
+        else:
+            parts = [self._between("tokens", (tokens, heads, graph), self._tokenwise)]
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
         if step.chunk:
-            each = max(step.chunk // max(step.prompts, 1), 1)
             before = max(step.chunk_context - each, 0)
-            parts.append(self._between("prompt", (step.prompts, each, before), self._prompts))
+            parts.append(self._between("prompt", (prompts, each, before), self._prompts))
         o = self.engine.overhead
         own = o.step_s + o.sequence_s * sequences
         return added([*parts, (own, own, own)])
@@ -87,13 +113,20 @@ class KernelTimes:
 
     # Parts of a step
 
-    def _tokenwise(self, tokens: int, sequences: int, graph: int) -> Times:
-        """All but attention: of ``tokens``, the head of ``sequences``."""
-        one = replace(self.like, phase=DECODE, batch=min(sequences, tokens), n=1, kv_len=1)
-        more = tokens - min(sequences, tokens)
+    def _tokenwise(self, tokens: int, heads: int, graph: int) -> Times:
+        """All but attention: of ``tokens``, the head of ``heads``."""
+        one = replace(self.like, phase=DECODE, batch=min(heads, tokens), n=1, kv_len=1)
+        more = tokens - min(heads, tokens)
         if more:  # tokens of which the head sees none: one more sequence
             one = replace(self.like, phase=PREFILL, batch=1, n=more, kv_len=more, beside=one)
         return self._sum(one, of_attention=False, graph=bool(graph))
+
+    def _in_groups(self, prompts: int, each: int, decodes: int, queries: int, graph: int) -> Times:
+        """All but attention: ``each`` tokens of ``prompts`` and ``queries`` of ``decodes``, as groups share these sequences."""
+        decode = replace(self.like, phase=DECODE, batch=decodes, n=queries, kv_len=queries) if decodes else None
+        if prompts and each:
+            return self._sum(replace(self.like, phase=PREFILL, batch=prompts, n=each, kv_len=each, beside=decode), False, bool(graph))
+        return NOTHING if decode is None else self._sum(decode, False, bool(graph))
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
@@ -104,11 +137,10 @@ class KernelTimes:
         return self._sum(one, of_attention=True, graph=False)
 
     def _sum(self, step: ModelPass, of_attention: bool, graph: bool) -> Times:
-        found = []
-        for op in [*step_ops(self.model, step), *(() if of_attention else hand_over(self.model, step))]:
-            if op.by_sequence == of_attention:
-                found.append(self._row(op, graph))
-        return added(found)
+        if of_attention:
+            return added(self._row(op, graph) for op in sequence_ops(self.model, step))
+        ops = [*step_ops(self.model, step), *hand_over(self.model, step)]
+        return added(self._row(op, graph) for op in ops if not op.by_sequence)
 
     def _row(self, op: Op, graph: bool) -> Times:
         row = self.known.get((op, graph))
@@ -122,21 +154,29 @@ class KernelTimes:
 
     # Interpolation
 
-    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times], per_octave: int = 2) -> Times:
+    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
         """Multilinear between the nodes around ``at``."""
         corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-        for value in at:
-            below, above = around(value, per_octave)
-            share = (value - below) / (above - below) if above > below else 0.0
+        for axis, (number, nodes) in enumerate(zip(at, PER_OCTAVE[part], strict=True)):
+            steps = not self.coarse and (part, axis) in STEPPED
+            below, above = around(number, 1 if self.coarse else nodes, steps)
+            share = (number - below) / (above - below) if above > below else 0.0
             ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
             corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
-        found = []
+        known = self.attention if part in ("decode", "prompt") else self.nodes
+        value, low, high = NOTHING
         for place, weight in corners:
-            if (part, place) not in self.nodes:
-                self.nodes[part, place] = exact(*place)
-            value, low, high = self.nodes[part, place]
-            found.append((weight * value, weight * low, weight * high))
-        return added(found)
+            node_at = known.get((part, place))
+            if node_at is None:
+                node_at = known[part, place] = exact(*place)
+            value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
+        return value, low, high
+
+
+def _prompts_of(step: Iteration) -> tuple[int, int]:
+    """Prompts of a step, and tokens of each."""
+    prompts = max(step.prompts, 1) if step.chunk else 0
+    return prompts, max(step.chunk // prompts, 1) if prompts else 0
 
 
 def added(parts: Iterable[Times]) -> Times:
@@ -147,15 +187,28 @@ def added(parts: Iterable[Times]) -> Times:
     return value, low, high
 
 
-def around(value: int, per_octave: int = 2) -> tuple[int, int]:
+def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, int]:
     """The nodes on both sides: all numbers up to twice ``per_octave``, then so many per factor of two.
+
+    ``steps``: the time may jump behind each node, where another tile begins: what is above a node lies between the next number and
+    the next node.
 
     >>> [around(value) for value in (0, 3, 5, 6, 7, 100)], around(100, 8), around(10, 8)
     ([(0, 0), (3, 3), (4, 6), (6, 6), (6, 8), (96, 128)], (96, 104), (10, 10))
+    >>> [around(value, steps=True) for value in (3, 96, 97, 127, 128, 129)]
+    [(3, 3), (65, 96), (97, 128), (97, 128), (97, 128), (129, 192)]
     """
+    if steps and value > 1:
+        below, above = _enclosing(value - 1, per_octave)
+        return below + 1, above
+    below, above = _enclosing(value, per_octave)
+    return below, below if below == value else above
+
+
+def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
+    """The last node up to ``value``, and the one after it."""
     size = max((1 << (value.bit_length() - 1)) // per_octave, 1) if value else 1
-    below = value // size * size
-    return below, below if below == value else below + size
+    return value // size * size, value // size * size + size
 
 
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:

@@ -138,6 +138,7 @@ MODEL = SweepWorkload(
         SweepInput("tp", "GPUs that share each matrix"),
         SweepInput("pp", "pipeline stages"),
         SweepInput("ep", "groups of GPUs that hold different experts"),
+        SweepInput("dp", "groups of tp GPUs with sequences of their own", "max(ep // tp, 1)"),
     ),
     columns=(
         count("flops", "FLOP", "matmul FLOP on visible scores", of=lambda a: a.cost.flops),

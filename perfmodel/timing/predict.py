@@ -50,6 +50,8 @@ ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters to be lent."""
 FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
 """Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
+FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
+"""Models of kernels of which each device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 

@@ -21,7 +21,7 @@ from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
 CACHE_SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
@@ -60,7 +60,7 @@ class CacheWorkload:
             kv_cache.bits_of(option, name)
         if self.form.rope_dtype is not None:
             kv_cache.bits_of("rope-dtype", self.form.rope_dtype)
-            if all(attention.kind != "MLA" for attention, _ in kv_cache.attention_kinds(self.spec)):
+            if not any(isinstance(attention, LatentAttention) for attention, _ in kv_cache.attention_kinds(self.spec)):
                 raise UsageError(f"--rope-dtype: {self.spec.name} keeps no rotated key of its own", "it is for latent attention")
         if self.form.scale_group is not None:
             positive_int("scale-group", self.form.scale_group)

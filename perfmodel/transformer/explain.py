@@ -19,7 +19,7 @@ from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.kv_cache import SCALE_SIZE
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
-from perfmodel.transformer.spec import Indexer, ModelSpec
+from perfmodel.transformer.spec import BlockIndexer, Indexer, ModelSpec
 
 SOURCE = "each operand read once from DRAM, each result written once; perfmodel/transformer"
 GENERATION_SOURCE = "perfmodel/transformer/generation.py: matrix multiplications on visible scores"
@@ -41,6 +41,8 @@ SIZES: Symbols = ENDS | {
     "index_heads": ("H_I", "heads of an indexer"),
     "index_head_dim": ("d_I", "features of an indexer's head"),
     "index_topk": ("N_top", "tokens that an indexer picks"),
+    "index_blocks": ("N_blocks", "blocks that an indexer picks"),
+    "index_block": ("w_block", "tokens of a block"),
     "key_heads": ("H_k", "heads of Q and K in linear attention"),
     "value_heads": ("H_v", "heads of V in linear attention"),
     "key_head_dim": ("d_k", "features of a linear key"),
@@ -197,7 +199,7 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
         return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
     def swap(record: Any) -> Any:
-        prefix, made = "index_" if isinstance(record, Indexer) else "", dict[str, Any]()
+        prefix, made = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
         for name, value in ((one.name, getattr(record, one.name)) for one in fields(record)):
             if name in PARTS and value is not None:
                 made[name] = swap(value)

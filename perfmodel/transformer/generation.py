@@ -24,7 +24,8 @@ from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.parallel import layout
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
-from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, most_seen
+from perfmodel.transformer.sparse_rows import seen
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, Request
 
 
@@ -71,6 +72,22 @@ def scores_anew(n: Number, window: Number | None = None) -> Number:
     return full * (full + 1) * (full + 2) // 6 + beyond * (window * (window + 1) // 2) + window * (beyond * (beyond + 1) // 2)
 
 
+def picked_anew(n: Number, topk: Number, block: Number) -> Number:
+    """``scores_anew`` where an indexer picks ``topk`` keys in blocks: sum of ``seen(t, t, topk, block)`` over steps t.
+
+    >>> picked_anew(9, 4, 2), sum(seen(t, t, 4, 2) for t in range(1, 10))
+    (112, 112)
+    """
+    first = minimum(n, topk)
+    beyond = n - first
+    full = beyond // block
+    rest = beyond - full * block
+    before = block * (full * (full - 1) // 2) + full * (rest + 1)  # whole blocks, summed over steps
+    parts = full * ((block - 1) * block * (block + 1) // 6) + rest * (rest + 1) * (rest + 2) // 6
+    steady = beyond * (topk * (topk + 1) // 2) + (topk - block) * (beyond * (beyond + 1) // 2)
+    return first * (first + 1) * (first + 2) // 6 + steady + before * (block * (block + 1) // 2) + parts
+
+
 def score_flops(attention: AttentionLayer, cached: bool) -> Number:
     """FLOP per layer, token and key it sees, over all heads.
 
@@ -95,12 +112,24 @@ def token_flops(a: AttentionLayer) -> Number:
 
 def index_flops(a: AttentionLayer) -> Number:
     """FLOP per token and key of an indexer's scores: all its heads."""
-    return 2 * a.indexer.heads * a.indexer.head_dim if isinstance(a, LatentAttention) and a.indexer is not None else 0
+    if isinstance(a, GroupedAttention | LatentAttention) and a.indexer is not None:
+        return 2 * a.indexer.heads * a.indexer.head_dim
+    return 0
+
+
+def scores_seen(a: AttentionLayer, n: Number) -> Number:
+    """Keys that tokens 1 .. n attend to in one layer."""
+    return scores(n, a.window) if a.topk is None else seen(n, n, a.topk, _block(a))
+
+
+def _block(a: AttentionLayer) -> Number:
+    """Keys that an indexer picks together."""
+    return a.indexer.block if isinstance(a, GroupedAttention | LatentAttention) and a.indexer is not None else 1
 
 
 def attention_flops(a: AttentionLayer, n: Number) -> Number:
     """FLOP of one layer over ``n`` cached steps."""
-    return score_flops(a, cached=True) * scores(n, most_seen(a)) + index_flops(a) * scores(n) + token_flops(a) * n
+    return score_flops(a, cached=True) * scores_seen(a, n) + index_flops(a) * scores(n) + token_flops(a) * n
 
 
 def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
@@ -109,7 +138,7 @@ def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
     if a.topk is None:
         return dense * scores_anew(n, a.window) + state
     first = scores_anew(minimum(n, a.topk))
-    return dense * first + score_flops(a, cached=True) * (scores_anew(n, a.topk) - first) + index_flops(a) * scores_anew(n)
+    return dense * first + score_flops(a, cached=True) * (picked_anew(n, a.topk, _block(a)) - first) + index_flops(a) * scores_anew(n)
 
 
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
@@ -121,7 +150,7 @@ def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat
 def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
     """Bytes of cache that ``n`` such steps read."""
     return sum(
-        count * (attended_bytes(a, form) * scores(n, most_seen(a)) + a.index_bytes * scores(n) + a.state_bytes * (n - 1))
+        count * (attended_bytes(a, form) * scores_seen(a, n) + a.index_bytes * scores(n) + a.state_bytes * (n - 1))
         for a, count in attention_kinds(spec)
     )
 

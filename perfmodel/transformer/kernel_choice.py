@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
+
+GATHERING = "allgather_reducescatter"
+"""In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. Of fused attention the fastest one counts."""
+    """Implementations by the kind of kernel. Of fused attention the fastest one counts.
+
+    ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
+    ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
+    ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer.
+    """
 
     all_reduce: tuple[str, ...] = ("nccl",)
     collectives: tuple[str, ...] = ("nccl",)
@@ -17,8 +25,10 @@ class KernelChoice:
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
+    rounds_apart: bool = False
     experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
+    fused_all_reduce: bool = False
 
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Those of the collective ``op``."""
-        return {ALL_REDUCE: self.all_reduce, ALL_TO_ALL: self.all_to_all}.get(op, self.collectives)
+        return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfmodel.core.arith import Number
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.operation import ATTENTION, Matrix, Operation, linear
-from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, Indexer, LatentAttention
+from perfmodel.transformer.spec import AttentionLayer, BlockIndexer, GroupedAttention, Indexer, LatentAttention
 
 
 def mixer(a: AttentionLayer, hidden: Number) -> list[Operation]:
@@ -33,15 +33,20 @@ def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
     wide = (2 if a.output_gate else 1) * queries
     made = [_matrix("Q", "q", hidden, wide), _matrix("K", "k", hidden, keys), _matrix("V", "v", hidden, keys)]
     joint, heads = "Q, K, V as projected", ("Q", "K", "V")
+    made = made[: 2 if a.shared_kv else 3]
+    if a.indexer is not None:  # in the same matmul (vllm-project/vllm, MinimaxM3QKVParallelLinearWithIndexer)
+        sizes = {"q": a.indexer.heads * a.indexer.head_dim, "k": a.indexer.head_dim}
+        made += [_matrix(f"indexer {name.upper()}", f"index_{name}", hidden, size) for name, size in sizes.items()]
     found = [
-        linear("QKV projection", "attention input", joint, made[: 2 if a.shared_kv else 3], a.qkv_bias, gathers=True),
+        linear("QKV projection", "attention input", joint, made, a.qkv_bias, gathers=True),
         Operation("split", "split and RoPE", ATTENTION, (joint,)),
     ]
     if a.qk_norm:
         found.append(Operation("qk_norm", "norm of", ATTENTION, heads[:2], vectors=a.norm_weights, row="Q and K norm"))
         heads = ("Q, normed", "K, normed", "V")
     output = _matrix("O", "o", queries, hidden)
-    return [*found, Operation("rotate", part=ATTENTION), *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
+    found += [Operation("rotate", part=ATTENTION), *([] if a.indexer is None else _picked(a.indexer))]
+    return [*found, *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
 
 
 def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
@@ -80,6 +85,12 @@ def _indexer(index: Indexer | None, reads: str, rank: Number, hidden: Number) ->
         linear("indexer Q projection", reads, "indexer Q", [q]),
         linear("indexer K projection", "attention input", "indexer K", [k]),
         linear("indexer head weights", "attention input", "indexer head weights", [heads]),
+        *_picked(index),
+    ]
+
+
+def _picked(index: Indexer | BlockIndexer) -> list[Operation]:
+    return [
         Operation("index_keys", "indexer K, normed and kept", ATTENTION, ("indexer K",), vectors=2 * index.head_dim),
         Operation("index_scores", "indexer scores", ATTENTION, ("indexer Q", "indexer K"), "indexer scores"),
         Operation("select", "selection of tokens", ATTENTION, ("indexer scores",), "selected tokens"),

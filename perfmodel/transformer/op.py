@@ -18,11 +18,12 @@ from perfmodel.core.trace import plain
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import Collective
+from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.spec import DenseMlp, ModelSpec, MoeMlp
-from perfmodel.transformer.step import ModelPass
+from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 WEIGHTS, CACHE = "weights", "KV cache"
@@ -45,6 +46,8 @@ class Timed:
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
     wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
+    ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the format whose calibrations count, if
+    another one; ``like``: which kernels those time, in words, where this is none of them, so that the interval is wider.
     """
 
     kind: str
@@ -54,6 +57,9 @@ class Timed:
     strided: bool = False
     preferred: Timed | None = None
     direction: str = FORWARD
+    otherwise: Timed | None = None
+    calibrated: str = ""
+    like: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +170,62 @@ def linear(
 def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
     """What is asked of a product with weights in ``form``, and its ``Op.multiplied``.
 
-    fp8 weights are multiplied in fp8, x rounded on the way. Others are dequantised on the way to a product in the format of the
-    activations, unless the device multiplies theirs.
+    fp8 and fp4 weights are multiplied in their format where the device does, x rounded on the way. Others are dequantised on the way to a
+    product in the format of the activations: they stream at their width, and are multiplied as 16-bit ones.
     """
     inside = multiplied_in(step, form)
-    if inside is not None and inside.name == "fp8":
-        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products), inside
-    implementations = step.kernels.narrow_products if step.dtype.name == "fp8" else step.kernels.products
+    name = step.dtype.name
+    usual = Timed("matmul", w, step.kernels.narrow_products if name == "fp8" else step.kernels.products)
     same = form.bits == 8 * step.dtype.size and not form.is_integer
+    if same or step.dtype.size != 2:
+        return (usual if same else replace(usual, obstacle=_no_product(form, step))), inside
+    each = float(_element_bytes(form, w))
+    streamed = replace(usual, workload=replace(w, stored=each), like=f"{name} products, with weights of {form.bits} bits")
+    if inside is None:
+        return streamed, None
+    if inside.name == "fp8":
+        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, otherwise=streamed), inside
+    words = "fp8 products, at the rates and bytes of fp4"
+    narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", like=words)
+    return replace(narrow, otherwise=streamed), inside
+
+
+def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
+    """What is asked of a part of a layer's experts with weights in ``form``: as of a product."""
+    names, inside = step.kernels.experts, multiplied_in(step, form)
+    if form.bits == 8 * step.dtype.size and not form.is_integer:
+        return Timed("moe", w, names)
+    each = float(plain(form.bytes(w.hidden, w.width)) / plain(w.hidden * w.width))
+    streamed = Timed("moe", replace(w, stored=each), names, like=f"{w.dtype.name} experts, with weights of {form.bits} bits")
+    if inside is None:
+        return streamed
+    if inside.name == "fp8":
+        return Timed("moe", replace(w, dtype=inside), names, otherwise=streamed)
+    words = "fp8 experts, at the rates and bytes of fp4"
+    return Timed("moe", replace(w, dtype=inside, stored=each), names, otherwise=streamed, calibrated="fp8", like=words)
+
+
+def _element_bytes(form: MatrixFormat, w: Matmul) -> Number:
+    """Bytes of a weight with its share of the scales."""
+    return plain(form.bytes(w.k, w.n)) / plain(w.k * w.n)
+
+
+def _no_product(form: MatrixFormat, step: ModelPass) -> str:
     kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
-    obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
-    return Timed("matmul", w, implementations, obstacle), inside
+    return f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
+
+
+def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> list[Op]:
+    """The kernel that rounds x to the format of a product, where no kernel before does it.
+
+    Source: vllm-project/vllm, scaled_fp8_quant and per_token_group_quant_fp8; sgl-project/sglang, fp8_kernel.py.
+    """
+    form = widest(step, matrices)
+    if not (step.kernels.rounds_apart and multiplied_in(step, form) is not None):
+        return []
+    inputs = matrices[0].inputs
+    moved = activation(READ, rows * inputs, step), stored("activations", WRITE, rows * inputs, form.bits)
+    return [stream("rounding of x", step, "copy", (None, None), ("scale", "torch-scale", rows, inputs), more=moved)]
 
 
 def multiplied_in(step: ModelPass, form: MatrixFormat) -> Dtype | None:
@@ -287,20 +338,30 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
 
 
 def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
-    """``form``: what it multiplies in, if that is narrower than the activations."""
-    if form is None:
-        same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
-        return Timed("attention", w, None, "" if same else _no_cache_kernel(step))
+    """``form``: what it multiplies in, if that is narrower than the activations.
+
+    Prompts attend to K and V as they were just made, or dequantised; decoding sequences to an integer cache as to one of fp8.
+    """
+    same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
+    if same:
+        return Timed("attention", w, None)
+    if step.kv_bits != 8 or step.dtype.size != 2:
+        return Timed("attention", w, None, _no_cache_kernel(step))
+    if w.n > 1 and step.phase != DECODE:
+        return Timed("attention", w, None, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
-    return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
+    narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
+    like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"
+    return Timed("attention", narrow, ("vllm-flash-attn-fp8-cache",), like=like)
 
 
 def _latent_timed(w: Attention, step: ModelPass) -> Timed:
     """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
-    obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
+    obstacle = "" if step.kv_bits in (8, 16) else _no_cache_kernel(step)
     cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
-    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle)
+    like = "latent attention over an fp8 cache, with integers of 8 bits" if step.integer_kv else ""
+    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle, like=like)
 
 
 def _no_cache_kernel(step: ModelPass) -> str:

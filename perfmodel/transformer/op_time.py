@@ -11,10 +11,11 @@ from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
+from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, Parameter, is_fused
-from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, model_calibration, predict
+from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
+from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op, Timed
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
@@ -43,23 +44,51 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
         case = Case(timed.workload, attention or "", timed.direction)
-        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused, guesses=False)
-    asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
-    sources: tuple[FallbackDevices, ...] = (tuple, fallbacks) if timed.kind != "collective" else (fallbacks,)
-    for (
-        source
-    ) in sources:  # another GPU's calibration of the library that runs tells more of an exchange than this one's of another library
+        request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
+        return likened(select_kernel(request, is_fused, guesses=False), timed)
+    asked, reason = [_runs(one, device) for one in ([timed] if timed.preferred is None else [timed.preferred, timed])], ""
+    for source in _sources(asked[0], fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return predict(
-                        TimeRequest(Case(one.workload, name, one.direction), one.kind, one.workload.dtype.name, device, lower_s, source)
-                    )
+                    case, form = Case(one.workload, name, one.direction), one.calibrated or one.workload.dtype.name
+                    return likened(predict(TimeRequest(case, one.kind, form, device, lower_s, source)), one)
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
+    if timed.kind == COLLECTIVE and timed.workload.world > MOST_OF_A_HOST:
+        from perfmodel.timing.across_hosts import predict_across
+
+        return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
+
+
+def _runs(timed: Timed, device: Device) -> Timed:
+    """``timed``, or what runs otherwise where ``device`` does not multiply in its format."""
+    dtype = timed.workload.dtype
+    return timed if timed.otherwise is None or dtype.name in device.peaks_of(dtype.matmul_unit) else timed.otherwise
+
+
+LIKENESS = 1.25  # tuned
+"""Factor by which the interval of a kernel is wider that is timed as one of another format."""
+
+
+def likened(found: Prediction, timed: Timed) -> Prediction:
+    """``found`` as the time of a kernel that is ``like`` the one it was calibrated for."""
+    if not timed.like:
+        return found
+    words = f"{found.provenance}; as {timed.like}"
+    return replace(found, low=found.low / LIKENESS, high=found.high * LIKENESS, kind=BORROWED, provenance=words)
+
+
+def _sources(timed: Timed, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
+    """Whose calibrations count, in order: the device's own first.
+
+    Of exchanges and of products in 8 bits or fewer the library that runs says more than the device: its own kernels first.
+    """
+    narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
+    return (fallbacks,) if timed.kind == "collective" or narrow else (tuple, fallbacks)
 
 
 def busy_s(cost: Estimate, device: Device) -> float:

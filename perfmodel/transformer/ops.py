@@ -11,18 +11,21 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
-from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
+from perfmodel.transformer.fused_all_reduce import fused
+from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
+from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import DECODE, ModelPass, share
+from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
@@ -37,18 +40,31 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
+    counted: list[tuple[Op, Number]] = [(op, 1) for op in ops]
     for layer, count in model.layer_kinds:
-        ops += [op.times(count) for op in layer_ops(layer, model, step)]
-    return merged([*ops, *head_ops(model, step)])
+        counted += [(op, count) for op in layer_ops(layer, model, step)]
+    return merged([*counted, *((op, 1) for op in head_ops(model, step))])
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
-    """One layer on one GPU."""
+def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
+    rows = [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
+    return merged((op, count) for op, count in rows if op.by_sequence)
+
+
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None = None) -> list[Op]:
+    """One layer on one GPU, or the ``part`` of it."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
-    here = layers.local_layer(layer, tp, expert_tp)
-    return Rows(model, step, here).of(layers.operations(model, layer, tp, expert_tp=expert_tp))
+    here, known = _parts(model, layer, tp, expert_tp)
+    return Rows(model, step, here).of(op for op in known if part in (None, op.part))
+
+
+@kept_by_identity
+def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
+    """``layer`` as one GPU has it, and what it runs: the same for every step."""
+    return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -58,13 +74,17 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
 
 
-def merged(ops: Iterable[Op]) -> list[Op]:
-    """Equal rows as one with their counts added up, in the order of first occurrence."""
+def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
+    """Rows, each so many times: equal ones as one with their counts added up, in the order of first occurrence."""
     counts: dict[Op, Number] = {}
-    for op in ops:
-        alone = replace(op, count=1)
-        counts[alone] = counts.get(alone, 0) + op.count
-    return [replace(op, count=count) for op, count in counts.items()]
+    for op, times in ops:
+        alone = op if _is_one(op.count) else replace(op, count=1)
+        counts[alone] = counts.get(alone, 0) + op.count * times
+    return [op if _is_one(count) else replace(op, count=count) for op, count in counts.items()]
+
+
+def _is_one(count: Number) -> bool:
+    return isinstance(count, int) and count == 1
 
 
 class Rows(SparseRows):
@@ -81,6 +101,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
+        self.routed: tuple[layers.Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
@@ -88,7 +109,7 @@ class Rows(SparseRows):
         """The rows of operations, in order."""
         known = list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        return [row for op in known for row in self.rows(op)]
+        return fused([row for op in known for row in self.rows(op)], self.step)
 
     def rows(self, op: Operation) -> list[Op]:
         """Those of one."""
@@ -130,10 +151,11 @@ class Rows(SparseRows):
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
             return [whole, *beside]
+        rounded = kernels.rounding(step, tokens, op.matrices)
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
         inputs = op.matrices[0].inputs
-        return [linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
+        return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
         """Q and K in one kernel."""
@@ -155,15 +177,6 @@ class Rows(SparseRows):
         rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
         return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
-    @property
-    def _absorbed(self) -> bool:
-        """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
-
-        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
-        indexer has picked some of them for each query.
-        """
-        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
-
     def _beside(self, op: Operation) -> list[Op]:
         """Rows of ``op`` for the sequences of the pass beside this one."""
         other = self.step.beside
@@ -181,6 +194,8 @@ class Rows(SparseRows):
         """Over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
+            if self._selects:
+                return [self._blocks_attended(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim))]
             window = None if a.window is None or a.window >= step.kv_len else a.window
             return [kernels.attend(self._workload(a.heads, a.kv_heads, a.head_dim, a.head_dim, window), step, sinks=op.vectors)]
         assert isinstance(a, LatentAttention)
@@ -191,13 +206,6 @@ class Rows(SparseRows):
             return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
         made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
         return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-
-    def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
-        """A product of each head with its ``features`` of the matrix that expands latents."""
-        a = self.attended
-        assert isinstance(a, LatentAttention)
-        matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
-        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
@@ -220,7 +228,7 @@ class Rows(SparseRows):
     def router(self, op: Operation) -> list[Op]:
         """The router, and tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
-        return [row, *self._exchange(ALL_GATHER)]
+        return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
         """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
@@ -247,9 +255,10 @@ class Rows(SparseRows):
     def combine(self, op: Operation) -> list[Op]:
         """The way back, and the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
-        rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
-        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
-        return [*self._exchange(REDUCE_SCATTER), self._as_part(SUM, stream(op.name, step, "add", moved, like))]
+        rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
+        moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
+        back = sent(step, self._experts, hidden, REDUCE_SCATTER, kernels.widest(step, self.routed))
+        return [*back, self._as_part(SUM, stream(op.name, step, "add", moved, like))]
 
     @property
     def _experts(self) -> MoeMlp:
@@ -258,37 +267,24 @@ class Rows(SparseRows):
 
     @property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on one GPU of an expert-parallel group: its share of all."""
-        return share(self.step.all_tokens * self._experts.experts_per_token, self.step.split.ep)
+        """Pairs of token and expert on the fullest GPU."""
+        return pairs_on(self.step, self._experts)
 
     @property
     def _touched(self) -> Number:
-        """Experts of one GPU that a token picks, on average."""
-        return expected_touched(self._experts.experts, self._experts.experts_per_token, self.step.all_tokens) / self.step.split.ep
+        """Experts of that GPU that a token picks, on average."""
+        return touched_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
-        if not mlp.gated or step.dtype.size != 2 or form.bits not in (8, 16) or form.is_integer or op.timed is None:
+        if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (step.tokens, self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, kernels.multiplied_in(step, form) or step.dtype, self._pairs, parts)
-        return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, step.kernels.experts)))
-
-    def _exchange(self, whole: str) -> list[Op]:
-        """Tokens on their way between data-parallel groups; within a group every GPU has them all, and the sum after the MLP adds up.
-
-        Experts that all GPUs share see the tokens of every group: these are gathered, and partial results scattered (``whole``).
-        """
-        split, step = self.step.split, self.step
-        if split.dp == 1:
-            return []
-        if split.ep == 1:
-            return [kernels.collective(whole, split.stage, step.all_tokens * self.model.hidden, step)]
-        sent = step.tokens * self._experts.experts_per_token * self.model.hidden
-        return [kernels.collective(ALL_TO_ALL, split.ep, sent, step)]
+        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
+        return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """The weight of the shared expert's output."""
@@ -296,20 +292,10 @@ class Rows(SparseRows):
 
 
 def _expanded(op: Op, w: Attention) -> Op:
-    """K and V are activations that the projection has just made, not the cache."""
-    fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
-    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
+    """K and V are activations that the projection has just made, not the cache. Timed with V padded to the width of K.
 
-
-def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
-    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
-
-    E (1 - (1 - k / E)^T).
-
-    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
-    (2.0, 5.469, 222.4)
+    Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
     """
-    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
-    if is_traced(experts, per_token, tokens):
-        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
-    return value
+    fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
+    timed = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
+    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=timed)

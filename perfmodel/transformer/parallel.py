@@ -1,9 +1,9 @@
 """A model on several GPUs: what passes between them, and what each has to hold.
 
 Tensor parallel: each GPU has its heads, its columns of the MLP and its part of the vocabulary; two all-reduces per layer and one
-after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Data
-parallel: groups of such GPUs have sequences of their own. Expert parallel: the same GPUs hold different experts; tokens of other groups
-come by two all-to-alls per layer, there and back. Pipeline parallel: stages of consecutive
+after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Data-parallel attention: groups
+of such GPUs, each with its own sequences. Expert parallel: the same GPUs hold different experts; groups send their tokens there and back
+by two exchanges per layer, and one group alone needs none: all its GPUs have all its tokens. Pipeline parallel: stages of consecutive
 layers, one after the other, so that a step is no shorter; what it saves is memory.
 """
 
@@ -55,7 +55,7 @@ def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
     ops = []
     if step.split.tp > 1:
-        ops.append(collective(ALL_GATHER, step.split.tp, step.sequences * model.vocab, step))
+        ops.append(collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step))
     if step.split.pp > 1:
         ops.append(collective(P2P, 2, step.tokens * model.hidden, step).times(step.split.pp - 1))
     return ops
@@ -77,7 +77,7 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
 def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
-    whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     found = []
     for index, layers in enumerate(stages(model, pp)):
         kinds = replace(model, layers=layers).layer_kinds
@@ -172,7 +172,7 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
     if device.interconnect is None:
         return None
     sizes, now, joined = [2**power for power in range(MOST_STAGES.bit_length())], step.split, joined_gpus(device)
-    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b) for a in sizes for b in sizes]
+    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b, dp=_groups(now, a)) for a in sizes for b in sizes]
     for split in sorted((one for one in wanted if one.stage <= max(joined, now.stage)), key=lambda one: (one.gpus, one.pp)):
         try:
             split.check(model)
@@ -181,6 +181,12 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
         if layout(model, replace(step, split=split), device, reserve).fits:
             return split
     return None
+
+
+def _groups(now: Split, times: int) -> int:
+    """Data-parallel groups with ``times`` as many GPUs each: those that were asked for, else those of that split."""
+    given = now.dp != Split(now.tp, now.ep).dp
+    return now.dp if given else Split(now.tp * times, now.ep).dp
 
 
 def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:

@@ -116,12 +116,14 @@ class PhaseQuestion(Question):
     n: int | None = option("Tokens of the prompt. [default: at most 2048]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option("Weights; int8, int4 too. [default: as published]", reader=_INFERENCE)
+    weights_dtype: str | None = option("Also nvfp4, mxfp4, int8, int4. [default: published]", reader=_INFERENCE)
     kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
+    dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
+    imbalance: float = option("Power law of the router's picks, as 1.2.", default=0.0, reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
@@ -141,12 +143,18 @@ class PhaseQuestion(Question):
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
-        from perfmodel.core.checks import dtype_on
+        from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerAsked
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
-        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
+        if self.dp is not None:
+            positive_int("dp", self.dp)
+        from perfmodel.transformer.hf import published_as
+
+        model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
+        split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options["imbalance"] = self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
@@ -160,6 +168,7 @@ class PhaseQuestion(Question):
 class ModelQuestion(PhaseQuestion):
     """A phase of a model, or a training step, of which options that are None take those of its memory."""
 
+    engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file.", reader=_INFERENCE)
     micro_batch: int | None = _of_training("micro_batch")
     precision: str | None = _of_training("precision")
     optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
@@ -170,7 +179,6 @@ class ModelQuestion(PhaseQuestion):
     gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
     implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
     zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
-    dp: int | None = _of_training("dp")
     sp: bool | None = _of_training("sp")
     interleave: int | None = _of_training("interleave")
     cp: int | None = _of_training("cp")
@@ -231,17 +239,20 @@ class BatchQuestion(Question):
     tp: int = as_in(PhaseQuestion, "tp")
     pp: int = as_in(PhaseQuestion, "pp")
     ep: int = as_in(PhaseQuestion, "ep")
+    dp: int | None = as_in(PhaseQuestion, "dp")
     reserve: str | None = as_in(PhaseQuestion, "reserve")
     fused: bool = as_in(PhaseQuestion, "fused")
     graph: bool | None = as_in(PhaseQuestion, "graph")
     power_limit: str | None = as_in(PhaseQuestion, "power_limit")
     clock: str | None = as_in(PhaseQuestion, "clock")
+    engine: str | None = as_in(ModelQuestion, "engine", reader=None)
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A decode step of one sequence, checked."""
         from perfmodel.transformer.step import DECODE
 
-        return PhaseQuestion(self.name, DECODE).updated(self.given()).request_for(model, device)
+        given = {name: value for name, value in self.given().items() if name != "engine"}
+        return PhaseQuestion(self.name, DECODE).updated(given).request_for(model, device)
 
 
 @dataclass(frozen=True, slots=True)

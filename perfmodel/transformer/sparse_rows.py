@@ -4,7 +4,8 @@ The indexer scores every token that a query may see, in fp8; the best ``topk`` a
 and prefill runs as dense attention, as SGLang does (sgl-project/sglang, nsa_backend.py, MHA up to index_topk tokens). Beyond, latents
 are attended to as in decode: each query reads its own ``topk``, and is timed as a sequence of its own with a cache of that length.
 Scores of prefill are timed as one fp8 product of all index heads side by side, which has as many FLOP, as large a Q and a result;
-those of decode as a copy of their bytes, nearly all of them cached keys. The selection is timed as one pass over the scores.
+those of decode as a copy of their bytes, nearly all of them cached keys. MiniMax's indexer (arXiv 2606.13392) picks blocks of keys per
+KV head, for grouped attention. The selection is timed as one pass over the scores.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, Work, matmul_work, once, stored
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.trace import plain
+from perfmodel.core.workload import Attention
 from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer.op import ATTENTION, CACHE, ELEMENTWISE, FRESH, WEIGHTS, Op, Timed, activation
-from perfmodel.transformer.operation import Operation
-from perfmodel.transformer.spec import Indexer, LatentAttention
+from perfmodel.transformer.op import ATTENTION, CACHE, ELEMENTWISE, FRESH, WEIGHTS, Op, Timed, activation, attend, linear
+from perfmodel.transformer.operation import Matrix, Operation
+from perfmodel.transformer.spec import BlockIndexer, GroupedAttention, Indexer, LatentAttention
 from perfmodel.transformer.state_rows import StateRows
+from perfmodel.transformer.step import DECODE
 
 KEYS = 128
 """Keys of a block of scores. Source: deepseek-ai/DeepGEMM, fp8_mqa_logits."""
@@ -28,17 +31,45 @@ SCORE_SIZE = 4
 """Bytes of a score, of a head's weight and of an index."""
 
 
-def seen(n: Number, kv_len: Number, most: Number | None = None) -> Number:
+def seen(n: Number, kv_len: Number, most: Number | None = None, block: Number = 1) -> Number:
     """Keys that the last ``n`` of ``kv_len`` tokens see, each those up to its own, at most ``most``.
+
+    With more, blocks of ``block`` keys are picked, ``most`` in all; of its own block a token sees the keys up to itself.
 
     >>> seen(4, 4), seen(1, 100), seen(3, 10), seen(3, 10, 9)
     (10, 100, 27, 26)
+    >>> seen(6, 6, 4, 2), 1 + 2 + 3 + 4 + (2 + 1) + (2 + 2)
+    (17, 17)
     """
-    before = kv_len - n
+    return _seen(kv_len, most, block) - _seen(kv_len - n, most, block)
+
+
+def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
+    """The same for the first ``tokens``."""
     if most is None:
-        return n * before + n * (n + 1) // 2
-    below, full = minimum(before, most), minimum(kv_len, most)
-    return (full * (full + 1) - below * (below + 1)) // 2 + (kv_len - before - (full - below)) * most
+        return tokens * (tokens + 1) // 2
+    first = minimum(tokens, most)
+    beyond = tokens - first
+    full = beyond // block
+    rest = beyond - full * block
+    own = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
+    return first * (first + 1) // 2 + beyond * (most - block) + own
+
+
+def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = None) -> Number:
+    """Blocks of ``block`` keys, the last one partly, up to each of the last ``n`` of ``kv_len`` tokens; at most ``most`` each.
+
+    >>> blocks_seen(3, 5, 2), blocks_seen(3, 5, 2, 2), blocks_seen(4, 4, 1)
+    (7, 6, 10)
+    """
+    return _blocks(kv_len, block, most) - _blocks(kv_len - n, block, most)
+
+
+def _blocks(tokens: Number, block: Number, most: Number | None) -> Number:
+    first = tokens if most is None else minimum(tokens, most * block)
+    full = first // block
+    rest = first - full * block
+    return block * (full * (full + 1) // 2) + rest * (full + 1) + (0 if most is None else (tokens - first) * most)
 
 
 class SparseRows(StateRows):
@@ -50,41 +81,61 @@ class SparseRows(StateRows):
         return self.attended
 
     @property
-    def _index(self) -> Indexer:
-        assert self._latent.indexer is not None
-        return self._latent.indexer
+    def _index(self) -> Indexer | BlockIndexer:
+        assert isinstance(self.attended, LatentAttention | GroupedAttention)
+        assert self.attended.indexer is not None
+        return self.attended.indexer
 
     @property
     def _selects(self) -> bool:
         """Whether there are more tokens than attention sees."""
+        topk = self.attended.topk
+        return topk is not None and bool(self.step.kv_len > topk)
+
+    @property
+    def _absorbed(self) -> bool:
+        """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
+
+        Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
+        indexer has picked some of them for each query.
+        """
+        return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
+
+    def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
+        """A product of each head with its ``features`` of the matrix that expands latents."""
         a = self.attended
-        return isinstance(a, LatentAttention) and a.topk is not None and bool(self.step.kv_len > a.topk)
+        assert isinstance(a, LatentAttention)
+        matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
+        return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def index_keys(self, op: Operation) -> list[Op]:
-        """Norm and rotation of the new keys, which go to the indexer's cache, and rotation of its Q; both leave in fp8."""
+        """Norm and rotation of the new keys, which go to the indexer's cache, and rotation of its Q; Q leaves as scores take it."""
         step, index, tokens = self.step, self._index, self.tokens
         queries = index.heads * index.head_dim
         accesses = (
             activation(READ, tokens * (index.head_dim + queries), step),
             stored(WEIGHTS, READ, op.vectors, step.weight_bits),
             once(CACHE if step.cached else FRESH, WRITE, tokens * index.key_bytes, 1),
-            once("activations", WRITE, tokens * queries, 1),
+            once("activations", WRITE, tokens * queries, index.query_size),
         )
         return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, tokens * (6 * index.head_dim + 3 * queries)))]
 
     def _scored(self) -> Number:
-        return self.step.sequences * seen(self.step.n, self.step.kv_len)
+        """Scores that are written: of each token, or the best of each block and head."""
+        return self.step.sequences * self._index.sets * blocks_seen(self.step.n, self.step.kv_len, self._index.block)
 
     def index_scores(self, op: Operation) -> list[Op]:
         """Scores of all heads, their weighted sum per token."""
         step, index = self.step, self._index
-        pairs, fp8 = self._scored(), DTYPES["fp8"]
+        pairs = step.sequences * seen(step.n, step.kv_len)
+        fp8 = DTYPES["fp8"] if index.query_size == 1 else None
         flops = 2 * pairs * index.heads * index.head_dim
         kept = CACHE if step.cached and step.kv_len > step.n else FRESH
+        weights = SCORE_SIZE if isinstance(index, Indexer) else 0  # of its heads
         accesses = (
-            once("activations", READ, self._own * index.heads * (index.head_dim + SCORE_SIZE), 1),
+            once("activations", READ, self._own * index.heads * (index.head_dim * index.query_size + weights), 1),
             once(kept, READ, step.sequences * step.kv_len * index.key_bytes, 1),
-            once("activations", WRITE, SCORE_SIZE * pairs, 1),
+            once("activations", WRITE, SCORE_SIZE * self._scored(), 1),
         )
         tensor = matmul_work(step.dtype, flops)
         work = Work(tensor.tensor, tensor.vector + 2 * pairs * index.heads, tensor.sfu)
@@ -93,15 +144,42 @@ class SparseRows(StateRows):
             return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8), *self._beside(op)]
         columns = KEYS * ceil_div(pairs, KEYS * self._own)  # whole blocks of keys, as such kernels take them
         same = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
-        narrow = Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
+        narrow = None if fp8 is None else Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
         return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8), *self._beside(op)]
 
     def select(self, op: Operation) -> list[Op]:
         """The best tokens of each query."""
-        step, pairs = self.step, self._scored()
-        picked = step.sequences * seen(step.n, step.kv_len, self._index.topk)
-        accesses = (once("activations", READ, SCORE_SIZE * pairs, 1), once("activations", WRITE, SCORE_SIZE * picked, 1))
-        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, pairs)), *self._beside(op)]
+        scores, picked = self._scored(), self._picked()
+        accesses = (once("activations", READ, SCORE_SIZE * scores, 1), once("activations", WRITE, SCORE_SIZE * picked, 1))
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, scores)), *self._beside(op)]
+
+    def _picked(self) -> Number:
+        """Indices of what was picked for all queries."""
+        step, index = self.step, self._index
+        return step.sequences * index.sets * blocks_seen(step.n, step.kv_len, index.block, index.topk // index.block)
+
+    def _blocks_attended(self, w: Attention) -> Op:
+        """Attention ``w`` of each query to the blocks that were picked for its KV head; timed as to as many keys in a window.
+
+        The kernel has a tile of the queries of a group, as one with a window has (MiniMax-AI/MSA).
+        """
+        a, step = self.attended, self.step
+        assert isinstance(a, GroupedAttention)
+        assert a.topk is not None
+        pairs = step.sequences * seen(step.n, step.kv_len, a.topk, self._index.block)
+        like = attend(replace(w, window=a.topk), step)
+        kept = CACHE if step.cached and step.kv_len > step.n else FRESH
+        read, most = pairs * a.kept, step.sequences * step.kv_len * a.kept
+        distinct = stored(kept, READ, minimum(read, most), step.kv_bits).elements
+        accesses = (
+            activation(READ, self._own * a.heads * a.head_dim, step, "Q"),
+            replace(stored(kept, READ, read, step.kv_bits), footprint=distinct, compulsory=distinct),
+            once("activations", READ, SCORE_SIZE * self._picked(), 1),
+            activation(WRITE, self._own * a.heads * a.head_dim, step, "O"),
+        )
+        flops = 4 * a.heads * a.head_dim * pairs
+        name, work = f"attention, top {plain(a.topk)}", matmul_work(step.dtype, flops)
+        return replace(like, name=name, kernel=Kernel(name, step.dtype, accesses, flops, flops, work, work))
 
     def _selected(self) -> Op:
         """Attention of each query to the latents that were picked for it."""

@@ -10,62 +10,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.core.kept import kept_by_identity
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
 LayerFormats = tuple[tuple[str, MatrixFormat], ...]
 """Matrices of a layer that are not stored in the model's own format, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedAttention:
-    """Query heads that share K and V in groups; multi-head with as many KV heads as heads, multi-query with one.
-
-    Matrices: Q hidden -> heads x head_dim, K and V hidden -> kv_heads x head_dim, O heads x head_dim -> hidden.
-    ``window``: a token sees at most this many of the last tokens, itself among them; None for all.
-    ``qk_norm``: Q and K pass a norm with head_dim weights. ``sinks``: a learned score per head joins the softmax.
-    ``shared_kv``: one matrix makes K and V, which are still stored apart (K is rotated and normed, V is not).
-    ``output_gate``: the Q matrix is twice as wide and makes a gate, whose sigmoid scales the output. ``whole_norm``: with ``qk_norm``,
-    one norm over all heads of Q and one over all of K (MiniMax-M2). ``rotated``: Q and K are (not where other layers order the tokens).
-    """
-
-    heads: Number
-    kv_heads: Number
-    head_dim: Number
-    window: Number | None = None
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
-    shared_kv: bool = False
-    output_gate: bool = False
-    whole_norm: bool = False
-    rotated: bool = True
-
-    topk: ClassVar[None] = None
-    index_bytes: ClassVar[int] = 0
-    state_bytes: ClassVar[int] = 0
-
-    def divided(self, tp: int) -> GroupedAttention:
-        """What one of ``tp`` GPUs has: K and V heads are copied beyond one each."""
-        return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1))
-
-    @property
-    def norm_weights(self) -> Number:
-        """Learned numbers of the norms of Q and K."""
-        return self.heads * self.head_dim + self.kv_heads * self.head_dim if self.whole_norm else 2 * self.head_dim
-
-    @property
-    def kept(self) -> Number:
-        """Elements that a layer's cache keeps of one token."""
-        return 2 * self.kv_heads * self.head_dim
-
-    @property
-    def kind(self) -> str:
-        """MHA, GQA or MQA."""
-        if self.kv_heads == self.heads:
-            return "MHA"
-        return "MQA" if self.kv_heads == 1 else "GQA"
 
 
 INDEX_GROUP, INDEX_SCALE = 128, 4
@@ -85,10 +35,119 @@ class Indexer:
     head_dim: Number
     topk: Number
 
+    block: ClassVar[int] = 1
+    sets: ClassVar[int] = 1
+    query_size: ClassVar[int] = 1
+
+    def divided(self, tp: int) -> Indexer:
+        """What one of ``tp`` GPUs has: all of it."""
+        return self
+
     @property
     def key_bytes(self) -> Number:
         """Bytes of a cached key."""
         return self.head_dim + INDEX_SCALE * ceil_div(self.head_dim, INDEX_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndexer:
+    """The indexer of MiniMax's sparse attention: each KV head sees the ``blocks`` best blocks of ``block`` keys, its own among them.
+
+    Matrices, with the attention's own: Q hidden -> heads x head_dim, with as many heads as KV heads, and one key hidden -> head_dim;
+    both pass a norm per head. The score of a block is its best key's. Keys are cached in 16 bits.
+    Source: MiniMax Sparse Attention (arXiv 2606.13392); huggingface/transformers, modeling_minimax_m3_vl.py; vllm-project/vllm,
+    minimax_m3.py.
+    """
+
+    heads: Number
+    head_dim: Number
+    blocks: Number
+    block: Number
+
+    query_size: ClassVar[int] = 2
+
+    def divided(self, tp: int) -> BlockIndexer:
+        """What one of ``tp`` GPUs has: heads are copied beyond one each, as is the key."""
+        return replace(self, heads=maximum(self.heads // tp, 1))
+
+    @property
+    def topk(self) -> Number:
+        """Keys of all blocks that are seen."""
+        return self.blocks * self.block
+
+    @property
+    def sets(self) -> Number:
+        """Sets of blocks that are picked for a query."""
+        return self.heads
+
+    @property
+    def key_bytes(self) -> Number:
+        """Bytes of a cached key."""
+        return 2 * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention:
+    """Query heads that share K and V in groups; multi-head with as many KV heads as heads, multi-query with one.
+
+    Matrices: Q hidden -> heads x head_dim, K and V hidden -> kv_heads x head_dim, O heads x head_dim -> hidden.
+    ``window``: a token sees at most this many of the last tokens, itself among them; None for all.
+    ``qk_norm``: Q and K pass a norm with head_dim weights. ``sinks``: a learned score per head joins the softmax.
+    ``shared_kv``: one matrix makes K and V, which are still stored apart (K is rotated and normed, V is not).
+    ``output_gate``: the Q matrix is twice as wide and makes a gate, whose sigmoid scales the output. ``whole_norm``: with ``qk_norm``,
+    one norm over all heads of Q and one over all of K (MiniMax-M2). ``rotated``: Q and K are (not where other layers order the tokens).
+    ``indexer``: picks the blocks that are seen.
+    """
+
+    heads: Number
+    kv_heads: Number
+    head_dim: Number
+    window: Number | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    shared_kv: bool = False
+    output_gate: bool = False
+    whole_norm: bool = False
+    rotated: bool = True
+    indexer: BlockIndexer | None = None
+
+    state_bytes: ClassVar[int] = 0
+
+    def divided(self, tp: int) -> GroupedAttention:
+        """What one of ``tp`` GPUs has: K and V heads are copied beyond one each."""
+        indexer = None if self.indexer is None else self.indexer.divided(tp)
+        return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1), indexer=indexer)
+
+    @property
+    def topk(self) -> Number | None:
+        """Tokens that are seen at most, whichever they are; None for all."""
+        return None if self.indexer is None else self.indexer.topk
+
+    @property
+    def index_bytes(self) -> Number:
+        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        return 0 if self.indexer is None else self.indexer.key_bytes
+
+    @property
+    def norm_weights(self) -> Number:
+        """Learned numbers of the norms of Q and K."""
+        return self.heads * self.head_dim + self.kv_heads * self.head_dim if self.whole_norm else 2 * self.head_dim
+
+    @property
+    def kept(self) -> Number:
+        """Elements that a layer's cache keeps of one token."""
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def kind(self) -> str:
+        """MHA, GQA or MQA, or with an indexer MSA."""
+        if self.indexer is not None:
+            return "MSA"
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +289,18 @@ class ModelSpec:
     @property
     def layer_kinds(self) -> list[tuple[Layer, int]]:
         """Each different layer with how often it occurs, in the order of first occurrence."""
-        same = Counter(map(id, self.layers))  # most are one object: equality is asked of few
-        counts: dict[Layer, int] = {}
-        for layer in {id(layer): layer for layer in self.layers}.values():
-            counts[layer] = counts.get(layer, 0) + same[id(layer)]
-        return list(counts.items())
+        return list(_kinds(self.layers))
 
     @property
     def is_moe(self) -> bool:
         """Whether any layer routes tokens to experts."""
         return any(isinstance(layer.mlp, MoeMlp) for layer in self.layers)
+
+
+@kept_by_identity
+def _kinds(layers: tuple[Layer, ...]) -> tuple[tuple[Layer, int], ...]:
+    same = Counter(map(id, layers))  # most are one object: equality is asked of few
+    counts: dict[Layer, int] = {}
+    for layer in {id(layer): layer for layer in layers}.values():
+        counts[layer] = counts.get(layer, 0) + same[id(layer)]
+    return tuple(counts.items())

@@ -21,8 +21,6 @@ from perfmodel.transformer.step import DECODE, ModelPass
 
 DELTA_CHUNK = 64
 """Tokens of a chunk. Source: fla-org/flash-linear-attention, chunk_gated_delta_rule, and vLLM's copy of it."""
-SOLVES = 3
-"""C x C x C products that invert the unit triangular matrix of a chunk cost: C^3 / 3 multiply-adds."""
 
 
 def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
@@ -36,7 +34,7 @@ def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
     """
     if isinstance(a, GatedDeltaNet):
         c, k, v = DELTA_CHUNK, a.key_head_dim, a.value_head_dim
-        return a.value_heads * (2 * c * c * (3 * k + 2 * v) + 2 * (c * c * c // SOLVES) + 6 * c * k * v), c
+        return a.value_heads * (2 * c * c * (3 * k + 2 * v) + (c * c * c - c) // 3 + 6 * c * k * v), c
     c = a.chunk
     return 2 * c * c * (a.groups * a.state_size + a.inner) + 4 * c * a.state, c
 

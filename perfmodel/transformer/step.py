@@ -30,11 +30,14 @@ def share(number: Number, parts: int) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``tp`` x ``dp`` GPUs.
+    """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
-    Attention and dense matrices run in ``dp`` groups, each with sequences of its own, of ``tp`` GPUs that share each matrix. The same
-    GPUs hold the experts: ``ep`` groups have different ones, whose matrices the GPUs of a group share. ``dp`` 0: as few groups as hold
-    ``ep``. So TP 8 with EP 8 is 8 GPUs, and EP 8 alone is 8 GPUs with a copy each of what is no expert.
+    A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
+    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. ``dp`` 0: as many groups
+    as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
+
+    >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
+    (8, 8, 4, 4)
     """
 
     tp: int = 1
@@ -43,7 +46,8 @@ class Split:
     dp: int = 0
 
     def __post_init__(self) -> None:
-        if self.dp == 0:
+        """Groups that are not given."""
+        if not self.dp:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
@@ -52,27 +56,26 @@ class Split:
         return self.tp * self.dp
 
     @property
-    def expert_tp(self) -> int:
-        """GPUs that share an expert's matrices."""
-        return max(self.stage // self.ep, 1)
-
-    @property
     def gpus(self) -> int:
         """Total number of GPUs."""
         return self.stage * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that share the matrices of an expert."""
+        return max(self.stage // self.ep, 1)
 
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
         for option in ("tp", "ep", "pp", "dp"):
             positive_int(option, getattr(self, option))
-        if self.stage % self.ep:
-            raise UsageError(
-                f"--ep {self.ep} does not divide the {self.stage} GPUs of --tp {self.tp} and --dp {self.dp}", "give one that does"
-            )
         if self.pp > len(model.layers):
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
+        if self.stage % self.ep:
+            known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
+            raise UsageError(f"--ep {self.ep} does not divide {known}", "the same GPUs hold the experts: give one that does")
         for layer, _ in model.layer_kinds:
             self._check_layer(layer.attention, layer.mlp)
         return self
@@ -98,6 +101,7 @@ class ModelPass:
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
     ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
+    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0: all experts alike.
     """
 
     phase: str
@@ -117,11 +121,14 @@ class ModelPass:
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
     beside: ModelPass | None = None
+    imbalance: float = 0.0
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "n", "kv_len"):
             positive_int(option.replace("_", "-"), getattr(self, option))
+        if not 0 <= self.imbalance <= 4:
+            raise UsageError(f"--imbalance is {self.imbalance:g}", "give an exponent from 0, all experts alike, to 4, such as 1.2")
         if self.kv_len < self.n:
             raise UsageError(f"--kv-len {self.kv_len} is less than --n {self.n}", "it counts all tokens, the new ones among them")
         return self
@@ -143,8 +150,9 @@ class ModelPass:
 
     @property
     def heads(self) -> Number:
-        """Positions of a GPU that the head sees: the last of each sequence."""
-        return self.sequences + (0 if self.beside is None else self.beside.heads)
+        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
+        checked = self.n if self.phase == DECODE and self.cached else 1
+        return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
@@ -238,7 +246,7 @@ def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype:
 
 def stored_as_published(model: ModelSpec, given: str | None) -> bool:
     """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
-    if given is not None or model.quantized is None:
+    if model.quantized is None or given not in (None, model.quantized.words):
         return False
     if not model.quantized.rules:
         words = f"{model.name} stores its weights as {model.quantized.words}, which nothing here reads"

@@ -12,7 +12,8 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.attention.patterns import block_pattern
-from perfmodel.kernels.collectives import OPS, Collective
+from perfmodel.kernels.collectives import COMBINE, DISPATCH, OPS, Collective
+from perfmodel.kernels.expert_exchange import expert_exchange
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul, scale_block
@@ -138,7 +139,16 @@ def _training(sizes: Sizes, dtype: Dtype, record: Record) -> TrainingStep:
     return training_step(training, dtype, HUGGINGFACE, BACKENDS.get(backend) if training.flash else None)
 
 
+_EXCHANGED = ("op", "world", "tokens", "hidden", "experts", "experts_per_token")
+
+
 def _collective(sizes: Sizes, dtype: Dtype, record: Record) -> Collective:
+    exchanged = sizes["op"] in (DISPATCH, COMBINE)
+    if missing := [name for name in (_EXCHANGED if exchanged else ("bytes",)) if name not in sizes]:
+        raise UnavailableError(f"no {sizes['op']} without {', '.join(missing)}", "give its sizes")
+    if exchanged:
+        op, world, tokens, hidden, experts, per_token = (sizes[name] for name in _EXCHANGED)
+        return expert_exchange(op, world, tokens, hidden, experts, per_token, dtype)
     if sizes["op"] not in OPS:
         raise UnavailableError(f"no collective is called {sizes['op']!r}", f"there are {', '.join(OPS)}")
     return Collective(sizes["op"], sizes["world"], sizes["bytes"], dtype)
@@ -155,7 +165,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
     "scale": _ROWS,
     "norm": _ROWS,
     "transformer": (_STEP, "n kv_len", _transformer),
-    "collective": ("op world bytes", "", _collective),
+    "collective": ("op world", "bytes tokens hidden experts experts_per_token", _collective),
     "latent-attention": (
         "batch heads n kv_len kv_lora_rank rope",
         "kv_bits",

@@ -21,7 +21,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
-from perfmodel.timing.predict import FROM_TABLES, FallbackDevices, with_parts
+from perfmodel.timing.predict import FEW_SIZES, FROM_TABLES, FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
@@ -240,9 +240,11 @@ def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
 def _of_few(block: Calibration, own: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
     """``block`` with no less than the interval of all kernels of its model, if it is of a published table of few shapes.
 
-    Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little.
+    Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little. So does
+    what a handful of sizes per device does, all of them of the same few shapes.
     """
-    if block.model not in FROM_TABLES or len({residual.group for residual in own}) >= FEWEST:
+    few = block.model in FROM_TABLES and len({residual.group for residual in own}) < FEWEST
+    if not few and block.model not in FEW_SIZES:
         return block
     low, high = interval(alike)
     return replace(block, low=min(block.low, low), high=max(block.high, high))

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per_expert
+from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per_expert, tiles
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
 
 PARAMETERS = (
@@ -80,9 +79,9 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
     """A part with the grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
     own, touched = rows_per_expert(w), float(w.touched)
     height = tile_rows(own)
-    tiles = touched * ceil_div(own, height)
-    blocks = tiles * columns / COLUMNS
-    executed, weights = 2 * tiles * height * columns * depth, touched * columns * depth * w.dtype.size
+    filled = float(tiles(w, height))
+    blocks = filled * columns / COLUMNS
+    executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.element_bytes
     return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
 
 
@@ -104,8 +103,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Routed, gated experts with fp16, bf16 or fp8 weights, forward."""
-    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8")
+    """Routed, gated experts with products in fp16, bf16, fp8 or fp4, forward."""
+    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8", "fp4")
 
 
 MODEL = Model(

@@ -131,7 +131,7 @@ def dram_bytes(case: Case, device: Device) -> float:
     """
     w: Matmul = case.workload
     result = max(w.dtype.size, ACTIVATION_SIZE)
-    a, b, c = w.batch * w.dtype.size * w.m * w.k, w.batch * w.dtype.size * w.k * w.n, w.batch * result * w.m * w.n
+    a, b, c = w.batch * w.dtype.size * w.m * w.k, w.batch * (w.stored or w.dtype.size) * w.k * w.n, w.batch * result * w.m * w.n
     if case.flushed or device.cache_bytes is None:
         return float(a + b + c)
     scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
@@ -241,7 +241,8 @@ def of_dtype(name: str, implementation: str) -> Callable[[Case], bool]:
 
     def covers_dtype(case: Case) -> bool:
         """A forward product in that format."""
-        return covers(case) and case.workload.dtype.name == name and case.implementation == implementation
+        own = case.workload.dtype.name in (name, "fp4" if name == "fp8" else name) if covers(case) else False
+        return own and case.implementation == implementation
 
     return covers_dtype
 
@@ -252,8 +253,8 @@ def covers_half(case: Case) -> bool:
 
 
 def covers_fp8(case: Case) -> bool:
-    """A single forward product with both operands in fp8; no batch, no split of k."""
-    return covers(case) and case.workload.dtype.name == "fp8"
+    """A single forward product with both operands in fp8 or fp4; no batch, no split of k."""
+    return covers(case) and case.workload.dtype.name in ("fp8", "fp4")
 
 
 _GEMM = Model(

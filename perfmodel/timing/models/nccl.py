@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL, P2P, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 
 PARAMETERS = (
@@ -48,7 +48,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent = link_bandwidth(device), sent_bytes(w)
-    pairs = w.op in (ALL_TO_ALL, P2P)
+    pairs = w.op in (*AT_ONCE, P2P)
     if pairs:
         start, flagged = p["pair_start_us"], PAIR_FACTOR * p["flagged_share"]
     else:

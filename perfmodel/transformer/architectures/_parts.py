@@ -19,6 +19,7 @@ WANTED: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true"),
     str: ("text", '"silu"'),
     list: ("a list", "[0, 1]"),
+    dict: ("an object", '{"name": 1}'),
 }
 
 

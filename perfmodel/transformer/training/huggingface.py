@@ -27,7 +27,14 @@ Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; memory allocated besi
 def check(layer: Layer, shape: Shape) -> None:
     """UnavailableError for layers that were not examined, and for parallel layouts and adapters."""
     a, p = layer.attention, shape.parallel
-    if not isinstance(layer.mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
+    if (
+        not isinstance(layer.mlp, DenseMlp)
+        or not isinstance(a, GroupedAttention)
+        or layer.norms != 2
+        or a.shared_kv
+        or a.sinks
+        or a.whole_norm
+    ):
         raise UnavailableError(
             f"{shape.model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused"
         )

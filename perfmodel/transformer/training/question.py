@@ -210,7 +210,8 @@ def checked(training: TrainingConfig) -> TrainingConfig:
             raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(known), f"one of {', '.join(known)}"))
     optimizer_named(training.optimizer)
     _check_gradients(training)
-    _check_layers(training.model)
+    if what := untrained(training.model):
+        raise UsageError(f"{training.model.name} has {what}: what their backward pass keeps is not known here", "ask for inference")
     _check_parallel(training)
     return training
 
@@ -256,19 +257,23 @@ def _check_gradients(training: TrainingConfig) -> None:
         raise UsageError(f"--gradient-life applied: gradients of {training.micro_batches} micro-batches are added up first", fix)
 
 
-def _check_layers(model: ModelSpec) -> None:
-    """Only layers whose backward pass is described can be trained."""
+def untrained(model: ModelSpec) -> str:
+    """What ``model`` has whose backward pass is not described here; nothing where all of it is."""
     for layer, _ in model.layer_kinds:
         a = layer.attention
-        latent, gate = isinstance(a, LatentAttention) and a.indexer is None, isinstance(a, GroupedAttention) and not a.output_gate
-        if not (latent or gate) or layer.mlp is None:
-            what = "an output gate" if isinstance(a, GroupedAttention) else f"{a.kind} layers"
-            raise UsageError(f"{model.name} has {what}: what their backward pass keeps is not known here", "ask for inference")
+        if isinstance(a, GroupedAttention):
+            if a.output_gate or a.indexer is not None:
+                return "an output gate" if a.indexer is None else f"{a.kind} layers"
+        elif not isinstance(a, LatentAttention) or a.indexer is not None:
+            return f"{a.kind} layers"
+        if layer.mlp is None:
+            return "layers without an MLP"
+    return ""
 
 
 def _check_parallel(training: TrainingConfig) -> None:
     p, model = training.parallel, training.model
-    Split(p.tp, p.ep, p.pp).check(model)
+    Split(p.tp, p.ep, p.pp, p.ep).check(model)
     if p.zero not in range(4):
         raise UsageError(f"--zero {p.zero}", "give 0 (nothing divided), 1 (optimizer), 2 (gradients too) or 3 (weights too)")
     if p.sp and p.tp == 1:

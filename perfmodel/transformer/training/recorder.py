@@ -181,11 +181,13 @@ class Recorder:
         self.node(name, [reads], made, [reads, kept], weights=learned)
 
     def qk_norm(self, op: Operation) -> None:
-        """Norms of Q and K, one vector per head."""
+        """Norms of Q and K, one vector per head, or one of all heads."""
         a = self.attended
         assert isinstance(a, GroupedAttention)
         for name, heads in zip(op.reads, (a.heads, a.kv_heads), strict=True):
-            self._norm(f"norm of {name}", name, f"{name}, normed", self.shape.tokens, heads * a.head_dim, heads, a.head_dim)
+            width, vectors = heads * a.head_dim, 1 if a.whole_norm else heads
+            learned = width if a.whole_norm else a.head_dim
+            self._norm(f"norm of {name}", name, f"{name}, normed", self.shape.tokens, width, vectors, learned)
 
     def dropout(self, op: Operation) -> None:
         """Dropout on the hidden state."""

@@ -162,7 +162,7 @@ def estimate(
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """The step of ``job``, kernel by kernel."""
     time = step_time(job)
-    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged(ops)]
+    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((one, 1) for one in ops)]
     return TrainingEstimate(job, implementation, time, lines)
 
 

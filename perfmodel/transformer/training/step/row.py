@@ -50,7 +50,7 @@ def micro_batch_of(training: TrainingConfig, implementation: str, dtype: Dtype) 
     bare_parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep)
     shape = replace(shape, parallel=bare_parallel, kept_gradient=0)
     bits = 8 * shape.size
-    length, split = shape.length, Split(p.tp, p.ep)
+    length, split = shape.length, Split(p.tp, p.ep, dp=p.ep)
     step = ModelPass(PREFILL, shape.sequences * p.ep, length, length, dtype, bits, bits, cached=False, split=split)
     return MicroBatch(shape, step, implementation == HUGGINGFACE)
 

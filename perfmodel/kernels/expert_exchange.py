@@ -1,0 +1,67 @@
+"""Tokens on their way to the GPUs of their experts and back, as expert-parallel libraries send them.
+
+Each GPU of ``world`` sends its tokens: once to each GPU that holds one of their experts, and gets one sum back from each (normal kernels),
+or once per expert (low-latency kernels). Source: deepseek-ai/DeepEP, csrc/kernels/{internode,internode_ll}.cu; DeepSeek-V3, section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.kernels.collectives import COMBINE, DISPATCH, Collective
+
+SCALED_BY = 128  # known
+"""Elements of a token that share a scale of 4 B in an 8-bit dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertExchange(Collective):
+    """``tokens`` of each GPU, ``token_bytes`` each, to ``per_token`` of ``experts`` that are spread over all. ``bytes``: to GPUs."""
+
+    tokens: Number
+    token_bytes: Number
+    experts: int
+    per_token: int
+
+    @property
+    def title(self) -> str:
+        """Its full name."""
+        return f"expert {self.op}"
+
+    @property
+    def sent(self) -> Number:
+        """Bytes with a copy for each expert, those that stay among them."""
+        return self.tokens * self.per_token * self.token_bytes
+
+    def to_groups(self, groups: int) -> Number:
+        """Bytes with a copy for each of ``groups`` equal groups of GPUs that hold one of a token's experts."""
+        return self.tokens * distinct_holders(self.experts, self.per_token, groups) * self.token_bytes
+
+
+def distinct_holders(experts: int, per_token: int, holders: int) -> float:
+    """Of ``holders`` of equal parts of the experts, those that hold one of a token's, on average over tokens that pick all alike.
+
+    >>> distinct_holders(8, 2, 8), distinct_holders(4, 2, 2), distinct_holders(256, 8, 1)
+    (2.0, 1.6666666666666665, 1.0)
+    """
+    others = experts - experts // holders
+    return holders * (1 - prod((others - i) / (experts - i) for i in range(per_token))) if holders > 1 else 1.0
+
+
+def token_bytes(op: str, hidden: Number, dtype: Dtype) -> Number:
+    """Bytes of one token: with scales if it is sent in 8 bits; results come back in 16.
+
+    >>> token_bytes("dispatch", 7168, DTYPES["fp8"]), token_bytes("combine", 7168, DTYPES["fp8"])
+    (7392, 14336)
+    """
+    return hidden + 4 * ceil_div(hidden, SCALED_BY) if op == DISPATCH and dtype.size == 1 else hidden * 2
+
+
+def expert_exchange(op: str, world: int, tokens: Number, hidden: Number, experts: int, per_token: int, dtype: Dtype) -> ExpertExchange:
+    """``op`` is dispatch, in ``dtype``, or combine, in bf16, whatever the dispatch was in."""
+    each = token_bytes(op, hidden, dtype)
+    least = tokens * distinct_holders(experts, per_token, world) * each
+    return ExpertExchange(op, world, least, DTYPES["bf16"] if op == COMBINE else dtype, tokens, each, experts, per_token)

@@ -1,0 +1,227 @@
+"""The report of a serving engine: what its users wait for, what all of them get, what it holds and draws, what limits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import taken
+from perfmodel.report.charts.format_number import digits, percent
+from perfmodel.report.charts.schema import Chart, Interval
+from perfmodel.report.document import Figure, Report
+from perfmodel.report.metrics import Metric, as_json, as_table
+from perfmodel.report.op_common import head
+from perfmodel.report.power import with_power
+from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
+from perfmodel.serving.answer import ServingAnswer
+from perfmodel.serving.engine import Engine
+from perfmodel.transformer.estimate import PassEstimate
+from perfmodel.transformer.step import Split
+
+COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
+
+
+def report(found: ServingAnswer, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.serve/1. ``pictures``: with where the time of a step goes."""
+    device, one = found.times.device, found.decode_pass
+    parts = _parts(one)
+    metrics = _metrics(found)
+    meters = step_meters(found.cost, parts, one.seconds)
+    data = {**head("serve", _inputs(found), device), **as_json(metrics), "steps": {"decode": list(map(as_json, _rows(one, parts)))}}
+    step = _step_name(found)
+    charts: list[Chart] = [time_bars(parts, f"Time of a {step}")] if pictures else []
+    return Report(
+        _title(found),
+        _verdict(found),
+        [as_table("", {"": metrics}, labels=LISTED), by_share(_rows(one, parts), COLUMNS)],
+        _notes(found),
+        data,
+        charts=charts,
+        meters=with_power(meters, one.power, found.decode_step.decodes),
+        metered=step,
+        figures=_figures(found),
+        brief=[as_table("", {"": metrics}, labels=BRIEF)],
+    )
+
+
+LISTED = (
+    *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound"),
+    *(
+        "tokens_per_s_per_gpu",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "running",
+        "waiting",
+        "step_s.decode",
+        "step_s.with_prompts",
+        "prompt_s",
+        "share_with_prompts",
+    ),
+    *("memory.weights", "memory.activations", "memory.sequence", "memory.total", "memory.most_running"),
+    *("power_w", "energy_per_token_j", "price_per_million"),
+)
+BRIEF = (
+    *("ttft_s.p50", "ttft_s.p99", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "requests_per_s", "running", "waiting"),
+    *("memory.total", "memory.most_running", "power_w", "energy_per_token_j", "price_per_million"),
+)
+
+
+def _metrics(found: ServingAnswer) -> list[Metric]:
+    s, memory, load = found.found, found.memory, found.load
+    length = load.isl + load.osl
+    first, each = found.ttft, found.tpot or (None, None, None)
+    return [
+        Metric("ttft_s.mean", *_ends(first, "first token, mean")),
+        Metric("ttft_s.p50", s.ttft_p50_s, "first token, median", "s"),
+        Metric("ttft_s.p99", s.ttft_p99_s, "first token, 99 %", "s"),
+        Metric("tpot_s.mean", *_ends(each, "per token after it")),
+        Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
+        Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
+        Metric("tokens_per_s_per_user", found.tokens_per_s_user, "tokens/s per user"),
+        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
+        Metric("shares", found.shares),
+        Metric("limited_by", next(iter(found.shares))),
+        Metric("requests_per_s", s.requests_per_s, "requests/s"),
+        Metric("running", s.running, "requests running"),
+        Metric("waiting", s.waiting or None, "requests waiting"),
+        Metric("decoding", s.decoding),
+        Metric("step_s.decode", s.decode_s, "decode step alone", "s"),
+        Metric("step_s.with_prompts", s.step_s, "between decode steps", "s"),
+        Metric("prompt_s", s.prompt_s, "steps of a prompt", "s"),
+        Metric("share_with_prompts", s.with_prompts, "steps with prompts", "share"),
+        Metric("memory.weights", memory.weights, "weights", "B"),
+        Metric("memory.activations", memory.activations, "activations", "B"),
+        Metric("memory.sequence", memory.sequence_bytes(length), "cache of a request", "B"),
+        Metric("memory.total", memory.total(_held(found), length), "memory per GPU", "B"),
+        Metric("memory.usable", memory.usable, unit="B"),
+        Metric("memory.most_running", found.most_running, "requests that fit"),
+        Metric("power_w", found.watts, "power per GPU", "W"),
+        Metric("energy_per_token_j", found.joules_per_token, "energy per token", "J"),
+        Metric("price_per_million", found.price, "price per million tokens", ""),
+        Metric("time_s.lower", found.cost.lower_s, unit="s"),
+    ]
+
+
+def _ends(times: Any, label: str) -> tuple[Any, ...]:
+    return times[0], label, "s", times[1], times[2]
+
+
+def _held(found: ServingAnswer) -> int:
+    """Sequences in the cache at the same time, on average, at least one in each group."""
+    return min(max(-(-int(found.found.running) // 1), found.split.dp), found.most_running)
+
+
+def _parts(one: PassEstimate) -> list[StepPart]:
+    return [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, one.device) for row in one.rows]
+
+
+def _rows(one: PassEstimate, parts: list[StepPart]) -> list[list[Metric]]:
+    return [
+        [
+            Metric("name", part.name, "op", "text"),
+            Metric("count", int(part.op.count), "count"),
+            Metric("bytes", sum(a.elements * a.element_size for a in part.op.kernel.accesses) * part.op.count, "bytes", "B"),
+            Metric("time", part.seconds, "time", "s"),
+            Metric("of bound", float(part.cost.lower_s) / part.seconds if part.seconds else 0.0, "of bound", "share"),
+            Metric("share", part.seconds / one.seconds, "share", "share"),
+        ]
+        for part in parts
+    ]
+
+
+def split_words(split: Split) -> str:
+    """
+    >>> split_words(Split(8, 8)), split_words(Split(1, 1, 2, 4)), split_words(Split())
+    ('TP 8, EP 8', 'DP 4, PP 2', '')
+    """
+    sizes = (("TP", split.tp), ("DP", split.dp), ("EP", split.ep), ("PP", split.pp))
+    return ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
+
+
+def _title(found: ServingAnswer) -> str:
+    device, load = found.times.device, found.load
+    gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
+    users = f"{load.concurrency:,} users" if load.rate is None else f"{load.rate:g} requests/s"
+    cut = split_words(found.split)
+    return (
+        f"{found.memory.model.name}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
+    )
+
+
+def _verdict(found: ServingAnswer) -> list[str]:
+    """Fits, what users and all get, what limits."""
+    memory, s, most = found.memory, found.found, found.most_running
+    length = found.load.isl + found.load.osl
+    fits = f"Fits: room for {most:,} requests of {length:,} tokens beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
+    if s.waiting:
+        fits = f"Fits {most:,} requests of {length:,} tokens: {digits(s.waiting, 3)} wait."
+    first = f"First token after {taken(Interval(*found.ttft))}"
+    each = "" if found.tpot is None else f", then one every {taken(Interval(*found.tpot))}"
+    price = "" if found.price is None else f", {found.price:.3g} per million tokens"
+    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
+    return [fits, first + each + all_get, _limited(found)]
+
+
+def _limited(found: ServingAnswer) -> str:
+    """What most of the time between two tokens goes to, and what is next."""
+    first, *others = found.shares.items()
+    second = f"; {others[0][0]} {percent(others[0][1])}" if others else ""
+    between = "of the time between tokens" if found.tpot is not None else "of the time"
+    return f"Limited by {first[0]}: {percent(first[1])} {between}{second}."
+
+
+def _figures(found: ServingAnswer) -> list[Figure]:
+    each = "" if found.tpot is None else taken(Interval(*found.tpot))
+    figures = [
+        Figure("time to first token", taken(Interval(*found.ttft))),
+        Figure("time per token", each or "one token only"),
+        Figure("throughput", f"{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU"),
+        Figure("requests that fit", f"{found.most_running:,}"),
+    ]
+    if found.price is not None:
+        figures.append(Figure("price per million tokens", f"{found.price:.3g}"))
+    return figures
+
+
+def _step_name(found: ServingAnswer) -> str:
+    step = found.decode_step
+    return "prompt's step" if found.tpot is None else f"decode step of {step.decodes:,} at {step.context:,} tokens"
+
+
+def _inputs(found: ServingAnswer) -> dict[str, Any]:
+    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.like
+    return {
+        "model": found.memory.model.name,
+        "engine": found.engine.id,
+        "gpus": found.gpus,
+        **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
+        **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
+        **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
+        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits},
+        **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
+    }
+
+
+def _notes(found: ServingAnswer) -> list[str]:
+    engine, b = found.engine, found.engine.batching
+    steps = "prompts and decoding sequences share steps" if b.mixed else "waiting prompts run before decode steps"
+    chunks = "long prompts in chunks" if b.chunked else "whole prompts"
+    words = [
+        f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
+        f"{engine.memory_share:.0%} of the memory.",
+        "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once.",
+        overhead_words(engine),
+    ]
+    missing = [row.missing for row in found.decode_pass.rows if row.prediction is None]
+    if missing:
+        words.append(f"At least: the roof stands for {len(missing)} kernels of which no time is predicted: {missing[0]}.")
+    return [*words, *(f"{name}: {source}." for name, source in engine.sources.items())]
+
+
+def overhead_words(engine: Engine) -> str:
+    """What the engine takes beside its kernels, and where that is from."""
+    o = engine.overhead
+    if not o.fitted:
+        return "No time of the engine itself beside its kernels is counted."
+    times = f"{format_time(o.step_s, 3)} a step, {format_time(o.sequence_s, 3)} a sequence, {format_time(o.request_s, 3)} a request"
+    return f"The engine itself: {times}; fitted to {o.fitted}."

@@ -1,0 +1,189 @@
+"""The report of a search: the best within the limits with lines to paste, and the front of tokens a second of a GPU and of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_time
+from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
+from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head
+from perfmodel.report.serve import split_words
+from perfmodel.report.step import tokens
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.launch import DECODE_ROLE, PREFILL_ROLE, again, launch
+from perfmodel.serving.load import Load
+from perfmodel.serving.search import Candidate, Search
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import ModelPass
+
+COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
+FRONT_ROWS, WIDTH = 5, 74
+"""Points of the front and columns of a line to paste that a screen shows."""
+MORE = " \\"
+"""Ends a line that the next one goes on."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """``found`` among layouts of ``gpus``; ``like`` has the formats. ``options``: as typed, of formats, for the lines to paste."""
+
+    model: ModelSpec
+    device: Device
+    gpus: int
+    load: Load
+    like: ModelPass
+    engines: Sequence[Engine]
+    found: Search
+    name: str
+    options: str = ""
+    gpu_hour: float | None = None
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The best within the limits, else the nearest to them."""
+        return self.found.best or self.found.nearest
+
+    def lines(self, point: Candidate) -> list[str]:
+        """Commands that start the engine so, and that ask about it again."""
+        engine = next(one for one in self.engines if one.id == point.engine)
+        if point.prefill is None:
+            asks = again(self.name, self.device.id, point.engine, point.split, self.load, point.users) + self.options
+            return [launch(self.model, engine, point.split, point.users, self.load), asks]
+        both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
+        return [launch(self.model, engine, split, point.users, self.load, role) for split, role in both]
+
+
+def report(asked: Searched, pictures: bool = False) -> Report:
+    """``asked`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
+    point = asked.chosen
+    if point is None:
+        raise UsageError(
+            f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", "give more GPUs, or narrower formats"
+        )
+    points = [_metrics(one, asked) for one in asked.found.front]
+    pasted = asked.lines(point)
+    inputs = {"model": asked.model.name, "gpus": asked.gpus, "engines": [one.id for one in asked.engines]}
+    inputs |= {name: getattr(asked.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
+    limits = {"ttft_s": asked.found.limits.ttft_s, "tpot_s": asked.found.limits.tpot_s}
+    data: dict[str, Any] = {
+        **head("serve", {**inputs, **limits, "gpu_hour": asked.gpu_hour}, asked.device),
+        "best": None if asked.found.best is None else as_json(_metrics(point, asked)),
+        "nearest": None if asked.found.nearest is None else as_json(_metrics(point, asked)),
+        "front": list(map(as_json, points)),
+        "searched": dict(asked.found.counts),
+        "paste": pasted,
+    }
+    table = as_rows("", points, labels=COLUMNS)
+    paste = Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])
+    return Report(
+        _title(asked),
+        _verdict(asked, point),
+        [table, paste],
+        _notes(asked),
+        data,
+        charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
+        figures=_figures(asked, point),
+        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), paste],
+    )
+
+
+def layout_words(point: Candidate) -> str:
+    """Its layout; of pools both, with how many workers of each."""
+    split = split_words(point.split) or "1 GPU"
+    if point.prefill is None:
+        return split
+    return f"{point.prefill_workers} x ({split_words(point.prefill) or '1 GPU'}) to {point.workers} x ({split})"
+
+
+def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
+    price = None if asked.gpu_hour is None else point.dollars(asked.gpu_hour)
+    return [
+        Metric("engine", point.engine, "engine", "text"),
+        Metric("layout", layout_words(point), "layout", "text"),
+        Metric("gpus", point.gpus),
+        Metric("users", point.users, "users"),
+        Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
+        Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
+        Metric("requests_per_s", point.requests_per_s),
+        Metric("ttft_s", point.ttft_s, "first token", "s"),
+        Metric("ttft_p99_s", point.ttft_p99_s),
+        Metric("tpot_s", point.tpot_s, "each after", "s"),
+        *([] if price is None else [Metric("price_per_million", price, "per 1M", "")]),
+    ]
+
+
+def _title(asked: Searched) -> str:
+    sizes = f"{asked.load.isl:,} + {asked.load.osl:,} tokens"
+    gpus = f"{asked.gpus} x " if asked.gpus > 1 else ""
+    return f"{asked.model.name}: the best layout for {sizes} on {gpus}{asked.device.name}"
+
+
+def _verdict(asked: Searched, point: Candidate) -> list[str]:
+    limits = asked.found.limits
+    bounds = [f"{name} {format_time(value, 3)}" for name, value in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if value is not None]
+    start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
+    if asked.found.best is None:
+        start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}: nearest is"
+    price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
+    users = f"{point.users:,} users{' of each decode worker' if point.prefill is not None else ''}"
+    return [
+        f"{start}: {point.engine}, {layout_words(point)}, {users}: {tokens(point.tokens_per_s_gpu)} per GPU{price}.",
+        f"First token after {format_time(point.ttft_s, 3)}, then one every {format_time(point.tpot_s, 3)}.",
+        f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
+    ]
+
+
+def _figures(asked: Searched, point: Candidate) -> list[Figure]:
+    found = [
+        Figure("best" if asked.found.best is not None else "nearest", f"{point.engine}, {layout_words(point)}, {point.users:,} users"),
+        Figure("throughput per GPU", tokens(point.tokens_per_s_gpu)),
+        Figure("throughput per user", tokens(point.tokens_per_s_user)),
+    ]
+    return found + ([] if asked.gpu_hour is None else [Figure("price per million tokens", f"{point.dollars(asked.gpu_hour):.3g}")])
+
+
+def _listed(front: Sequence[Candidate]) -> list[Candidate]:
+    """As many as a screen shows, the ends among them."""
+    if len(front) <= FRONT_ROWS:
+        return list(front)
+    return [front[place * (len(front) - 1) // (FRONT_ROWS - 1)] for place in range(FRONT_ROWS)]
+
+
+def _broken(line: str) -> list[str]:
+    """``line`` in lines that a shell joins again; a file before it stays as it is.
+
+    >>> _broken("serve " + "--option 12345 " * 6)[0]
+    'serve --option 12345 --option 12345 --option 12345 --option 12345 \\\\'
+    """
+    if "\n" in line:
+        return line.split("\n")
+    found = [""]
+    for word in line.strip().replace(" --", "\n--").split("\n"):
+        if found[-1] and len(found[-1]) + 1 + len(word) > WIDTH:
+            found[-1] += MORE
+            found.append("")
+        found[-1] += f" {word}" if found[-1] else word
+    return found
+
+
+def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
+    """The front, with the chosen point."""
+    points = sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in front)
+    marks = [] if chosen is None else [Mark(chosen.tokens_per_s_user, layout_words(chosen), chosen.tokens_per_s_gpu)]
+    title, across, up = "Tokens per second of a GPU against those of a user", "tokens per second of a user", "tokens per second of a GPU"
+    return LineChart(title, across, up, [Series("front", points)], "tokens/s", "tokens/s", marks=marks)
+
+
+def _notes(asked: Searched) -> list[str]:
+    counts = asked.found.counts
+    return [
+        f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
+        f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
+        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout.",
+    ]

@@ -1,0 +1,216 @@
+"""What an engine on some GPUs delivers to its users: the question of ``perfmodel serve`` and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.power import PowerAsked, PowerState
+from perfmodel.core.roofline import Estimate
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.load import Load
+from perfmodel.serving.memory import Memory
+from perfmodel.serving.steady import Steady, steady
+from perfmodel.serving.steps import KernelTimes, Times
+from perfmodel.transformer.estimate import PassEstimate, PassRow
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE
+from perfmodel.transformer.parallel import smallest_split
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import ModelPass, Split
+from perfmodel.transformer.step_power import under_power
+
+WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
+HOST, PROMPTS = "the engine's host", "others' prompts"
+"""What the time between two tokens goes to."""
+LATENT = 0.5
+"""A kernel whose fullest resource needs less of its time than this share waits."""
+HOUR, MILLION = 3600.0, 1e6
+
+
+@dataclass(frozen=True)
+class ServingAnswer:
+    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences that the cache holds."""
+
+    times: KernelTimes
+    load: Load
+    memory: Memory
+    most_running: int
+    found: Steady
+    gpu_hour: float | None = None
+    spread: float = 1.0
+
+    @property
+    def engine(self) -> Engine:
+        """Its preset, with what was given."""
+        return self.times.engine
+
+    @property
+    def split(self) -> Split:
+        """The layout of a replica, of which there is one."""
+        return self.times.like.split
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.split.gpus
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of all users."""
+        return self.found.tokens_per_s
+
+    @property
+    def tokens_per_s_gpu(self) -> float:
+        """Output tokens per GPU."""
+        return self.tokens_per_s / self.gpus
+
+    @property
+    def tokens_per_s_user(self) -> float | None:
+        """What a user sees once the first token has come; None where it is the only one."""
+        return None if self.found.tpot_s is None else 1 / self.found.tpot_s
+
+    @cached_property
+    def decode_step(self) -> Iteration:
+        """The mean step of decoding sequences."""
+        load = self.load
+        sequences = max(round(self.found.decoding), 1)
+        return Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
+
+    @cached_property
+    def prompt_step(self) -> Iteration:
+        """A prompt, or as much of it as a step takes."""
+        chunk = min(self.load.new_tokens, self.engine.batching.token_budget)
+        return Iteration(chunk=chunk, chunk_context=self.load.prefix + chunk)
+
+    @cached_property
+    def decode_pass(self) -> PassEstimate:
+        """Rows of the mean decode step; of a prompt's step where nothing decodes. As they run for seconds, where power is known."""
+        return under_power(self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step), PowerAsked())
+
+    @cached_property
+    def prompt_pass(self) -> PassEstimate:
+        """Rows of a prompt's step, as they run for seconds."""
+        return under_power(self.times.passed(self.prompt_step), PowerAsked())
+
+    @property
+    def ttft(self) -> Times:
+        """Mean seconds to the first token with the ends of their interval."""
+        return self._ends("ttft", self.found.ttft_s, self.prompt_step)
+
+    @property
+    def tpot(self) -> Times | None:
+        """Mean seconds per output token after the first; None where there is one alone."""
+        return None if self.found.tpot_s is None else self._ends("tpot", self.found.tpot_s, self.decode_step)
+
+    def _ends(self, name: str, value: float, step: Iteration) -> Times:
+        """By the widths that runs of the engine have shown, else those of the kernels of ``step``."""
+        if name in self.engine.widths:
+            low, high = self.engine.widths[name]
+            return value, value * low, value * high
+        seconds, lower, higher = self.times.interval(step)
+        return value, value * lower / seconds, value * higher / seconds
+
+    @property
+    def cost(self) -> Estimate:
+        """Of the decode step."""
+        return self.decode_pass.cost
+
+    @cached_property
+    def bound(self) -> float:
+        """Most output tokens a second that any schedule gets with as many sequences at a time as may run here.
+
+        No decode step is shorter than its bound, and no request takes less arithmetic than its tokens do at the peak.
+        """
+        load, split = self.load, self.split
+        arithmetic, by_step = self.prompt_pass.at_peak_s * load.new_tokens / self.prompt_step.chunk, float("inf")
+        if self.found.tpot_s is not None:
+            steps = (load.osl - 1) / load.tokens_per_step
+            arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
+            most = min(load.concurrency or self.most_running, self.most_running)
+            least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
+            by_step = split.pp * most / (steps * least) * load.osl if least else by_step
+        return min(by_step, split.gpus / arithmetic * load.osl if arithmetic else by_step)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts."""
+        seconds, whole, o = self.found.decode_s, self.found.step_s, self.engine.overhead
+        if self.found.tpot_s is None or whole <= 0:
+            return {PROMPTS: 1.0}
+        own = min(o.step_s + o.sequence_s * self.found.decoding, seconds)
+        found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
+        for row in self.decode_pass.rows:
+            name = limit_of(row)
+            found[name] = found.get(name, 0.0) + row.seconds / kernels * (seconds - own) / whole
+        return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Per output token, of all GPUs, prompts included; None where the device has no power model."""
+        watts = self.watts
+        return None if watts is None else watts * self.gpus / self.tokens_per_s
+
+    @property
+    def watts(self) -> float | None:
+        """Of one GPU on average over steps of prompts and of decoding sequences; idle where requests come too slowly."""
+        decode, prompt, device = self.decode_pass.power, self.prompt_pass.power, self.times.device
+        if decode is None or prompt is None or device.power is None:
+            return None
+        load, rate = self.load, self.found.requests_per_s
+        prompts = rate * load.new_tokens / self.prompt_step.chunk * self.prompt_pass.seconds
+        steps = rate * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes * self.decode_pass.seconds
+        busy = min(prompts + steps, 1.0)
+        mean = (prompts * _watts(prompt) + steps * _watts(decode)) / (prompts + steps)
+        return busy * mean + (1 - busy) * device.power.static_w
+
+    @property
+    def price(self) -> float | None:
+        """Of a million output tokens, in what ``gpu_hour`` is in."""
+        return None if self.gpu_hour is None else self.gpu_hour * self.gpus / HOUR / self.tokens_per_s * MILLION
+
+
+def limit_of(row: PassRow) -> str:
+    """What a row of a step waits for: bytes of weights or of the cache, arithmetic, links; latency where it is far from its roof."""
+    terms = {name: float(term) for name, term in row.cost.terms.items()}
+    name = max(terms, key=lambda one: terms[one], default="")
+    if row.op.group == COLLECTIVE:
+        return LINKS
+    if not name or terms[name] < LATENT * row.seconds:
+        return LATENCY
+    return COMPUTE if name in ("tensor", "vector", "sfu", "sram") else CACHE if row.op.group == ATTENTION else WEIGHTS
+
+
+def _watts(state: PowerState) -> float:
+    return state.sustained.joules / state.sustained.seconds
+
+
+def serve(
+    model: ModelSpec,
+    engine: Engine,
+    like: ModelPass,
+    load: Load,
+    times: KernelTimes,
+    gpu_hour: float | None = None,
+    spread: float = 1.0,
+) -> ServingAnswer:
+    """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does."""
+    memory = Memory(model, times.device, engine, like)
+    length = load.isl + load.osl
+    most = memory.most_running(length)
+    if most < 1:
+        raise UsageError(*_too_large(memory, like, length))
+    found = steady(times, load, engine.batching, engine.overhead, most, spread)
+    return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
+
+
+def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
+    """What lacks, and what would do."""
+    need, have = memory.total(like.split.dp, length) / 1e9, memory.usable / 1e9
+    words = (
+        f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"
+    )
+    whole = replace(like, batch=like.split.dp, n=length, kv_len=length)
+    split = smallest_split(memory.model, whole, memory.device)
+    return words, f"give --gpus {split.gpus}" if split is not None else "give more GPUs, shorter requests or a narrower format"

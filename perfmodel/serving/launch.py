@@ -1,0 +1,123 @@
+"""Lines to paste: what starts an engine with a layout, and what asks this program about it again.
+
+Sources: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment" (experts spread over all GPUs of a stage); SGLang docs,
+"Server Arguments" (``--tp-size`` counts all GPUs of a stage, ``--dp-size`` the groups among them); TensorRT-LLM docs, "trtllm-serve" and
+"Parallelism in TensorRT LLM" (``enable_attention_dp``: one group for each GPU).
+"""
+
+from __future__ import annotations
+
+import re
+
+from perfmodel.core.errors import UsageError
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.load import Load
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import Split
+
+Options = dict[str, int | str | bool]
+"""Options of a command by name; True for those without a value."""
+
+
+def hub_name(model: ModelSpec) -> str:
+    """Its name on the Hugging Face hub, as its source says, else the model's own.
+
+    >>> from perfmodel.catalog import find_model
+    >>> hub_name(find_model("llama-3.1-70b")), hub_name(find_model("gpt3-175b"))
+    ('meta-llama/Meta-Llama-3.1-70B', 'gpt3-175b')
+    """
+    found = re.search(r"\bof ([\w.-]+/[\w.-]+\w)", model.source)
+    return found[1] if found else model.name
+
+
+def vllm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
+    """For groups of one node: those of others are started there with ``--data-parallel-address``."""
+    options: Options = {"tensor-parallel-size": split.tp}
+    if split.pp > 1:
+        options["pipeline-parallel-size"] = split.pp
+    if split.dp > 1:
+        options["data-parallel-size"] = split.dp
+    if split.ep > 1:
+        options["enable-expert-parallel"] = True
+    options |= {"max-num-seqs": _each(sequences, split), "max-num-batched-tokens": engine.batching.token_budget}
+    options |= {"max-model-len": longest, "gpu-memory-utilization": f"{engine.memory_share:g}"}
+    return f"vllm serve {model} {_written(options)}"
+
+
+def sglang(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
+    """All groups are of one server, which ``--max-running-requests`` counts together."""
+    options: Options = {"model-path": model, "tp-size": split.stage}
+    if split.pp > 1:
+        options["pp-size"] = split.pp
+    if split.dp > 1:
+        options |= {"dp-size": split.dp, "enable-dp-attention": True}
+    if split.ep > 1:
+        options["ep-size"] = split.ep
+    options |= {"max-running-requests": sequences, "chunked-prefill-size": engine.batching.token_budget * split.dp}
+    options |= {"context-length": longest, "mem-fraction-static": f"{engine.memory_share:g}"}
+    return f"python -m sglang.launch_server {_written(options)}"
+
+
+def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
+    """The file of its options, then the command."""
+    if split.dp > 1 and split.tp > 1:
+        raise UsageError(f"TensorRT-LLM has no groups of {split.tp} GPUs each", "take groups of one GPU, or one group")
+    keys: Options = {"tensor_parallel_size": split.stage, "pipeline_parallel_size": split.pp}
+    if split.ep > 1 or split.dp > 1:
+        keys |= {"moe_expert_parallel_size": split.ep, "enable_attention_dp": str(split.dp > 1).lower()}
+    keys |= {"max_batch_size": _each(sequences, split), "max_num_tokens": engine.batching.token_budget, "max_seq_len": longest}
+    keys |= {"enable_chunked_prefill": str(engine.batching.chunked).lower()}
+    lines = [
+        *(f"{name}: {value}" for name, value in keys.items()),
+        f"kv_cache_config: {{free_gpu_memory_fraction: {engine.memory_share:g}}}",
+    ]
+    text = "\n".join(lines)
+    return f"cat > options.yaml <<'END'\n{text}\nEND\ntrtllm-serve {model} --extra_llm_api_options options.yaml"
+
+
+LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm}
+
+
+PREFILL_ROLE, DECODE_ROLE = "prefill", "decode"
+CONNECTOR = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+"""Of vLLM, on both sides. Source: vLLM docs, "NixlConnector Usage Guide"."""
+
+
+def launch(model: ModelSpec, engine: Engine, split: Split, sequences: int, load: Load, role: str = "") -> str:
+    """What starts ``engine`` for so many sequences at a time; UsageError for an engine whose options are not known here.
+
+    ``role``: of a worker that runs prompts alone or only decodes; a router goes before both.
+
+    >>> from perfmodel.catalog import find_engine, find_model
+    >>> launch(find_model("llama-3.1-70b"), find_engine("vllm"), Split(4), 64, Load(1024, 1024, 64)).split(" --")[0:2]
+    ['vllm serve meta-llama/Meta-Llama-3.1-70B', 'tensor-parallel-size 4']
+    """
+    if engine.id not in LINES:
+        raise UsageError(f"no options of {engine.name} are known", f"take one of {', '.join(LINES)}")
+    line = LINES[engine.id](hub_name(model), split, sequences, engine, load.isl + load.osl)
+    if not role:
+        return line
+    if engine.id == "tensorrt-llm":  # its docs, "Disaggregated Serving"
+        return line.replace("\nEND\n", "\ncache_transceiver_config: {backend: DEFAULT}\nEND\n")
+    return line + (CONNECTOR if engine.id == "vllm" else f" --disaggregation-mode {role}")
+
+
+def again(model: str, hardware: str, engine: str, split: Split, load: Load, users: int) -> str:
+    """The question about this layout and so many users, as a command."""
+    options: Options = {"hardware": hardware, "engine": engine, "tp": split.tp}
+    options |= {name: getattr(split, name) for name in ("dp", "ep", "pp") if getattr(split, name) > 1}
+    options |= {"isl": load.isl, "osl": load.osl, "concurrency": users}
+    if load.prefix:
+        options["prefix"] = load.prefix
+    if load.draft_tokens:
+        options |= {"draft-tokens": load.draft_tokens, "acceptance": f"{load.acceptance:g}"}
+    return f"perfmodel serve {model} {_written(options)}"
+
+
+def _each(sequences: int, split: Split) -> int:
+    """Sequences of the fullest group: engines count them for each."""
+    return -(-sequences // split.dp)
+
+
+def _written(options: Options) -> str:
+    return " ".join(f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items())

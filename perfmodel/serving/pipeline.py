@@ -1,0 +1,57 @@
+"""Pipeline stages of a serving engine: as many micro-batches in flight as stages, so that none of them waits.
+
+A token passes all stages, so that stages make no sequence faster: its time is that of its micro-batch through all of them. With a
+micro-batch in each stage all are busy, and each sequence gets a token per round. A round is no shorter than the way of a micro-batch,
+nor than what the slowest stage does for all of them. Source: vLLM, ``max_concurrent_batches`` (one batch per stage); SGLang,
+``event_loop_pp``; Huang et al. 2019 (GPipe), section 2.3, of the bubble that is left without enough micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfmodel.serving.iteration import Iteration
+from perfmodel.transformer.parallel import stages
+from perfmodel.transformer.parameters import layer_matrices
+from perfmodel.transformer.spec import ModelSpec
+
+
+def micro_batches(step: Iteration, in_flight: int) -> list[Iteration]:
+    """``step`` as so many micro-batches, or fewer where it has fewer sequences: each with its part of the prompts and of the decoding ones.
+
+    >>> [(one.chunk, one.prompts, one.decodes) for one in micro_batches(Iteration(900, 300, 3, 5, 100), 2)]
+    [(600, 2, 2), (300, 1, 3)]
+    """
+    prompts = step.prompts if step.chunk else 0
+    count = max(min(in_flight, prompts + step.decodes), 1)
+    found, given, decoded, tokens = [], 0, 0, 0
+    for index in range(1, count + 1):
+        own = -(-prompts * index // count) - given
+        decodes = step.decodes * index // count - decoded
+        chunk = step.chunk * (given + own) // prompts - tokens if prompts else 0
+        found.append(replace(step, chunk=chunk, prompts=max(own, 1), decodes=decodes))
+        given, decoded, tokens = given + own, decoded + decodes, tokens + chunk
+    return found
+
+
+def slowest_share(model: ModelSpec, pp: int) -> float:
+    """Share of a pass that its slowest stage takes, by the weights that a token meets there; the head counts to the last stage.
+
+    >>> from perfmodel.catalog import find_model
+    >>> round(slowest_share(find_model("llama-3-70b"), 4), 3)
+    0.261
+    """
+    sizes = [sum(count * layer_matrices(model, one) for one, count in replace(model, layers=own).layer_kinds) for own in stages(model, pp)]
+    sizes[-1] += model.hidden * model.vocab
+    return float(max(sizes) / sum(sizes))
+
+
+def round_s(ways: Sequence[float], slowest: float) -> float:
+    """From a token of each sequence to the next one of each. ``ways``: of each micro-batch through all stages, of which the slowest
+    stage takes the share ``slowest``.
+
+    >>> round_s([4.0, 4.0], 0.5), round_s([4.0], 0.5), round_s([4.0, 4.0], 0.625)
+    (4.0, 4.0, 5.0)
+    """
+    return max(*ways, slowest * sum(ways))

@@ -1,0 +1,151 @@
+"""The question that ``perfmodel serve`` asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.question import Common, Condition, Question, as_in, option
+from perfmodel.transformer.question import RARER, PhaseQuestion
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.serving.engine import Engine
+    from perfmodel.serving.load import Load
+    from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.step import ModelPass, Split
+
+USERS = 64
+"""Of a question that says neither how many there are nor how many requests come."""
+SEARCHED_GPUS, MOST_SEARCHED = 8, 64
+"""GPUs of a search that says none, and the most."""
+SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
+DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
+ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeQuestion(Question):
+    """A model behind a serving engine, and its users."""
+
+    name: str = as_in(PhaseQuestion, "name")
+    hardware: str | None = as_in(Common, "hardware")
+    gpus: int | None = option("GPUs. [default: those of the layout]")
+    engine: str | None = option("vllm, sglang, tensorrt-llm or a file. [default: vllm; --search: all]")
+    isl: int = option("Tokens of a prompt.", default=1024)
+    osl: int = option("Tokens generated for it.", default=1024)
+    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]", reader=ONE)
+    rate: float | None = option("Requests a second instead, as they come.", reader=ONE)
+    prefix: int = option("Tokens of the prompt that the cache holds already.", default=0)
+    draft_tokens: int = option("Tokens drafted per step, to be checked together.", default=0)
+    acceptance: float = option("Probability that a drafted token is accepted.", default=0.7, reader=DRAFTED)
+    search: bool = option("Every layout, engine and number of users that fits; the best ones.", "--search/--no-search", default=False)
+    ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
+    tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
+    disaggregated: bool = option(
+        "Prefill and decode on GPUs of their own, too.", "--disaggregated/--together", default=False, reader=SEARCHES
+    )
+    gpu_hour: float | None = option("Price of a GPU for an hour, for one of a million tokens.")
+    tp: int | None = option("GPUs that share each matrix. [default: all]", reader=ONE)
+    dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
+    ep: int = option("Sets of GPUs with different experts.", default=1, reader=ONE)
+    pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
+    dtype: str | None = as_in(Common, "dtype", group=RARER)
+    weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype", group=RARER)
+    kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype", group=RARER)
+    token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
+    max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
+    reserve: str | None = option("Held back on each GPU for the runtime, such as 4GB. [default: none]", group=RARER)
+    spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, group=RARER)
+
+    def load(self) -> Load:
+        """The users' requests, checked."""
+        from perfmodel.serving.load import Load
+
+        users = USERS if self.concurrency is None and self.rate is None else self.concurrency
+        accepted = self.acceptance if self.draft_tokens else 0.0
+        if not 0 < self.spread <= 1:
+            raise UsageError(f"--spread is {self.spread:g}", "give a share above 0, up to 1 for lengths that are all alike")
+        return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
+
+    def split(self, model: ModelSpec) -> Split:
+        """The layout: what is not given follows from the number of GPUs; UsageError where they do not go together."""
+        from perfmodel.core.checks import positive_int
+        from perfmodel.transformer.step import Split
+
+        for name in ("gpus", "tp", "dp", "ep", "pp"):
+            if getattr(self, name) is not None:
+                positive_int(name, getattr(self, name))
+        groups, tp = self.dp, self.tp
+        if tp is None:
+            whole = (groups or 1) * self.pp
+            if self.gpus is not None and self.gpus % whole:
+                raise UsageError(f"--gpus {self.gpus}: --dp {groups or 1} and --pp {self.pp} do not divide them", "give other sizes")
+            tp = 1 if self.gpus is None else self.gpus // whole
+        if groups is None and self.gpus is not None and self.gpus % (tp * self.pp) == 0:
+            groups = self.gpus // (tp * self.pp)
+        found = Split(tp, self.ep, self.pp) if groups is None else Split(tp, self.ep, self.pp, groups)
+        if self.gpus is not None and found.gpus != self.gpus:
+            sizes = f"--tp {found.tp}, --dp {found.dp} and --pp {found.pp}"
+            raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
+        return found.check(model)
+
+    def like(self, model: ModelSpec, device: Device, split: Split) -> ModelPass:
+        """A pass with the formats and the layout."""
+        from perfmodel.core.checks import dtype_on
+        from perfmodel.transformer.step import DECODE, ModelPass, formats
+
+        form = dtype_on(self.dtype, device)
+        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, self.weights_dtype, self.kv_dtype))
+
+    def configured(self, engine: Engine) -> Engine:
+        """``engine`` with the options of batching and memory that are given."""
+        from dataclasses import replace
+
+        from perfmodel.core.checks import positive_int, size_bytes
+
+        for name in ("token_budget", "max_sequences"):
+            if getattr(self, name) is not None:
+                positive_int(name.replace("_", "-"), getattr(self, name))
+        found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
+        return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
+
+    def limits(self) -> tuple[float | None, float | None]:
+        """Seconds to the first token and per token after it at most."""
+        return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot)
+
+    def searched_gpus(self) -> int:
+        """Most GPUs of a layout in a search."""
+        from perfmodel.core.checks import positive_int
+
+        gpus = SEARCHED_GPUS if self.gpus is None else self.gpus
+        positive_int("gpus", gpus)
+        if gpus > MOST_SEARCHED:
+            raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
+        return gpus
+
+    def typed_formats(self) -> str:
+        """Options of formats that were given, as they are typed."""
+        given = self.given()
+        return "".join(f" --{name.replace('_', '-')} {given[name]}" for name in ("dtype", "weights_dtype", "kv_dtype") if name in given)
+
+    def check_lengths(self, model: ModelSpec) -> None:
+        """UsageError for requests that are longer than the model takes."""
+        most = model.max_positions
+        if most is not None and self.isl + self.osl > most:
+            raise UsageError(f"--isl {self.isl} and --osl {self.osl}: {model.name} takes {most:,} tokens in all", "give shorter ones")
+
+
+def _seconds(name: str, text: str | None) -> float | None:
+    from perfmodel.core.units import parse
+
+    if text is None:
+        return None
+    try:
+        found = float(parse(text, "s"))
+    except DataError as error:
+        raise UsageError(f"--{name}: {error.message}", "write it like 500ms") from None
+    if found <= 0:
+        raise UsageError(f"--{name} is {text}", "give a time above zero, such as 500ms")
+    return found

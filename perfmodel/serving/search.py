@@ -1,0 +1,230 @@
+"""Every layout, engine and number of users that fits: the front of tokens a second of a GPU and of a user, and the best under limits.
+
+Candidates are replicas (one engine, layout and number of users each, from one to what the cache holds) and pools of prefill and decode
+workers. Replicas of fewer GPUs than there are fill them, so that all compare by what one GPU delivers. A candidate is not evaluated
+where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, by
+which no decode step is shorter than the weights of one token take to be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.load import Load
+from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
+from perfmodel.serving.replica import Missed, Replica, replicas
+from perfmodel.serving.steady import Loop
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import ModelPass, Split
+
+CLOSE = 1e-3
+"""Change at which the fixed point of a steady state stands in a search."""
+PER_OCTAVE = 6
+"""Numbers of users that are tried per factor of two."""
+MOST_USERS = 4096
+"""Of a replica, where neither cache nor engine ends it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Most seconds to the first token and per token after it; None for any. ``p99``: the first of 99 % of requests, else the mean."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    p99: bool = False
+
+    def excess(self, point: Candidate) -> dict[str, float]:
+        """How many times each limit the candidate takes: at most 1 within it."""
+        asked = {"ttft": (point.ttft_p99_s if self.p99 else point.ttft_s, self.ttft_s), "tpot": (point.tpot_s, self.tpot_s)}
+        return {name: value / limit for name, (value, limit) in asked.items() if limit is not None}
+
+    def hold(self, point: Candidate) -> bool:
+        """Whether the candidate is within all."""
+        return all(times <= 1 for times in self.excess(point).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``users`` of a replica, or of a decode worker beside ``prefill`` workers. ``gpus``: of what is repeated to fill all GPUs.
+
+    ``prefill``: their layout, ``prefill_workers`` to ``workers``; None where the same GPUs run prompts.
+    """
+
+    engine: str
+    split: Split
+    users: int
+    gpus: int
+    ttft_s: float
+    ttft_p99_s: float
+    tpot_s: float
+    requests_per_s: float
+    tokens_per_s_gpu: float
+    tokens_per_s_user: float
+    prefill: Split | None = None
+    prefill_workers: int = 0
+    workers: int = 1
+
+    def dollars(self, gpu_hour: float) -> float:
+        """Per million output tokens, at so many for an hour of a GPU."""
+        return gpu_hour / 3600 / self.tokens_per_s_gpu * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
+    without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
+    """
+
+    front: Sequence[Candidate]
+    best: Candidate | None
+    nearest: Candidate | None
+    counts: Mapping[str, int]
+    limits: Targets
+    missed: Sequence[Missed] = ()
+
+    @property
+    def configurations(self) -> int:
+        """All that were judged, by evaluation or by a bound."""
+        return sum(self.counts[name] for name in ("evaluated", "pruned", "behind"))
+
+    @property
+    def why(self) -> str:
+        """Why nothing is within the limits, in words; empty if something is."""
+        if self.best is not None:
+            return ""
+        if self.nearest is None:
+            least = min((one.lacks for one in self.missed), default=0.0)
+            return f"no layout holds the model with one sequence: the nearest lacks {least / 2**30:.1f} GiB on each GPU"
+        over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
+        words = " and ".join(f"{name} is {times:.2f} times its limit" for name, times in over.items())
+        return f"nothing is within the limits; of the nearest, {words}"
+
+
+@dataclass(slots=True)
+class Seen:
+    """Candidates as they are evaluated. ``keep_all``: tests compare the front with that of all."""
+
+    limits: Targets
+    prune: bool = True
+    found: list[Candidate] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    within: Beaten = field(default_factory=Beaten)
+
+    def hopeless(self, per_gpu: float, per_user: float) -> bool:
+        """Whether one within the limits beats this bound; if so it is counted."""
+        beaten = self.prune and self.within.by(per_gpu, per_user)
+        self.counts["pruned"] += beaten
+        return beaten
+
+    def add(self, point: Candidate) -> None:
+        """One that was evaluated."""
+        self.counts["evaluated"] += 1
+        self.found.append(point)
+        if self.limits.hold(point):
+            self.within.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
+
+
+def ladder(most: int) -> list[int]:
+    """Numbers from 1 to ``most``, ``PER_OCTAVE`` per factor of two.
+
+    >>> ladder(10), len(ladder(1024))
+    ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 50)
+    """
+    found, value = [], 1.0
+    while round(value) < most:
+        found.append(round(value))
+        value = max(value * 2 ** (1 / PER_OCTAVE), round(value) + 1)
+    return [*found, most]
+
+
+def most_users(replica: Replica) -> int:
+    """That run at a time: more would wait."""
+    return min(replica.most_running, replica.engine.batching.max_sequences, MOST_USERS)
+
+
+def evaluate(replica: Replica, load: Load, users: int) -> Candidate:
+    """One replica with so many users in steady state."""
+    batching, overhead = replica.engine.batching, replica.engine.overhead
+    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, CLOSE)
+    tpot, rate, gpus = found.tpot_s or 0.0, found.requests_per_s, replica.gpus
+    per_user = 1 / tpot if tpot else rate * load.osl / users
+    figures = found.ttft_s, found.ttft_p99_s, tpot, rate, rate * load.osl / gpus, per_user
+    return Candidate(replica.engine.id, replica.split, users, gpus, *figures)
+
+
+def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
+    """Every number of users of every replica."""
+    for replica in known:
+        most, least_s = load.tokens_per_step, replica.least_step_s
+        for users in ladder(most_users(replica)):
+            # the first token comes without a decode step
+            rate = most / least_s * load.osl / max(load.osl - 1, 1) if least_s else float("inf")
+            if not seen.hopeless(users * rate / replica.gpus, rate):
+                seen.add(evaluate(replica, load, users))
+
+
+def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load) -> None:
+    """Every pair of layouts, number of sequences and ratio of workers."""
+    if load.osl < 2:
+        return
+    first = {id(one): prefill_worker(one, load) for one in known if one.gpus < gpus}
+    second = {id(one): [decode_worker(one, load, users) for users in ladder(most_users(one))] for one in known if one.gpus < gpus}
+    for before, after in pairs(list(known), gpus):
+        prefill = first[id(before)]
+        for x, y in ratios(before.gpus, after.gpus, gpus):
+            used = x * before.gpus + y * after.gpus
+            rate = link(device, used)
+            for decode in second[id(after)]:
+                found = pooled(prefill, before.split.dp, decode, x, y, load, rate)
+                if found is None:
+                    seen.counts["behind"] += 1
+                    continue
+                tokens = found.requests_per_s * load.osl / used
+                figures = found.ttft_s, found.ttft_p99_s, found.tpot_s, found.requests_per_s, tokens, 1 / found.tpot_s
+                seen.add(Candidate(after.engine.id, after.split, decode.sequences, used, *figures, before.split, x, y))
+
+
+def search(
+    model: ModelSpec,
+    device: Device,
+    gpus: int,
+    load: Load,
+    engines: Iterable[Engine],
+    like: ModelPass,
+    limits: Targets | None = None,
+    fallbacks: FallbackDevices = tuple,
+    pools: bool = True,
+) -> Search:
+    """Everything on up to ``gpus`` GPUs that fits. ``like``: a pass with the formats. ``pools``: prefill and decode apart, too."""
+    if gpus < 1:
+        raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
+    known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
+    found = search_among(known, device, gpus, load, limits or Targets(), pools)
+    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
+
+
+def search_among(
+    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, prune: bool = True
+) -> Search:
+    """The same of ``known`` replicas."""
+    seen = Seen(limits, prune)
+    in_replicas(seen, known, load)
+    if pools:
+        in_pools(seen, known, device, gpus, load)
+    within = [one for one in seen.found if limits.hold(one)]
+    best = max(within, key=lambda one: (one.tokens_per_s_gpu, one.tokens_per_s_user), default=None)
+    nearest = None if best is not None else min(seen.found, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
+    counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
+    return Search(front(seen.found), best, nearest, counts, limits)
+
+
+def filled(point: Candidate, gpus: int) -> Iterator[int]:
+    """How often the candidate fits ``gpus`` GPUs, and the GPUs left over."""
+    yield from divmod(gpus, point.gpus)

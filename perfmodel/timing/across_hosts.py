@@ -1,0 +1,98 @@
+"""Collectives among more GPUs than one group of eight, in two levels: within groups, and between GPUs of the same place in each.
+
+An all-reduce is a reduce-scatter in the group, an all-reduce of each GPU's part among the groups, and an all-gather in the group; an
+all-to-all sends within groups and between them at the same time. Between groups of one NVLink domain (NVL72) the links carry what is
+sent, else the network. Source: NCCL, src/graph/tuning.cc (latencies of the Simple ring protocol); Thakur, Rabenseifner & Gropp 2005.
+No measurement of several hosts backs it: its interval says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    AT_ONCE,
+    MOST_OF_A_HOST,
+    P2P,
+    REDUCE_SCATTER,
+    Collective,
+    joined_gpus,
+    link_bandwidth,
+    network_bandwidth,
+    ring_s,
+)
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, added, predict
+
+LINK_STEP_S, NETWORK_STEP_S = 3.4e-6, 9.6e-6  # known
+"""Seconds per step of a ring over NVLink and over InfiniBand. Source: NCCL, tuning.cc, hwLat of the Simple protocol."""
+LINK_SHARE, NETWORK_SHARE = 0.7, 0.97  # known
+"""Of the bandwidth: NCCL's share of NVLink as calibrated on B200; 48.5 of 50 GB/s of a ConnectX-7 (aliyun/SimAI, calbusbw.h)."""
+WIDTH = 1.5  # tuned
+"""Ends of the interval: over and under the prediction by this factor."""
+
+
+def groups(device: Device, world: int) -> tuple[int, int]:
+    """GPUs of a group, and groups: as few groups as eight GPUs each allow. UnavailableError where they do not divide ``world``."""
+    inner = min(MOST_OF_A_HOST, joined_gpus(device))
+    if world % inner:
+        raise UnavailableError(f"collectives among {world} GPUs are in groups of {inner}, which do not divide them")
+    return inner, world // inner
+
+
+def outer(device: Device, world: int) -> tuple[float, float]:
+    """B/s per GPU between groups, and seconds per step."""
+    if world <= joined_gpus(device):
+        return link_bandwidth(device) * LINK_SHARE, LINK_STEP_S
+    return network_bandwidth(device) * NETWORK_SHARE, NETWORK_STEP_S
+
+
+def inner_parts(w: Collective, inner: int) -> list[Collective]:
+    """What runs within a group."""
+    if w.op == ALL_REDUCE:
+        return [replace(w, op=op, world=inner) for op in (REDUCE_SCATTER, ALL_GATHER)]
+    return [replace(w, world=inner, bytes=w.bytes * inner / w.world if w.op in AT_ONCE else w.bytes)]
+
+
+def outer_s(w: Collective, device: Device) -> float:
+    """Seconds between groups.
+
+    An all-to-all: all steps at once, each GPU the part of its buffer that leaves the group.
+    """
+    inner, count = groups(device, w.world)
+    rate, step_s = outer(device, w.world)
+    if w.op in AT_ONCE:
+        return step_s + float(w.bytes) * (count - 1) / count / rate
+    return float(ring_s(replace(w, world=count, bytes=w.bytes / inner), rate, step_s))
+
+
+def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
+    """``w`` in two levels, the inner one by the first of ``names`` that is calibrated; UnavailableError says why there is none."""
+    if w.world <= MOST_OF_A_HOST or w.op == P2P:
+        raise UnavailableError(f"{w.title} among {w.world} GPUs is in one group")
+    inner, _ = groups(device, w.world)
+    within = [_first(part, names, device, fallbacks) for part in inner_parts(w, inner)]
+    between = outer_s(w, device)
+    inside = sum(part.seconds for part in within)
+    seconds = max(inside, between) if w.op in AT_ONCE else inside + between
+    seconds = max(seconds, lower_s)
+    words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
+    one = replace(added(within), parts=())
+    return replace(
+        one, seconds=seconds, low=max(seconds / WIDTH, lower_s), high=seconds * WIDTH, kind=BORROWED, provenance=words, lender=device
+    )
+
+
+def _first(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:
+    reason = UnavailableError(f"no kernel of {w.title}")
+    for name in names:
+        try:
+            return predict(TimeRequest(Case(w, name), "collective", w.dtype.name, device, 0.0, fallbacks))
+        except UnavailableError as error:
+            reason = error
+    raise reason

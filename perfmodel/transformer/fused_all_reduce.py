@@ -1,0 +1,55 @@
+"""All-reduces that also do the residual add and the norm after them, in one kernel that keeps the sum in registers.
+
+Source: flashinfer, trtllm_allreduce_fusion, a port of TensorRT-LLM's kernels; vLLM, compilation/passes/fusion/allreduce_rms_fusion.py;
+SGLang, --enable-flashinfer-allreduce-fusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.cost import READ, Access
+from perfmodel.core.trace import plain
+from perfmodel.kernels.collectives import ALL_REDUCE
+from perfmodel.transformer.op import Op
+from perfmodel.transformer.step import ModelPass
+
+MIB = 1 << 20
+LARGEST = {2: 64 * MIB, 4: 2 * MIB, 8: MIB // 2}  # known
+"""Largest buffer that is summed that way, by GPUs: vLLM's default for compute capability 9.0, the least of its table."""
+KERNELS = ("trtllm-allreduce",)  # known
+"""Whose kernel it is, in every engine."""
+SUMMED, FUSED = "residual add and norm", "all-reduce, residual add and norm"
+
+
+def fused(rows: Sequence[Op], step: ModelPass) -> list[Op]:
+    """``rows`` in order, each all-reduce that a residual add with its norm follows as one row with it, where ``step`` has such kernels."""
+    found: list[Op] = []
+    for row in rows:
+        if found and step.kernels.fused_all_reduce and row.name == SUMMED and _small(found[-1]):
+            found[-1] = joined(found[-1], row)
+        else:
+            found.append(row)
+    return found
+
+
+def _small(row: Op) -> bool:
+    w = row.exchange
+    return w is not None and w.op == ALL_REDUCE and plain(w.bytes) <= LARGEST.get(w.world, 0)
+
+
+def joined(reduced: Op, summed: Op) -> Op:
+    """One kernel: it reads the buffer and the residual and writes their sum and its norm; the sum of the buffers stays on the chip."""
+    assert reduced.timed is not None
+    accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
+    kernel = replace(summed.kernel, name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
+    names = tuple(dict.fromkeys((*KERNELS, *(reduced.timed.implementations or ()))))
+    return replace(reduced, name=FUSED, kernel=kernel, timed=replace(reduced.timed, implementations=names))
+
+
+def _halved(both: Access) -> Access:
+    """The residual, of what a separate kernel reads: that and the sum of the buffers."""
+    sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
+    return replace(both, **dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))

@@ -1,0 +1,85 @@
+"""How tokens reach their experts: what GPUs exchange for it, and how many the experts of a GPU get."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from perfmodel.core.arith import Number, minimum
+from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
+from perfmodel.transformer.expert_rows import LIBRARIES, exchange
+from perfmodel.transformer.kernel_choice import GATHERING
+from perfmodel.transformer.op import Op, collective
+from perfmodel.transformer.spec import MoeMlp
+from perfmodel.transformer.step import ModelPass, share
+from perfmodel.transformer.weight_formats._base import MatrixFormat
+
+
+def gathers(step: ModelPass) -> bool:
+    """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+    return step.split.expert_tp > 1 or GATHERING in step.kernels.all_to_all
+
+
+def received(step: ModelPass) -> Number:
+    """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+    return step.tokens * (step.split.dp if gathers(step) else 1)
+
+
+def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: MatrixFormat) -> list[Op]:
+    """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+
+    Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or by
+    ``gathering`` among the GPUs with the same place in their groups, whose sums over a group follow after the MLP (vLLM). ``form``: in
+    which experts are stored.
+    """
+    split = step.split
+    if split.dp == 1:
+        return []
+    if gathers(step):
+        return [collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
+    if not LIBRARIES.isdisjoint(step.kernels.all_to_all):
+        return [exchange(DISPATCH if gathering == ALL_GATHER else COMBINE, mlp, share(step.tokens, split.tp), hidden, step, form)]
+    copies = minimum(mlp.experts_per_token, split.ep)
+    return [collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
+
+
+def chances(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
+    """Of the experts on the fullest GPU to be picked by a token, with an uneven router."""
+    from perfmodel.kernels.expert_load import fullest
+
+    return fullest(*(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance)
+
+
+def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
+    """Pairs of token and expert on the fullest GPU: its share of all, if all experts are alike."""
+    if step.imbalance:
+        return ceil(plain(step.all_tokens) * sum(chances(step, mlp)) - 1e-6)
+    return share(step.all_tokens * mlp.experts_per_token, step.split.ep)
+
+
+def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
+    """Experts on it that a token picks, on average."""
+    if step.imbalance:
+        from perfmodel.kernels.expert_load import touched
+
+        return touched(chances(step, mlp), int(plain(step.all_tokens)))
+    return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
+
+
+def loads_on(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
+    """Tokens of each expert on it; none if all are alike."""
+    return tuple(plain(step.all_tokens) * chance for chance in chances(step, mlp)) if step.imbalance else ()
+
+
+def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
+    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
+
+    E (1 - (1 - k / E)^T).
+
+    >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
+    (2.0, 5.469, 222.4)
+    """
+    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
+    if is_traced(experts, per_token, tokens):
+        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
+    return value

@@ -1,0 +1,118 @@
+"""Presets of serving engines: shipped ones, a user's own file, one more dropped in place, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfmodel import catalog
+from perfmodel.catalog import data_folder, engine_names, find_device, find_engine
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.serving.engine import trusted, validated
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_shipped_presets_are_valid_and_say_their_sources(name):
+    raw = yaml.safe_load((data_folder("configs") / "engines" / f"{name}.yaml").read_text())
+    assert validated(raw) == trusted(raw) == find_engine(name)
+    assert raw["id"] == name
+    assert {"arguments", "all_reduce"} <= set(raw["sources"])
+    kernels = find_engine(name).kernels
+    assert kernels.all_reduce[0].endswith("-allreduce")
+    assert kernels.all_reduce[-1] == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "budget", "sequences"),
+    [
+        ("vllm", "h200", 8192, 1024),
+        ("vllm", "b200", 8192, 1024),
+        ("vllm", "a100-sxm-80gb", 2048, 256),
+        ("vllm", "rtx-4090", 2048, 256),
+        ("sglang", "rtx-4090", 2048, 2048),
+        ("sglang", "h200", 8192, 2048),
+        ("sglang", "b200", 16384, 2048),
+        ("tensorrt-llm", "rtx-4090", 8192, 2048),
+    ],
+)
+def test_defaults_go_by_the_device(engine, device, budget, sequences):
+    batching = find_engine(engine).on(find_device(device)).batching
+    assert (batching.token_budget, batching.max_sequences) == (budget, sequences)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("trtllm", "tensorrt-llm"), ("vLLM", "vllm"), ("sglang", "sglang")])
+def test_names(asked, meant):
+    assert find_engine(asked).id == meant
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(PerfmodelError, match="vllm"):
+        find_engine("vlm")
+
+
+MINIMAL = "id: mine\nname: Mine\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("graph_batches: 3\n", "graph_batches"),
+        ("kv_block: 0\n", "kv_block"),
+        ("memory_share: 90\n", "memory_share is 90"),
+        ("memory_share: most\n", "memory_share"),
+        ("batching: {token_budget: 0}\n", "batching.token_budget is 0"),
+        ("batching: {mixd: true}\n", "mixd"),
+        ("kernels: {all_reduce: [nccl], atention: [x]}\n", "atention"),
+        ("by_device: [{below_gib: 70, token_budget: -1}]\n", "token_budget is -1"),
+    ],
+)
+def test_a_bad_field_gets_one_clear_message(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL + text)
+    with pytest.raises(PerfmodelError) as found:
+        find_engine(str(path))
+    assert words in str(found.value)
+    assert str(path) in str(found.value)
+
+
+def test_an_engine_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own = tmp_path / "configs"
+    shutil.copytree(data_folder("configs") / "engines", own / "engines")
+    (own / "engines" / "mine.yaml").write_text(MINIMAL + "batching: {mixed: false}\n")
+    monkeypatch.setattr(catalog, "data_folder", lambda _name: own)
+    assert "mine" in engine_names()
+    assert not find_engine("mine").batching.mixed
+    assert find_engine(str(own / "engines" / "mine.yaml")) == find_engine("mine")
+
+
+def _model(run, line: str) -> dict:
+    return json.loads(run(f"model llama-3.1-8b --hardware h200 --phase decode --batch 8 --kv-len 1024 --json {line}").out)
+
+
+def test_model_runs_the_kernels_of_an_engine(run):
+    plain, engine, same = _model(run, "--tp 8"), _model(run, "--tp 8 --engine vllm"), _model(run, "--tp 8 --fused")
+    assert plain["inputs"]["kernels"]["all_reduce"] == ["nccl"]
+    assert engine["inputs"]["kernels"]["all_reduce"] == ["vllm-allreduce", "nccl"]
+    assert engine["inputs"]["fused_elementwise"]
+    used = {op["name"]: op["implementation"] for op in engine["ops"]}
+    assert used["all-reduce"] == "vllm-allreduce"
+    assert [op["name"] for op in engine["ops"]] == [op["name"] for op in same["ops"]] != [op["name"] for op in plain["ops"]]
+    assert engine["totals"]["flops"] == plain["totals"]["flops"]
+
+
+def test_a_batch_beyond_the_graphs_is_launched_kernel_by_kernel(run, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL + "graph_batch: 4\n")
+    assert _model(run, f"--engine {path}")["inputs"]["cuda_graph"] == {"decode": False}
+    assert _model(run, "--engine vllm")["inputs"]["cuda_graph"] == {"decode": True}
+
+
+def test_answers_say_whose_kernels_they_assume(run):
+    line = "model llama-3.1-8b --hardware h200 --tp 2 --phase decode --full"
+    assert "all-reduce nccl; element-wise work unfused" in " ".join(run(line).out.split())
+    said = " ".join(run("batch gpt2 --hardware h200 --tp 2 --full --engine sglang").out.split())
+    assert "all-reduce sglang-allreduce or nccl; element-wise work fused" in said

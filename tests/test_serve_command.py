@@ -1,0 +1,75 @@
+"""What a serving engine delivers, and the best layout: what the command says, saves and refuses."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from perfmodel.cli import main
+
+LLAMA = "serve llama-3.1-8b --hardware h200 --engine vllm"
+
+
+def test_more_users_get_more_together_and_less_each(run) -> None:
+    few, many = (run(f"{LLAMA} --concurrency {users} --json").json for users in (4, 64))
+    assert few["schema"] == "perfmodel.serve/1"
+    assert few["tokens_per_s"] < many["tokens_per_s"] <= many["tokens_per_s_bound"]
+    assert few["tokens_per_s_per_user"] > many["tokens_per_s_per_user"]
+    assert few["energy_per_token_j"] > many["energy_per_token_j"]
+    assert sum(many["shares"].values()) == pytest.approx(1)
+
+
+def test_the_price_is_that_of_the_gpus_while_a_million_tokens_come(run) -> None:
+    found = run(f"{LLAMA} --gpu-hour 3.6 --json").json
+    assert found["price_per_million"] == pytest.approx(3.6 / 3600 * 1e6 / found["tokens_per_s"])
+
+
+def test_kept_prefixes_and_drafts_make_it_faster(run) -> None:
+    plain, kept, drafted = (run(f"{LLAMA} --isl 4k --osl 64 {more} --json").json for more in ("", "--prefix 3k", "--draft-tokens 2"))
+    assert kept["ttft_s"]["mean"] < plain["ttft_s"]["mean"]
+    assert drafted["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
+
+
+def test_a_search_keeps_its_limits_and_prints_lines_that_run(run) -> None:
+    found = run(f"{LLAMA} --gpus 2 --search --ttft 500ms --tpot 12ms --gpu-hour 2 --json").json
+    best = found["best"]
+    assert best["ttft_s"] <= 0.5
+    assert best["tpot_s"] <= 0.012
+    rates = [(one["tokens_per_s_gpu"], one["tokens_per_s_user"]) for one in found["front"]]
+    assert rates == sorted(rates, key=lambda pair: (-pair[0], pair[1]))
+    starts, again = found["paste"]
+    assert starts.startswith("vllm serve ")
+    told = run(f"{again.removeprefix('perfmodel ')} --json").json
+    assert told["tpot_s"]["mean"] == pytest.approx(best["tpot_s"], rel=0.1)
+
+
+def test_a_pasted_line_is_one_command(run) -> None:
+    """The screen breaks it between options as a shell joins it again."""
+    from perfmodel.report.serve_search import _broken
+
+    line = run(f"{LLAMA} --gpus 2 --search --json").json["paste"][0]
+    rows = _broken(line)
+    assert len(rows) > 1
+    assert shlex.split("\n".join(rows)) == shlex.split(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("serve llama-3.1-70b --hardware h200", ("does not fit", "needs")),
+        ("serve gpt2 --isl 1000 --osl 100", ("gpt2 takes 1,024 tokens",)),
+        ("serve llama-3.1-8b --hardware h200 --gpus 6", ("--tp 6",)),
+        ("serve llama-3.1-8b --hardware h200 --gpus 4 --tp 3", ("3",)),
+        ("serve llama-3.1-8b --hardware h200 --ttft 5ms", ("--ttft", "--search")),
+        ("serve llama-3.1-8b --hardware h200 --search --tpot 5", ("--tpot",)),
+        ("serve llama-3.1-8b --hardware h200 --acceptance 0.5", ("--draft-tokens",)),
+        ("serve llama-3.1-8b --hardware h200 --rate 1e6", ("--rate",)),
+        ("serve llama-3.1-8b --engine tgi", ("--engine",)),
+    ],
+)
+def test_what_it_cannot_answer_gets_one_message(capsys, line: str, words: tuple[str, ...]) -> None:
+    assert main(shlex.split(line)) != 0
+    said = capsys.readouterr().err
+    assert any(word in said for word in words), said
+    assert len(said.strip().splitlines()) <= 2

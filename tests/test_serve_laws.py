@@ -1,0 +1,76 @@
+"""Conservation over random questions: no step shorter than its busiest resource, tokens out as asked, memory never over capacity."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from perfmodel.catalog import calibrated_devices, engine_names, find_device, find_engine, find_model
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UsageError
+from perfmodel.serving.answer import ServingAnswer, serve
+from perfmodel.serving.load import Load
+from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
+
+REPLICAS = (("llama-3.1-8b", "h200", Split()), ("mixtral-8x7b", "h100-sxm", Split(4, 4)), ("llama-3.1-70b", "h200", Split(4)))
+FEW, ALL = 60, 10_000
+
+
+@cache
+def _times(place: int, engine: str) -> KernelTimes:
+    name, hardware, split = REPLICAS[place]
+    model, device, form = find_model(name), find_device(hardware), DTYPES["bf16"]
+    like = ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, None, None))
+    return step_times(model, device, find_engine(engine), like, cache(calibrated_devices))
+
+
+def _answer(r: random.Random) -> ServingAnswer | None:
+    """To a question; None for a rate that is too high, or requests that do not fit."""
+    times = _times(r.randrange(len(REPLICAS)), r.choice(engine_names()))
+    isl, osl = (2 ** r.randint(4, 12) for _ in range(2))
+    users, rate = (None, 2 ** r.uniform(-4, 3)) if r.random() < 0.3 else (2 ** r.randint(0, 10), None)
+    drafts = r.choice((0, 0, 0, 2))
+    load = Load(isl, osl, users, rate, r.choice((0, 0, isl // 2)), drafts, 0.7 if drafts else 0.0)
+    try:
+        return serve(times.model, times.engine, times.like, load, times)
+    except UsageError:
+        return None
+
+
+def _laws_hold(found: ServingAnswer) -> None:
+    load, s, memory = found.load, found.found, found.memory
+    length = load.isl + load.osl
+    asked = f"{memory.model.name}, {found.engine.id}, {load}"
+    held = min(-(-int(s.running) // 1) + 1, found.most_running)
+    assert memory.total(held, length) <= memory.usable <= memory.capacity, asked
+    assert s.running <= found.most_running * (1 + 1e-6), asked
+    assert found.tokens_per_s == pytest.approx(s.requests_per_s * load.osl), asked
+    assert found.tokens_per_s <= found.bound * (1 + 1e-6), asked
+    one = found.decode_pass
+    assert one.seconds >= max(float(one.cost.lower_warm_s), one.at_peak_s / found.gpus) * (1 - 1e-9), asked
+    if s.tpot_s is not None:
+        assert s.step_s >= s.decode_s * (1 - 1e-6), asked
+        least = float(found.times.passed(found.decode_step).cost.lower_warm_s)
+        assert found.times.seconds(found.decode_step) >= least / found.split.pp * (1 - 1e-6), asked
+
+
+def _run(seed: int, count: int) -> int:
+    r, known = random.Random(seed), 0
+    for _ in range(count):
+        found = _answer(r)
+        if found is not None:
+            _laws_hold(found)
+            known += 1
+    return known
+
+
+def test_conservation() -> None:
+    assert _run(1, FEW) > FEW / 2
+
+
+@pytest.mark.slow
+def test_conservation_over_many() -> None:
+    assert _run(2, ALL) > ALL / 2

@@ -1,0 +1,236 @@
+"""The search: the front is that of brute force, limits hold, and nothing is pruned that could be on the front or the best."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+
+from perfmodel.catalog import find_device, find_engine, find_model
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.serving.engine import Batching, Engine
+from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.launch import again, hub_name, launch
+from perfmodel.serving.load import Load
+from perfmodel.serving.pools import DecodeWorker, PrefillWorker, decode_worker, pooled, prefill_worker, ratios
+from perfmodel.serving.replica import Replica, sizes, splits
+from perfmodel.serving.search import Candidate, Search, Targets, evaluate, ladder, search, search_among
+from perfmodel.transformer.step import DECODE, ModelPass, Split
+
+ENGINE = Engine("vllm", "vLLM", batching=Batching(token_budget=2048, max_sequences=256))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Weights read once, and work per token, on so many GPUs: no step is shorter than the weights take."""
+
+    gpus: int
+    weights_s: float = 0.02
+    token_s: float = 4e-5
+
+    def seconds(self, step: Iteration) -> float:
+        tokens = step.chunk + step.decodes * step.queries
+        cache_s = 1e-8 * step.decodes * step.context
+        return (max(self.weights_s, tokens * self.token_s) + cache_s) / self.gpus + 4e-4 * (self.gpus > 1) if tokens else 0.0
+
+
+def drawn(seed: int) -> list[Replica]:
+    """Replicas of a few sizes with formulas of their own."""
+    rng = random.Random(seed)
+    found = []
+    for tp in rng.sample((1, 2, 4, 8), 3):
+        times = Formula(tp, rng.uniform(0.005, 0.05), rng.uniform(1e-5, 1e-4))
+        engine = replace(ENGINE, id=rng.choice(("vllm", "sglang")))
+        found.append(Replica(engine, Split(tp), times, rng.choice((3, 40, 300)), times.weights_s / tp, 1e8 / tp))
+    return found
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return find_device("h200")
+
+
+def dominates(one: Candidate, other: Candidate) -> bool:
+    ours, its = (one.tokens_per_s_gpu, one.tokens_per_s_user), (other.tokens_per_s_gpu, other.tokens_per_s_user)
+    return ours != its and all(a >= b for a, b in zip(ours, its, strict=True))
+
+
+def rates(points: list[Candidate]) -> set[tuple[float, float]]:
+    return {(one.tokens_per_s_gpu, one.tokens_per_s_user) for one in points}
+
+
+def everything(seed: int, device: Device, limits: Targets, prune: bool) -> Search:
+    return search_among(drawn(seed), device, 8, Load(600, 40, 1), limits, prune=prune)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_front_is_that_of_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    points = [Candidate("", Split(), 1, 1, 0, 0, 0, 0, rng.randint(1, 30), rng.randint(1, 30)) for _ in range(150)]
+    assert rates(front(points)) == rates([one for one in points if not any(dominates(other, one) for other in points)])
+
+
+@pytest.mark.parametrize("strictly", [True, False])
+def test_beaten_points_are_those_of_brute_force(strictly: bool) -> None:
+    rng, seen, beaten = random.Random(5), list[tuple[int, int]](), Beaten()
+    for _ in range(300):
+        a, b = rng.randint(1, 40), rng.randint(1, 40)
+        by = [one for one in seen if (one[0] > a and one[1] > b if strictly else one[0] >= a and one[1] >= b)]
+        assert beaten.by(a, b, strictly) == bool(by)
+        seen.append((a, b))
+        beaten.see(a, b)
+
+
+@pytest.mark.parametrize("limits", [Targets(), Targets(0.2, 0.012), Targets(None, 0.02, p99=True), Targets(1e-6)])
+def test_what_is_pruned_is_neither_on_the_front_nor_the_best(device: Device, limits: Targets) -> None:
+    pruned = 0
+    for seed in range(3):
+        whole, part = everything(seed, device, limits, prune=False), everything(seed, device, limits, prune=True)
+        assert rates(list(part.front)) == rates(list(whole.front))
+        assert part.best == whole.best
+        assert part.configurations == whole.configurations
+        assert whole.counts["pruned"] == 0
+        pruned += part.counts["pruned"]
+    assert pruned or limits.ttft_s == 1e-6
+
+
+def test_the_best_is_within_the_limits_and_the_nearest_says_why_not(device: Device) -> None:
+    limits = Targets(0.2, 0.012)
+    found = everything(1, device, limits, prune=True)
+    assert found.best is not None
+    assert limits.hold(found.best)
+    assert not found.why
+    never = everything(1, device, Targets(1e-6, 1e-6), prune=True)
+    assert never.best is None
+    assert never.nearest is not None
+    assert "ttft is" in never.why
+    assert "tpot is" in never.why
+
+
+def test_more_gpus_are_never_worse(device: Device) -> None:
+    load, limits, model = Load(256, 32, 1), Targets(2.0, 0.05), find_model("llama-3.2-1b")
+    like, few = ModelPass(DECODE, 1, 1, 1), find_engine("vllm").with_batching(max_sequences=8, token_budget=512)
+    found = [search(model, device, gpus, load, [few], like, limits) for gpus in (1, 2)]
+    bests = [one.best.tokens_per_s_gpu for one in found if one.best is not None]
+    assert len(bests) == 2
+    assert bests[0] <= bests[1]
+    assert {one.gpus for one in found[1].front} == {1, 2}
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Calls of functions of this package and of others."""
+    counted = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return counted
+
+
+def test_most_candidates_cost_little(device: Device) -> None:
+    """Pools compare workers that are evaluated once each: a candidate costs a few calls."""
+    known = [replace(one, most_running=200) for seed in range(2) for one in drawn(seed)]
+    found: list[Search] = []
+    spent = calls(lambda: found.append(search_among(known, device, 24, Load(600, 40, 1), Targets(), prune=True)))
+    assert found[0].configurations > 10_000
+    assert spent < 100 * found[0].configurations
+
+
+def test_a_replica_of_the_search_is_that_of_the_steady_state() -> None:
+    from perfmodel.serving.steady import steady
+
+    replica, load = Replica(ENGINE, Split(2), Formula(2), 64), Load(600, 40, 20)
+    exact = steady(replica.times, load, ENGINE.batching, ENGINE.overhead, 64)
+    found = evaluate(replica, load, 20)
+    assert found.tokens_per_s_gpu == pytest.approx(exact.tokens_per_s / 2, rel=0.01)
+    assert found.tpot_s == pytest.approx(exact.tpot_s, rel=0.01)
+    assert found.dollars(3.6) == pytest.approx(1000 / found.tokens_per_s_gpu)
+
+
+def test_pools_deliver_what_their_decode_workers_do() -> None:
+    replica, load = Replica(ENGINE, Split(2), Formula(2), 64, cache_bytes=1e9), Load(3000, 101, 1)
+    first, second = prefill_worker(replica, load), decode_worker(replica, load, 10)
+    assert first.seconds == pytest.approx(3000 * 4e-5 / 2 + 2 * 4e-4)  # two chunks of at most 2048 tokens
+    step_s = (0.02 + 1e-8 * 10 * 3050) / 2 + 4e-4
+    assert (second.step_s, second.request_s) == pytest.approx((step_s, 100 * step_s))
+    found = pooled(first, 1, second, 1, 1, load, 1e11)
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(10 / (100 * step_s))
+    assert found.tpot_s == pytest.approx(step_s + 0.01 / 100)
+    assert found.prefill_busy == pytest.approx(found.requests_per_s * first.seconds)
+    assert found.users == pytest.approx(found.requests_per_s * (found.ttft_s + 100 * found.tpot_s))  # Little's law
+    assert pooled(PrefillWorker(1.0, 1, 0.0), 1, DecodeWorker(10, 1, 0.01, 1.0), 1, 1, load, 1e11) is None
+
+
+def test_numbers_of_users_and_of_workers() -> None:
+    assert all(later > before for most in (1, 2, 7, 8, 1000) for before, later in pairwise([0, *ladder(most)]))
+    assert ladder(1000)[-1] == 1000
+    assert all(x * 2 + y * 3 <= 16 for x, y in ratios(2, 3, 16))
+    assert (2, 2) not in ratios(1, 1, 8)
+
+
+def test_layouts_of_up_to_so_many_gpus(device: Device) -> None:
+    dense = splits(find_model("llama-3.1-70b"), 8, device, published=False)
+    assert {one.tp for one in dense if one.pp == 1} == {1, 2, 4, 8}
+    assert all(one.dp == 1 for one in dense)
+    assert Split(8, 8, 1, 1) in splits(find_model("deepseek-v3"), 8, device, published=False)
+    assert sizes(6) == [1, 2, 4, 6]
+
+
+def test_without_room_it_says_what_lacks(device: Device) -> None:
+    found = search(find_model("llama-3.1-70b"), device, 1, Load(1024, 1024, 1), [find_engine("vllm")], ModelPass(DECODE, 1, 1, 1))
+    assert found.best is None
+    assert found.counts["without room"] == 1
+    assert "GiB" in found.why
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "--tensor-parallel-size 1 --data-parallel-size 8 --enable-expert-parallel --max-num-seqs 32"),
+        ("sglang", "--tp-size 8 --dp-size 8 --enable-dp-attention --ep-size 8 --max-running-requests 256"),
+        ("tensorrt-llm", "moe_expert_parallel_size: 8\nenable_attention_dp: true\nmax_batch_size: 32"),
+    ],
+)
+def test_lines_to_paste_state_the_layout(engine: str, words: str) -> None:
+    line = launch(find_model("deepseek-v3"), find_engine(engine), Split(1, 8, 1, 8), 256, Load(1024, 1024, 256))
+    assert words in line
+    assert "deepseek-ai/DeepSeek-V3" in line
+    assert line.endswith("options.yaml") or "2048" in line
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_workers_of_pools_pass_their_cache_on(engine: str) -> None:
+    asked = find_model("llama-3.1-70b"), find_engine(engine), Split(4), 8, Load(8, 8, 8)
+    alone, worker = launch(*asked), launch(*asked, role="decode")
+    assert len(worker) > len(alone)
+    assert any(word in worker for word in ("kv-transfer-config", "disaggregation-mode decode", "cache_transceiver_config"))
+
+
+def test_engines_refuse_what_they_have_no_options_for() -> None:
+    with pytest.raises(UsageError, match="groups of 2"):
+        launch(find_model("deepseek-v3"), find_engine("tensorrt-llm"), Split(2, 8, 1, 4), 8, Load(8, 8, 8))
+    with pytest.raises(UsageError, match="no options"):
+        launch(find_model("deepseek-v3"), replace(ENGINE, id="own"), Split(), 8, Load(8, 8, 8))
+
+
+def test_the_question_can_be_asked_again() -> None:
+    line = again("deepseek-v3", "h200", "vllm", Split(1, 8, 1, 8), Load(1024, 512, 1, prefix=8, draft_tokens=1, acceptance=0.5), 64)
+    assert line == (
+        "perfmodel serve deepseek-v3 --hardware h200 --engine vllm --tp 1 --dp 8 --ep 8 --isl 1024 --osl 512 --concurrency 64 "
+        "--prefix 8 --draft-tokens 1 --acceptance 0.5"
+    )
+    assert hub_name(find_model("gpt3-175b")) == "gpt3-175b"
