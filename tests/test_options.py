@@ -448,6 +448,10 @@ def test_rules_are_of_options_that_exist():
 
 
 READING = {
+    "serve": [
+        "llama-3.1-8b --hardware h200 --concurrency 4 --draft-tokens 2 --acceptance 0.5",
+        "llama-3.1-8b --hardware h200 --gpus 2 --engine vllm --search --disaggregated --ttft 1s --tpot 30ms",
+    ],
     "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
     "remat": MODES["remat"],
     "softmax": ["--rows 64 --cols 1024 --hardware h200 --implementation torch-softmax"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -51,7 +53,7 @@ def test_a_pasted_line_is_one_command(run) -> None:
     line = run(f"{LLAMA} --gpus 2 --search --json").json["paste"][0]
     rows = _broken(line)
     assert len(rows) > 1
-    assert shlex.split("\n".join(rows)) == shlex.split(line)
+    assert shlex.split(" ".join(row.removesuffix("\\") for row in rows)) == shlex.split(line)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +75,25 @@ def test_what_it_cannot_answer_gets_one_message(capsys, line: str, words: tuple[
     said = capsys.readouterr().err
     assert any(word in said for word in words), said
     assert len(said.strip().splitlines()) <= 2
+
+
+WORK = """
+import contextlib, io, sys, time
+begun = time.process_time()
+import numpy, pydantic, yaml
+imported = time.process_time() - begun
+from perfmodel.cli import main
+begun = time.process_time()
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(sys.argv[1:]) == 0
+print((time.process_time() - begun) / imported)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "most"), [("", 6), ("--gpus 8 --search --disaggregated", 40)])
+def test_a_query_takes_some_times_what_imports_take(more: str, most: float) -> None:
+    """A ratio of two times of one process: machines differ, and their load."""
+    command = [sys.executable, "-c", WORK, *LLAMA.split(), *more.split()]
+    ratios = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+    assert min(ratios) < most, ratios

@@ -16,7 +16,7 @@ from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
 REPLICAS = (("llama-3.1-8b", "h200", Split()), ("mixtral-8x7b", "h100-sxm", Split(4, 4)), ("llama-3.1-70b", "h200", Split(4)))
-FEW, ALL = 60, 10_000
+FEW, ALL = 8, 10_000
 
 
 @cache
@@ -27,9 +27,9 @@ def _times(place: int, engine: str) -> KernelTimes:
     return step_times(model, device, find_engine(engine), like, cache(calibrated_devices))
 
 
-def _answer(r: random.Random) -> ServingAnswer | None:
+def _answer(r: random.Random, engines: list[str]) -> ServingAnswer | None:
     """To a question; None for a rate that is too high, or requests that do not fit."""
-    times = _times(r.randrange(len(REPLICAS)), r.choice(engine_names()))
+    times = _times(r.randrange(len(REPLICAS)), r.choice(engines))
     isl, osl = (2 ** r.randint(4, 12) for _ in range(2))
     users, rate = (None, 2 ** r.uniform(-4, 3)) if r.random() < 0.3 else (2 ** r.randint(0, 10), None)
     drafts = r.choice((0, 0, 0, 2))
@@ -57,10 +57,10 @@ def _laws_hold(found: ServingAnswer) -> None:
         assert found.times.seconds(found.decode_step) >= least / found.split.pp * (1 - 1e-6), asked
 
 
-def _run(seed: int, count: int) -> int:
+def _run(seed: int, count: int, engines: list[str]) -> int:
     r, known = random.Random(seed), 0
     for _ in range(count):
-        found = _answer(r)
+        found = _answer(r, engines)
         if found is not None:
             _laws_hold(found)
             known += 1
@@ -68,9 +68,9 @@ def _run(seed: int, count: int) -> int:
 
 
 def test_conservation() -> None:
-    assert _run(1, FEW) > FEW / 2
+    assert _run(1, FEW, ["vllm"]) > FEW / 2
 
 
 @pytest.mark.slow
 def test_conservation_over_many() -> None:
-    assert _run(2, ALL) > ALL / 2
+    assert _run(2, ALL, engine_names()) > ALL / 2

@@ -23,7 +23,7 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
-FRONT_ROWS, WIDTH = 5, 74
+FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
 MORE = " \\"
 """Ends a line that the next one goes on."""
@@ -83,7 +83,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
     paste = Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])
     return Report(
         _title(asked),
-        _verdict(asked, point),
+        verdict(asked, point),
         [table, paste],
         _notes(asked),
         data,
@@ -124,7 +124,8 @@ def _title(asked: Searched) -> str:
     return f"{asked.model.name}: the best layout for {sizes} on {gpus}{asked.device.name}"
 
 
-def _verdict(asked: Searched, point: Candidate) -> list[str]:
+def verdict(asked: Searched, point: Candidate) -> list[str]:
+    """What is best, what its users wait for, and how many were compared."""
     limits = asked.found.limits
     bounds = [f"{name} {format_time(value, 3)}" for name, value in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if value is not None]
     start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
@@ -159,7 +160,7 @@ def _broken(line: str) -> list[str]:
     """``line`` in lines that a shell joins again; a file before it stays as it is.
 
     >>> _broken("serve " + "--option 12345 " * 6)[0]
-    'serve --option 12345 --option 12345 --option 12345 --option 12345 \\\\'
+    'serve --option 12345 --option 12345 --option 12345 \\\\'
     """
     if "\n" in line:
         return line.split("\n")

@@ -36,7 +36,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of the engine that no kernel hides: per step, per sequence of a step, and per request before its first step.
+    """Seconds of the engine that no kernel hides: per step, between two kernels of it, per sequence, and per request before its first step.
 
     ``fitted``: the runs they were fitted to, in words; empty for none.
     """
@@ -44,6 +44,7 @@ class Overhead:
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     step_s: float = 0.0
+    kernel_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
     fitted: str = ""

@@ -87,8 +87,13 @@ class KernelTimes:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
         o = self.engine.overhead
-        own = o.step_s + o.sequence_s * sequences
+        own = o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences
         return added([*parts, (own, own, own)])
+
+    @cached_property
+    def kernels(self) -> int:
+        """Kernels of a decode step."""
+        return int(sum(op.count for op in step_ops(self.model, replace(self.like, phase=DECODE, batch=1, n=1, kv_len=1))))
 
     def passed(self, step: Iteration) -> PassEstimate:
         """The rows of a step, exactly: to be shown."""
