@@ -111,7 +111,7 @@ def test_the_text_names_totals_sources_and_words(run):
         "decode: KV",
     ):
         assert words in out
-    assert "No total is predicted: attention" in run("model deepseek-v3 --tp 8 --phase prefill --hardware h200").out
+    assert "No total is predicted: attention" in run("model llama-3-8b --kv-dtype int4 --phase prefill --hardware h200").out
     assert "Does not fit" in run("model llama-3.1-405b").out
     assert "borrowed" in run("model llama-3-8b --hardware h100-nvl").out
 
