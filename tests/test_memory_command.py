@@ -218,4 +218,4 @@ def test_starts_cheaply():
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(json.loads(finished.stdout))
     assert {"numpy", "numba", "pydantic.main", "rich.table", "torch"} & modules == set()
-    assert len(modules) <= 295
+    assert len(modules) <= 290

@@ -164,10 +164,14 @@ def test_quantized_weights_and_cache_count_at_their_width():
     wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=4)
     assert weight_bytes(model, wide) == 4 * weight_bytes(model, narrow)
     assert kv_bytes(model, wide) == 4 * kv_bytes(model, narrow)
-    rows = run_pass(model, narrow, find_device("h200"), fallbacks).rows
-    missing = {row.op.name: row.missing for row in rows if row.prediction is None}
-    assert "4-bit weights" in missing["QKV projection"]
-    assert "4-bit cache" in missing["attention"]
+    whole, less = (run_pass(model, step, find_device("h200"), fallbacks).rows for step in (wide, narrow))
+    assert [row.op.name for row in less if row.prediction is None] == ["attention"]
+    assert all("4-bit cache" in row.missing for row in less if row.op.name == "attention")
+    for one, other in zip(whole, less, strict=True):
+        if one.op.group == MATMUL:
+            assert one.prediction is not None
+            assert other.prediction is not None
+            assert one.prediction.seconds / 4 < other.prediction.seconds < one.prediction.seconds
 
 
 # Several GPUs

@@ -12,7 +12,6 @@ from perfmodel.report.memory_first import STEPS, answered
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unread_notes, with_steps
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, HUGGINGFACE, Kept, StepMoment
 from perfmodel.transformer.training.memory import MemoryResult
@@ -31,7 +30,11 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
     tables = _tables(result)
     plain = Report(title, [], tables, _notes(result), data(result), brief=_brief(result), reasons=_reasons(result))
     plain = answered(plain, result, pictures)
-    return with_steps(plain, [("every number", {"model": training.model.name}, explain(result))]) if explained else plain
+    if not explained:
+        return plain
+    from perfmodel.transformer.training.explain import explain
+
+    return with_steps(plain, [("every number", {"model": training.model.name}, explain(result))])
 
 
 def data(result: MemoryResult) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout, smallest_split
 from perfmodel.transformer.spec import most_seen
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
-from perfmodel.transformer.step_power import under_power
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -234,9 +233,17 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     plain = [
         (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, Host(r.host_us)), times) for step, times in wanted
     ]
-    steps = [(under_power(one, r.power), times) for one, times in plain]
     memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, steps, memory, _curved(r, wanted))
+    return ModelAnswer(r, _under_power(plain, r), memory, _curved(r, wanted))
+
+
+def _under_power(steps: list[tuple[PassEstimate, Number]], r: Request) -> list[tuple[PassEstimate, Number]]:
+    """``steps`` at the clocks that they leave; as they are where the device has no power model and none is asked for."""
+    if r.device.power is None and not r.power.given:
+        return steps
+    from perfmodel.transformer.step_power import under_power
+
+    return [(under_power(one, r.power), times) for one, times in steps]
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:

@@ -117,11 +117,19 @@ def _times(found: PassEstimate) -> list[FormulaStep]:
         )
         for name, one in known
     ]
-    if len(known) < len(found.rows) or found.prediction is None:
+    if len(known) < len(found.rows) or found.on_device is None:
         return steps
     formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
-    whole = found.prediction[0]
-    return [*steps, FormulaStep("total predicted", "s, of all rows and their runs", formula, numbers, whole, "the sum of its kernels")]
+    total, meaning, whole = "total predicted", "s, of all rows and their runs", found.on_device[0]
+    if found.host_s is None:
+        return [*steps, FormulaStep(total, meaning, formula, numbers, whole, "the sum of its kernels")]
+    kernels, host = "kernels predicted", found.host_s[0]
+    return [
+        *steps,
+        FormulaStep(kernels, meaning, formula, numbers, whole, "the sum of its kernels"),
+        FormulaStep("host", "s, to launch them", "", "", host, "host_us of the device, or --host-us"),
+        FormulaStep(total, "s", f"max({kernels}, host)", f"max({show(whole)}, {show(host)})", max(whole, host), "the slower of both"),
+    ]
 
 
 def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate]:

@@ -14,7 +14,6 @@ from perfmodel.core.cost import READ, Access
 from perfmodel.core.trace import plain
 from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.step import ModelPass
 
 MIB = 1 << 20
 LARGEST = {2: 64 * MIB, 4: 2 * MIB, 8: MIB // 2}  # known
@@ -24,11 +23,11 @@ KERNELS = ("trtllm-allreduce",)  # known
 SUMMED, FUSED = "residual add and norm", "all-reduce, residual add and norm"
 
 
-def fused(rows: Sequence[Op], step: ModelPass) -> list[Op]:
-    """``rows`` in order, each all-reduce that a residual add with its norm follows as one row with it, where ``step`` has such kernels."""
+def fused(rows: Sequence[Op]) -> list[Op]:
+    """``rows`` in order, each small all-reduce that a residual add with its norm follows as one row with it."""
     found: list[Op] = []
     for row in rows:
-        if found and step.kernels.fused_all_reduce and row.name == SUMMED and _small(found[-1]):
+        if found and row.name == SUMMED and _small(found[-1]):
             found[-1] = joined(found[-1], row)
         else:
             found.append(row)

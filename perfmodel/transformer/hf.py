@@ -13,7 +13,6 @@ from perfmodel.transformer.layer import operations
 from perfmodel.transformer.spec import Layer, LayerFormats, ModelSpec
 from perfmodel.transformer.weight_formats import quantized
 from perfmodel.transformer.weight_formats._base import FIELD, PREFIXES, MatrixFormat, Quantized, Rule, matcher
-from perfmodel.transformer.weight_formats.floats import ALGORITHMS, MXFP4, NVFP4
 
 OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype", FIELD)
 """Fields that may stand outside of that place only."""
@@ -132,20 +131,16 @@ def _spelt(name: str, architecture: str) -> str:
     return name
 
 
-PUBLISHED_AS = {
-    "nvfp4": Rule(NVFP4),
-    "mxfp4": Rule(MXFP4, ("experts",)),
-    "fp8-block": Rule(ALGORITHMS["FP8_PB_WO"]),
-    "fp8-tensor": Rule(ALGORITHMS["FP8"]),
-}
-"""Formats that a model may be published in anew: NVIDIA's NVFP4 checkpoints, OpenAI's MXFP4 of experts alone, fp8 in blocks of
-128 x 128 (DeepSeek, Qwen) and with a scale per matrix (NVIDIA, Meta)."""
 KEPT_OF_EXPERTS = ("self_attn*", "linear_attn*")
 """What NVFP4 checkpoints of models with experts keep in 16 bits besides the head (NVIDIA's of DeepSeek-R1, Kimi-K2.5, GLM-5)."""
 
 
 def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
-    """``model`` as a checkpoint in ``weights_dtype`` stores it, where that is one of ``PUBLISHED_AS``; else as it is."""
+    """``model`` as a checkpoint in ``weights_dtype`` stores it, where that is one of ``floats.PUBLISHED_AS``; else as it is."""
+    if weights_dtype is None:
+        return model
+    from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
+
     if weights_dtype not in PUBLISHED_AS:
         return model
     kept = (HEAD, *(KEPT_OF_EXPERTS if model.is_moe and weights_dtype == "nvfp4" else ()))

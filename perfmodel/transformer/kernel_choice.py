@@ -8,6 +8,8 @@ from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
 
 GATHERING = "allgather_reducescatter"
 """In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
+EXCHANGES = frozenset({"deepep"})
+"""Libraries whose kernels send tokens to their experts and bring results back: implementations of dispatch and combine."""
 
 
 @dataclass(frozen=True, slots=True)

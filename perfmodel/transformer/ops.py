@@ -19,7 +19,6 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.fused_all_reduce import fused
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
@@ -109,7 +108,12 @@ class Rows(SparseRows):
         """The rows of operations, in order."""
         known = list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        return fused([row for op in known for row in self.rows(op)], self.step)
+        rows = [row for op in known for row in self.rows(op)]
+        if not self.step.kernels.fused_all_reduce:
+            return rows
+        from perfmodel.transformer.fused_all_reduce import fused
+
+        return fused(rows)
 
     def rows(self, op: Operation) -> list[Op]:
         """Those of one."""

@@ -7,8 +7,7 @@ from math import ceil
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
-from perfmodel.transformer.expert_rows import LIBRARIES, exchange
-from perfmodel.transformer.kernel_choice import GATHERING
+from perfmodel.transformer.kernel_choice import EXCHANGES, GATHERING
 from perfmodel.transformer.op import Op, collective
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import ModelPass, share
@@ -37,7 +36,9 @@ def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: Mat
         return []
     if gathers(step):
         return [collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
-    if not LIBRARIES.isdisjoint(step.kernels.all_to_all):
+    if not EXCHANGES.isdisjoint(step.kernels.all_to_all):
+        from perfmodel.transformer.expert_rows import exchange
+
         return [exchange(DISPATCH if gathering == ALL_GATHER else COMBINE, mlp, share(step.tokens, split.tp), hidden, step, form)]
     copies = minimum(mlp.experts_per_token, split.ep)
     return [collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from perfmodel.core.dtypes import ALIASES
+from perfmodel.core.dtypes import ALIASES, DTYPES, canonical
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.weight_formats._base import Fields
@@ -189,3 +189,12 @@ def experts(fields: HfFields, width: str, *, per_token: int | None = None, **opt
     if picked > count:
         raise DataError(f"num_experts_per_tok is {picked}: more than the {count} experts")
     return MoeMlp(count, picked, fields.whole(width), activation=fields.text("hidden_activation", "hidden_act", default="silu"), **options)
+
+
+def state_bits(fields: HfFields, name: str) -> int:
+    """Bits of a number of a linear layer's state, by default of fp32; DataError if ``name`` is another format than those of 16 or 32 bits."""
+    form = fields.text(name, default="fp32")
+    known = [one for one in ("fp32", "bf16", "fp16") if canonical(form) == one]
+    if not known:
+        raise DataError(f"{name} is {form!r}: no rule for a state in that format", "fp32, bf16 and fp16 work")
+    return 8 * DTYPES[known[0]].size

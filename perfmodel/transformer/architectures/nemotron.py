@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.architectures._parts import HfFields, attention, experts, model
+from perfmodel.transformer.architectures._parts import HfFields, attention, experts, model, state_bits
 from perfmodel.transformer.linear_attention import Mamba2
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
@@ -47,7 +47,6 @@ def nemotron_h(fields: HfFields) -> ModelSpec:
 
 
 def _mamba(fields: HfFields) -> Mamba2:
-    bits = {"float32": 32, "bfloat16": 16, "float16": 16}.get(fields.text("mamba_ssm_cache_dtype", default="float32"), 32)
     return Mamba2(
         heads=fields.whole("mamba_num_heads"),
         head_dim=fields.whole("mamba_head_dim"),
@@ -57,7 +56,7 @@ def _mamba(fields: HfFields) -> Mamba2:
         chunk=fields.whole("chunk_size", default=128),
         conv_bias=fields.flag("use_conv_bias", True),
         bias=fields.flag("use_bias", False),
-        state_bits=bits,
+        state_bits=state_bits(fields, "mamba_ssm_cache_dtype"),
     )
 
 

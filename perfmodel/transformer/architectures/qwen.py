@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model
+from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model, state_bits
 from perfmodel.transformer.linear_attention import GatedDeltaNet
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
@@ -76,17 +76,13 @@ def _hybrid(fields: HfFields, mlps: list[DenseMlp | MoeMlp]) -> ModelSpec:
     Layers that predict further tokens are not counted.
     """
     fields.settled("intermediate_size", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate")
-    state = {"float32": 32, "bfloat16": 16, "float16": 16}
-    form = fields.text("mamba_ssm_dtype", default="float32")
-    if form not in state:
-        raise DataError(f"mamba_ssm_dtype is {form!r}: no rule for a state in that format", f"one of {', '.join(state)} works")
     linear = GatedDeltaNet(
         key_heads=fields.whole("linear_num_key_heads", default=16),
         value_heads=fields.whole("linear_num_value_heads", default=32),
         key_head_dim=fields.whole("linear_key_head_dim", default=128),
         value_head_dim=fields.whole("linear_value_head_dim", default=128),
         conv_kernel=fields.whole("linear_conv_kernel_dim", default=4),
-        state_bits=state[form],
+        state_bits=state_bits(fields, "mamba_ssm_dtype"),
     )
     if linear.value_heads % linear.key_heads:
         raise DataError(f"linear_num_key_heads is {linear.key_heads}: it must divide the {linear.value_heads} value heads")

@@ -54,6 +54,14 @@ ALGORITHMS = {
     "MXFP8": MatrixFormat("fp8", 8, ((32, 1, 8),), "fp8"),
 }
 MIXED = "MIXED_PRECISION"
+PUBLISHED_AS = {
+    "nvfp4": Rule(NVFP4),
+    "mxfp4": Rule(MXFP4, ("experts",)),
+    "fp8-block": Rule(ALGORITHMS["FP8_PB_WO"]),
+    "fp8-tensor": Rule(ALGORITHMS["FP8"]),
+}
+"""Formats that a model may be published in anew: NVIDIA's NVFP4 checkpoints, OpenAI's MXFP4 of experts alone, fp8 in blocks of
+128 x 128 (DeepSeek, Qwen) and with a scale per matrix (NVIDIA, Meta)."""
 
 
 def modelopt(fields: Fields) -> Quantized:
