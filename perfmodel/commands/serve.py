@@ -38,7 +38,7 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
     like = asked.like(model, device, asked.split(model))
     times = step_times(model, device, engine, like, cache(calibrated_devices))
-    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread), pictures)
+    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:
