@@ -96,13 +96,13 @@ class ServeQuestion(Question):
             raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
         return found.check(model)
 
-    def like(self, model: ModelSpec, device: Device, split: Split) -> ModelPass:
-        """A pass with the formats and the layout."""
+    def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
+        """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import DECODE, ModelPass, formats
 
         form = dtype_on(self.dtype, device)
-        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, self.weights_dtype, self.kv_dtype))
+        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, stored, self.kv_dtype))
 
     def configured(self, engine: Engine) -> Engine:
         """``engine`` with the options of batching and memory that are given."""
