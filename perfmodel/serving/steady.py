@@ -69,6 +69,8 @@ class Steady:
         return self.running + self.waiting
 
 
+SIMULATED_TURNS, FEWEST_SIMULATED, MOST_SIMULATED = 6, 100, 1000
+"""Requests of a simulation: so many times those that run, within bounds."""
 Weighted = list[tuple[float, float]]
 """Values with their chance."""
 
@@ -484,6 +486,22 @@ def thin(values: Weighted, most: int = 9) -> Weighted:
 def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0) -> Steady:
     """The steady state of ``load``; UsageError for a rate that is too high."""
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
-    if load.rate is not None:
-        return loop.open(load.rate)
-    return loop.closed(load.concurrency or 1)
+    if load.rate is None:
+        return loop.closed(load.concurrency or 1)
+    found = loop.open(load.rate)
+    return found if batching.mixed else _simulated(found, loop)
+
+
+def _simulated(found: Steady, loop: Loop) -> Steady:
+    """Prompts first, at a rate: prompts that come while prompts run hold up all that decodes, for which no mean value stands.
+
+    So the simulation answers, over enough requests to turn over all that run some times.
+    """
+    from perfmodel.serving.simulate import simulate
+
+    requests = round(min(max(SIMULATED_TURNS * found.running, FEWEST_SIMULATED), MOST_SIMULATED))
+    seen = simulate(loop.times, loop.load, loop.batching, loop.overhead, loop.slots, requests=requests, spread=loop.spread)
+    step = found.step_s if seen.tpot_s is None else seen.tpot_s / loop.per_token
+    first = {"ttft_s": seen.ttft_s, "ttft_p50_s": seen.ttft_p50_s, "ttft_p99_s": seen.ttft_p99_s}
+    held = {"running": seen.running, "waiting": seen.waiting, "decoding": min(found.decoding, seen.running)}
+    return replace(found, **first, **held, tpot_s=seen.tpot_s, step_s=step)
