@@ -265,7 +265,16 @@ VALUES = {
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
     **{"cache": "warm", "power_limit": "400W", "host_us": "4", "engine": "sglang"},
     **{"gpus": "2", "engine": "sglang", "isl": "200", "osl": "300", "concurrency": "3", "rate": "0.5", "prefix": "64", "draft_tokens": "2"},
-    **{"acceptance": "0.4", "gpu_hour": "3", "token_budget": "512", "max_sequences": "7", "spread": "0.5", "ttft": "900ms", "tpot": "90ms"},
+    **{
+        "requests": "40",
+        "acceptance": "0.4",
+        "gpu_hour": "3",
+        "token_budget": "512",
+        "max_sequences": "7",
+        "spread": "0.5",
+        "ttft": "900ms",
+        "tpot": "90ms",
+    },
     **{"cache": "warm", "power_limit": "400W", "host_us": "4"},
 }
 """One for every option by the name of its parameter, other than the default and than in the example lines."""

@@ -30,15 +30,16 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     from perfmodel.report.serve import report
     from perfmodel.serving.answer import serve as answer
     from perfmodel.serving.steps import step_times
-    from perfmodel.transformer.hf import published_as
+    from perfmodel.transformer.hf import served_as
 
-    model, device = published_as(find_model(asked.name), asked.weights_dtype), device_for(asked.hardware)
+    device = device_for(asked.hardware)
+    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
     load = asked.load()
     asked.check_lengths(model)
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
-    like = asked.like(model, device, asked.split(model))
+    like = asked.like(model, device, asked.split(model), stored)
     times = step_times(model, device, engine, like, cache(calibrated_devices))
-    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread), pictures)
+    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:
@@ -48,15 +49,16 @@ def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     from perfmodel.catalog import calibrated_devices, engine_names, find_engine, find_model
     from perfmodel.report.serve_search import Searched, report
     from perfmodel.serving.search import Targets, search
-    from perfmodel.transformer.hf import published_as
+    from perfmodel.transformer.hf import served_as
     from perfmodel.transformer.step import Split
 
-    model, device = published_as(find_model(asked.name), asked.weights_dtype), device_for(asked.hardware)
+    device = device_for(asked.hardware)
+    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
     load = asked.load()
     asked.check_lengths(model)
     names = engine_names() if asked.engine is None else [asked.engine]
-    engines = [asked.configured(find_engine(name)) for name in names]
-    like, gpus = asked.like(model, device, Split()), asked.searched_gpus()
+    engines = [asked.configured(find_engine(name).on(device)) for name in names]
+    like, gpus = asked.like(model, device, Split(), stored), asked.searched_gpus()
     targets = Targets(*asked.limits())
     found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
     return report(Searched(model, device, gpus, load, like, engines, found, asked.name, asked.typed_formats(), asked.gpu_hour), pictures)

@@ -12,7 +12,8 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steady import Steady, steady
+from perfmodel.serving.start_up import benchmarked
+from perfmodel.serving.steady import Loop, Steady, steady
 from perfmodel.serving.steps import KernelTimes, Times
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
@@ -194,14 +195,20 @@ def serve(
     times: KernelTimes,
     gpu_hour: float | None = None,
     spread: float = 1.0,
+    requests: int | None = None,
 ) -> ServingAnswer:
-    """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does."""
+    """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does.
+
+    ``requests``: of a benchmark whose users begin at once; their mean time to the first token counts the start.
+    """
     memory = Memory(model, times.device, engine, like)
     length = load.isl + load.osl
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
     found = steady(times, load, engine.batching, engine.overhead, most, spread)
+    if requests is not None and load.concurrency is not None:
+        found = benchmarked(Loop(times, load, engine.batching, engine.overhead, most, spread), found, load.concurrency, requests)
     return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
 
 

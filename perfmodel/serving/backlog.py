@@ -20,7 +20,10 @@ MOST_STEPS, EXACT, NEGLIGIBLE = 400, 12.0, 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """``rate``: prompts per step; ``users``: that they come from, infinite from outside; ``size``: tokens; ``squared``: of their variation."""
+    """``rate``: prompts per step; ``users``: that they come from, infinite from outside; ``size``: tokens.
+
+    ``squared``: their squared coefficient of variation.
+    """
 
     rate: float
     users: float
@@ -32,6 +35,9 @@ class Arrivals:
         mean = self.rate * steps
         share = min(mean / self.users, 1.0) if self.users > 0 else 0.0
         spread = sqrt(max(mean * (1 - share), 0.0))
+        if mean > EXACT:
+            normal = (-1.59, -0.97, -0.59, -0.28, 0.0, 0.28, 0.59, 0.97, 1.59)  # means of nine equal parts
+            return [(max(round(mean + spread * value), 0), 1 / 9) for value in normal]
         low, high = max(int(mean - 5 * spread), 0), int(mean + 6 * spread + 6)
         if self.users < inf:
             high = min(high, max(round(self.users), 0))

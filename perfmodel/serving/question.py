@@ -57,6 +57,7 @@ class ServeQuestion(Question):
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
+    requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=ONE, group=RARER)
     spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, group=RARER)
 
     def load(self) -> Load:
@@ -65,6 +66,10 @@ class ServeQuestion(Question):
 
         users = USERS if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
+        if self.requests is not None and (users is None or self.requests < users):
+            raise UsageError(
+                f"--requests {self.requests}: fewer than users, or at a --rate", "give as many as users or more, without --rate"
+            )
         if not 0 < self.spread <= 1:
             raise UsageError(f"--spread is {self.spread:g}", "give a share above 0, up to 1 for lengths that are all alike")
         return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
@@ -91,13 +96,13 @@ class ServeQuestion(Question):
             raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
         return found.check(model)
 
-    def like(self, model: ModelSpec, device: Device, split: Split) -> ModelPass:
-        """A pass with the formats and the layout."""
+    def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
+        """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import DECODE, ModelPass, formats
 
         form = dtype_on(self.dtype, device)
-        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, self.weights_dtype, self.kv_dtype))
+        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, stored, self.kv_dtype))
 
     def configured(self, engine: Engine) -> Engine:
         """``engine`` with the options of batching and memory that are given."""

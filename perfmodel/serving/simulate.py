@@ -117,12 +117,14 @@ class Scheduler:
         return self.tally
 
     def first_requests(self, benchmark: bool) -> None:
+        """The first request of every user, or of those that come at a rate."""
         if self.load.concurrency is None:
             self.send(self.random.expovariate(self.load.rate or 1.0))
         for _ in range(self.load.concurrency or 0):
             self.send(0.0, 1.0 if benchmark else self.random.random())
 
     def length(self, longest: int) -> int:
+        """A length drawn evenly."""
         return self.random.randint(max(int(longest * self.spread), 1), longest)
 
     def send(self, at: float, rest: float = 1.0) -> None:
@@ -147,6 +149,7 @@ class Scheduler:
         return steps, given
 
     def wait_until(self, moment: float) -> None:
+        """The engine is idle until then."""
         assert moment >= self.clock
         self.clock = moment
 
@@ -181,6 +184,7 @@ class Scheduler:
         return taken
 
     def step(self) -> None:
+        """One step: which tokens run, how long it takes, who gets one."""
         decodes = len(self.ending) if self.batching.mixed or not self.prompts else 0
         chunks = self.chunks(self.batching.token_budget - decodes * self.load.queries, decodes > 0)
         chunk = sum(tokens for _, tokens in chunks)
@@ -198,6 +202,7 @@ class Scheduler:
             self.looked = -self.batching.admit_every
 
     def note(self, took: float, prefill: bool) -> None:
+        """Adds a step to the sums over time."""
         tally = self.tally
         tally.steps += 1
         tally.busy += took
@@ -207,6 +212,7 @@ class Scheduler:
         tally.most_running = max(tally.most_running, self.held)
 
     def decode(self, decodes: int) -> None:
+        """A decode step has run; sequences that it completes end."""
         self.decode_steps += 1
         self.tally.gaps.append((self.clock - self.decoded, decodes))
         self.decoded = self.clock
@@ -233,6 +239,7 @@ class Scheduler:
         heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
 
     def end(self, request: Request) -> None:
+        """A request has all its tokens; its user sends the next."""
         self.ended += 1
         self.held -= 1
         self.tally.asked += request.osl

@@ -38,9 +38,9 @@ def first_tokens(loop: Loop, users: int) -> list[float]:
 
 
 def benchmarked(loop: Loop, steady: Steady, users: int, requests: int) -> Steady:
-    """``steady`` with the time to the first token that ``requests`` of a benchmark show on average, of which the first ``users`` come at once.
+    """``steady`` with the time to the first token of ``requests`` of a benchmark, of which the first ``users`` come at once.
 
-    The median is that of both parts together; the 99 % is the later of both where the first are more than a hundredth.
+    A mean over all; the 99 % is the later of both parts where the first are more than a hundredth.
     """
     first = first_tokens(loop, users)
     behind = max(users - len(first), 0)

@@ -19,8 +19,8 @@ DistServe (arXiv 2401.09670).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, exp, inf, log
+from dataclasses import dataclass, replace
+from math import ceil, exp, inf, log, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog
@@ -69,6 +69,8 @@ class Steady:
         return self.running + self.waiting
 
 
+SIMULATED_TURNS, FEWEST_SIMULATED, MOST_SIMULATED = 6, 100, 1000
+"""Requests of a simulation: so many times those that run, within bounds."""
 Weighted = list[tuple[float, float]]
 """Values with their chance."""
 
@@ -111,7 +113,7 @@ class Loop:
         self.isl, low = (load.isl + max(int(load.isl * spread), 1)) / 2, max(int(load.osl * spread), 1)
         self.osl = (load.osl + low) / 2
         count = load.osl - low + 1
-        over = [osl for osl in range(max(low, 2), load.osl + 1)]
+        over = list(range(max(low, 2), load.osl + 1))
         self.inverse = sum(1 / (osl - 1) for osl in over) / len(over) if over else 0.0  # mean of 1 / (osl - 1), of those that decode
         self.decoded = len(over) / count
         self.per_token = self._steps_per_token(over)
@@ -119,6 +121,8 @@ class Loop:
         self.context = self.isl + sum((osl - 1) * osl / 2 for osl in over) / max(sum(osl - 1 for osl in over), 1) + load.queries / 2
         self.between = 0.0  # steps between two requests of a user
         self.outside = 0.0  # requests a second from outside
+        self.last = 1.0  # steps to the first token of the last round
+        self.close = 2e-3
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -190,14 +194,14 @@ class Loop:
                 left = (low + high) / 2
                 queue, wanted = self._queue_of(users, left, 0.0, outside)
                 low, high = (left, high) if wanted > left else (low, left)
-                if high - low < 1e-3 * min(self.prompt, queue.room):
+                if high - low < self.close * (low + min(self.prompt, queue.room)):
                     break
         return queue
 
     def _queue_of(self, users: float, left: float, none: float, outside: bool) -> tuple[Queue, float]:
         """With ``left`` tokens left over on average: the station, and the tokens that its arrivals leave over."""
-        steps, room, rate = 1.0, self.room(users), 0.0
-        share = users if outside else max(users - 1, 0.0)
+        steps, room, rate = max(self.last, 1.0), self.room(users), 0.0
+        share = self.others(users, outside)
         points: Weighted = [(left, 1.0)]
         for _ in range(12):
             cycle = self.steps + steps + self.between
@@ -206,9 +210,10 @@ class Loop:
             busy = min(rate * self.prompt / room, 1.0)
             points = self._left_over(left, min(max(1 - busy, none), 1.0), users)
             found = mean([(float(max(ceil(tokens / room - 1e-9), 1)), chance) for tokens, chance in self._found(points, arrivals)])
-            if abs(found - steps) < 1e-4 * steps:
+            if abs(found - steps) < 1e-4 * (steps + self.steps):
                 break
             steps += 0.6 * (found - steps)
+        self.last = steps
         busy = rate * (self.outside * self.seconds(room, users * self.steps / cycle) / rate if outside and self.prompt > room / 2 else 1.0)
         wanted, _ = backlog(Arrivals(busy, inf if outside else share, self.prompt, self.squared), room)
         if not outside and users * self.prompt > room * cycle * (1 + 1e-9):
@@ -238,7 +243,7 @@ class Loop:
         """Seconds between decode steps as one that decodes sees them, share with prompts, times to the first token, and the chunk."""
         queue = self.queue(users, outside)
         arrivals = Arrivals(queue.rate, queue.users, self.prompt, self.squared)
-        others = users if outside else max(users - 1, 0.0)
+        others = self.others(users, outside)
         step, share, tokens = self._seen(queue, arrivals, others)
         return step, share, self._first(queue, arrivals, others), queue, tokens / share if share else 0.0
 
@@ -298,16 +303,20 @@ class Loop:
         chunk = min(last + later, room) if self.batching.mixed or self.prompt < room else last
         return whole * self.seconds(room, decodes, reached) + self.seconds(chunk, decodes, self.load.prefix + size)
 
+    def others(self, users: float, outside: bool) -> float:
+        """Sequences that one of ``users`` meets: all but itself; from outside as many as there are, less its slot."""
+        return users * (1 - 1 / self.slots) if outside else max(users - 1, 0.0)
+
     # Prompts first
 
-    def first(self, users: float, outside: bool) -> tuple[float, float, Weighted, Queue, float, float]:
+    def first(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
         """The same where prompts run before the next decode step; and the seconds of prompts after the own one, before decoding."""
-        others, room = (users if outside else max(users - 1, 0.0)), self.room(0)
-        arrivals = Arrivals(others / max(self.steps, 1.0), inf if outside else others, self.prompt, self.squared)
+        others, room = self.others(users, False), self.room(0)
+        arrivals = Arrivals(others / max(self.steps, 1.0), others, self.prompt, self.squared)
         scale = max(1 / self.steps, 1.0) if self.steps else 1.0
         queue = Queue(others / self.steps if self.steps else 0.0, others, room, 1.0, [(0.0, 1.0)])
         bursts = [(number * scale, chance) for number, chance in arrivals.chances()]
-        decode = self.seconds(0, users if not outside else max(users, 1.0))
+        decode = self.seconds(0, users)
         burst = mean([(self._burst(number * self.prompt, room), chance) for number, chance in thin(bursts)])
         first = self._first(queue, arrivals, others)
         whole = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in thin(bursts)])
@@ -328,14 +337,19 @@ class Loop:
 
     # The loop
 
-    def closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
+    def closed(self, users: int, close: float = 2e-3) -> Steady:
+        """With so many users, those beyond the slots waiting; ``close``: change at which the queue of prompts stands."""
+        self.close = close
+        return self._closed(min(users, self.slots), max(users - self.slots, 0))
+
+    def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
         for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
             if self.batching.mixed or not self.steps:
                 step, share, first, queue, chunk = self.mixed(users, outside)
             else:
-                step, share, first, queue, chunk, correction = self.first(users, outside)
+                step, share, first, queue, chunk, correction = self.first(users)
             outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
             self.between = outer / step if self.steps and not outside else 0.0
         ttft = mean(first)
@@ -352,17 +366,16 @@ class Loop:
         decoding, ttft = rate * self.steps * step, mean(first)
         plain = self.seconds(0, decoding) if self.steps else 0.0
         times = (wait + ttft, wait + quantile(first, 0.5), wait + quantile(first, 0.99))
-        ends = (step, plain, ttft, share, round(chunk), self.osl)
-        return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, *ends)
+        return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, step, plain, ttft, share, round(chunk), self.osl)
 
     def _wait(self, step: float, share: float, queue: Queue, users: float, outside: bool) -> float:
         """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
         own = self.overhead.request_s
         if outside:
-            plain = self.seconds(0, users)
+            plain = self.seconds(0, max(users, min(self.steps, 1.0)))
             long = plain + (step - plain) / share if share else plain
             squared = (1 - share) * plain**2 + share * long**2
-            return own + (1 - exp(-users)) * (squared / step / 2 if step else 0.0)
+            return own + (1 - exp(-users)) * (1 - 1 / self.slots) * (squared / step / 2 if step else 0.0)
         if not own or users < 2 or (not self.steps and queue.steps < 1.01):
             return own
         plain, busy = self.seconds(0, users), 1 - exp(1 - users)
@@ -374,21 +387,30 @@ class Loop:
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
-        most = self.closed(self.slots).requests_per_s
+        most = self._closed(self.slots).requests_per_s
         self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
         if not self.batching.mixed and self.steps:
             return self._open_first(rate)
-        low, high, users = 0.0, float(self.slots), min(rate * self.closed(1.0).ttft_s, self.slots / 2)
+        low, high, users = 0.0, float(self.slots), min(rate * self._closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
-            found = self.closed(users, 0.0, True)
+            found = self._closed(users, 0.0, True)
             low, high = (low, users) if found.requests_per_s > rate else (users, high)
             if abs(found.requests_per_s / rate - 1) < 2e-3 or high - low < 1e-3 * high:
                 break
             users = users * rate / found.requests_per_s
             users = users if low < users < high else (low + high) / 2
-        return found
+        return self._for_a_slot(found)
+
+    def _for_a_slot(self, found: Steady) -> Steady:
+        """With the wait for a slot, as of a queue before ``slots`` servers (Sakasegawa 1977), lengths being drawn evenly."""
+        busy = min(found.running / self.slots, 0.999)
+        varies = ((1 - self.spread) / (1 + self.spread)) ** 2 / 3
+        stay = found.running / found.requests_per_s
+        wait = stay / self.slots * busy ** (sqrt(2 * (self.slots + 1)) - 1) / (1 - busy) * (1 + varies) / 2
+        times = {name: getattr(found, name) + wait for name in ("ttft_s", "ttft_p50_s", "ttft_p99_s")}
+        return replace(found, waiting=wait * found.requests_per_s, **times)
 
     def _open_first(self, rate: float) -> Steady:
         """Prompts first, at a rate: those that come while prompts run make the burst longer; all that comes in a step runs after it."""
@@ -449,23 +471,37 @@ class Loop:
 
 
 def thin(values: Weighted, most: int = 9) -> Weighted:
-    """At most so many values, neighbours as one at their mean."""
+    """Neighbours that are unlikely as one, at their mean: about ``most`` values; the first stays apart, as none is unlike few."""
     if len(values) <= most:
         return values
-    apart = int(values[0][0] == 0)  # none is unlike few
-    group = ceil((len(values) - apart) / (most - apart))
-    found = values[:apart]
-    for start in range(apart, len(values), group):
-        part = values[start : start + group]
-        chance = sum(each for _, each in part)
-        found.append((sum(value * each for value, each in part) / chance, chance))
-    return found
+    found, value, weight = [values[0]], 0.0, 0.0
+    for each, chance in values[1:]:
+        value, weight = value + each * chance, weight + chance
+        if weight >= 1 / (2 * most):
+            found.append((value / weight, weight))
+            value = weight = 0.0
+    return [*found, (value / weight, weight)] if weight else found
 
 
 def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0) -> Steady:
     """The steady state of ``load``; UsageError for a rate that is too high."""
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
-    if load.rate is not None:
-        return loop.open(load.rate)
-    users = load.concurrency or 1
-    return loop.closed(min(users, loop.slots), max(users - loop.slots, 0))
+    if load.rate is None:
+        return loop.closed(load.concurrency or 1)
+    found = loop.open(load.rate)
+    return found if batching.mixed else _simulated(found, loop)
+
+
+def _simulated(found: Steady, loop: Loop) -> Steady:
+    """Prompts first, at a rate: prompts that come while prompts run hold up all that decodes, for which no mean value stands.
+
+    So the simulation answers, over enough requests to turn over all that run some times.
+    """
+    from perfmodel.serving.simulate import simulate
+
+    requests = round(min(max(SIMULATED_TURNS * found.running, FEWEST_SIMULATED), MOST_SIMULATED))
+    seen = simulate(loop.times, loop.load, loop.batching, loop.overhead, loop.slots, requests=requests, spread=loop.spread)
+    step = found.step_s if seen.tpot_s is None else seen.tpot_s / loop.per_token
+    first = {"ttft_s": seen.ttft_s, "ttft_p50_s": seen.ttft_p50_s, "ttft_p99_s": seen.ttft_p99_s}
+    held = {"running": seen.running, "waiting": seen.waiting, "decoding": min(found.decoding, seen.running)}
+    return replace(found, **first, **held, tpot_s=seen.tpot_s, step_s=step)

@@ -11,6 +11,7 @@ from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
+
 def sent_in(form: MatrixFormat, step: ModelPass) -> Dtype:
     """The format of a dispatch: 8 bits where experts multiply in 8 bits or fewer floats. Source: DeepEP, README.md."""
     return DTYPES["fp8"] if form.bits <= 8 and not form.is_integer and step.dtype.size == 2 else step.dtype

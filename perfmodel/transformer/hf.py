@@ -12,7 +12,7 @@ from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.layer import operations
 from perfmodel.transformer.spec import Layer, LayerFormats, ModelSpec
 from perfmodel.transformer.weight_formats import quantized
-from perfmodel.transformer.weight_formats._base import FIELD, PREFIXES, MatrixFormat, Quantized, Rule, matcher
+from perfmodel.transformer.weight_formats._base import FIELD, PREFIXES, MatrixFormat, Quantized, matcher
 
 OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype", FIELD)
 """Fields that may stand outside of that place only."""
@@ -146,3 +146,16 @@ def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
     kept = (HEAD, *(KEPT_OF_EXPERTS if model.is_moe and weights_dtype == "nvfp4" else ()))
     plain = replace(model, layers=tuple(replace(layer, formats=()) for layer in model.layers), head_format=None)
     return assigned(plain, Quantized(weights_dtype, (PUBLISHED_AS[weights_dtype],), kept))
+
+
+def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, str | None]:
+    """``model`` as engines run it in ``weights_dtype``, and the format by its name: fp8 is that of its file, else of usual checkpoints.
+
+    Those have blocks where there are experts (DeepSeek, Qwen), and a scale per matrix elsewhere (NVIDIA, Meta).
+    """
+    own = model.quantized.main if model.quantized is not None else None
+    if weights_dtype == "fp8":
+        if own is not None and own.multiplied == "fp8":
+            return model, None
+        weights_dtype = "fp8-block" if model.is_moe else "fp8-tensor"
+    return published_as(model, weights_dtype), weights_dtype

@@ -25,20 +25,23 @@ class ServingSection(Options):
     ttft: str | None = None
     tpot: str | None = None
     gpu_hour: float | None = None
+    weights_dtype: str | None = None
     disaggregated: bool = False
     title: str = ""
 
     def build(self, scope: Scope) -> SectionResult:
         """A front, a row per point and what is best, of each device."""
         from perfmodel.catalog import find_engine, find_model
+        from perfmodel.transformer.hf import served_as
         from perfmodel.transformer.step import Split
 
         asked = ServeQuestion(self.model, gpus=self.gpus, isl=self.isl, osl=self.osl, search=True, ttft=self.ttft, tpot=self.tpot)
-        model, load, targets = find_model(self.model), asked.load(), Targets(*asked.limits())
+        (model, stored), load, targets = served_as(find_model(self.model), self.weights_dtype), asked.load(), Targets(*asked.limits())
         asked.check_lengths(model)
-        engines, found = [find_engine(name) for name in self.engines], list[Searched]()
+        found = list[Searched]()
         for device in scope.devices(self.devices):
-            like = asked.like(model, device, Split())
+            engines = [find_engine(name).on(device) for name in self.engines]
+            like = asked.like(model, device, Split(), stored)
             one = search(model, device, asked.searched_gpus(), load, engines, like, targets, scope.fallbacks, self.disaggregated)
             found.append(Searched(model, device, self.gpus, load, like, engines, one, self.model, gpu_hour=self.gpu_hour))
         words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]

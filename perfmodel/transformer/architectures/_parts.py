@@ -192,7 +192,7 @@ def experts(fields: HfFields, width: str, *, per_token: int | None = None, **opt
 
 
 def state_bits(fields: HfFields, name: str) -> int:
-    """Bits of a number of a linear layer's state, by default of fp32; DataError if ``name`` is another format than those of 16 or 32 bits."""
+    """Bits of a number of a linear layer's state, of fp32 by default; DataError if ``name`` is no format of 16 or 32 bits."""
     form = fields.text(name, default="fp32")
     known = [one for one in ("fp32", "bf16", "fp16") if canonical(form) == one]
     if not known:

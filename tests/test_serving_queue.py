@@ -1,0 +1,68 @@
+"""The loop of a serving engine: what its steady state says, a simulation of the scheduler does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from perfmodel.core.errors import UsageError
+from perfmodel.serving.engine import Batching, Overhead
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.load import Load
+from perfmodel.serving.simulate import simulate
+from perfmodel.serving.steady import steady
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Seconds of a step: weights or tokens, whichever takes longer, and the context of each sequence."""
+
+    floor: float = 5e-3
+    token: float = 1e-5
+    context: float = 2e-8
+
+    def seconds(self, step: Iteration) -> float:
+        tokens = step.chunk + step.decodes * step.queries
+        return max(self.floor, self.token * tokens) + self.context * step.decodes * step.context if tokens else 0.0
+
+
+def test_one_user_waits_for_nobody() -> None:
+    """The first token takes its prompt's step, each other one a decode step."""
+    times, load = Formula(), Load(1024, 65, 1)
+    for batching in (Batching(), Batching(mixed=False)):
+        found = steady(times, load, batching, Overhead(), 8)
+        assert found.ttft_s == pytest.approx(times.seconds(Iteration(chunk=1024)))
+        assert found.tpot_s == pytest.approx(times.seconds(Iteration(decodes=1, context=1024 + 33)), rel=1e-3)
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    assert steady(Formula(), Load(4096, 1, 8), Batching(), Overhead(), 8).tpot_s is None
+    assert simulate(Formula(), Load(4096, 1, 8), Batching(), Overhead(), 8, requests=50).tpot_s is None
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize("draft", [{}, {"draft_tokens": 3, "acceptance": 0.7}])
+@pytest.mark.parametrize("users", [2, 16, 48])
+def test_steady_state_is_that_of_the_simulation(mixed: bool, draft: dict[str, float], users: int) -> None:
+    load, batching = Load(512, 64, users, **draft), Batching(mixed=mixed)  # type: ignore[arg-type]
+    found = steady(Formula(), load, batching, Overhead(), 1024, 0.5)
+    seen = simulate(Formula(), load, batching, Overhead(), 1024, spread=0.5, requests=600)
+    assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.05)
+    assert found.requests_per_s == pytest.approx(seen.requests_per_s, rel=0.05)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_tokens_given_are_tokens_asked(mixed: bool) -> None:
+    """And users under way are those there are (Little's law), never more of them in slots than the cache holds."""
+    seen = simulate(
+        Formula(), Load(900, 40, 24, draft_tokens=2, acceptance=0.5), Batching(mixed=mixed), Overhead(), 7, spread=0.5, requests=400
+    )
+    assert seen.given == seen.asked
+    assert seen.most_running <= 7
+    assert seen.running + seen.waiting == pytest.approx(24)
+
+
+def test_too_high_a_rate_says_the_highest() -> None:
+    with pytest.raises(UsageError, match="is the most that this serves"):
+        steady(Formula(), Load(4096, 64, rate=1e4), Batching(), Overhead(), 64)
