@@ -105,7 +105,7 @@ def test_the_text_says_what_takes_the_time(run):
     assert (
         "Waiting for the host takes" in run("model gpt2 --phase train --batch 1 --n 256 --hardware h200 --implementation huggingface").out
     )
-    assert "At the roof, as not predicted: attention" in run("model deepseek-v2 --phase train --n 512 --hardware h200").out
+    assert "At the roof, as not predicted: attention, gradient" in run("model deepseek-v2 --phase train --n 512 --hardware h200").out
 
 
 def test_the_explanation_is_in_text_and_object(run):

@@ -433,6 +433,14 @@ def test_frozen_weights_need_two_passes_of_three():
     assert adapted * 3 == whole * 2
 
 
+def test_latent_attention_multiplies_v_as_wide_as_it_is():
+    """Q K^T and its two gradients over 192 features, P V and its two over 128; backward rebuilds the scores. Timed padded, counted not."""
+    model = find_model("deepseek-v2")
+    rows = step(TrainingConfig(model, 1, 512), attention="").lines
+    forward, backward = ([row.op.kernel.flops for row in rows if row.op.name == name] for name in ("attention", "attention, gradient"))
+    assert [one * (2 * 192 + 128 * 2 + 192) for one in forward] == [one * (192 + 128) for one in backward]
+
+
 def test_exact_flops_are_those_of_megatron_less_the_masked_half():
     training = TrainingConfig(find_model("gpt2-medium"), 8, 1024)
     found = step(training)

@@ -242,6 +242,9 @@ class Command(TyperCommand):
         for heading in sorted(groups, key=lambda heading: (heading != "Options", heading == OUTPUT)):
             with formatter.section(heading):
                 formatter.write_dl(groups[heading], col_max=NAMES)
+        page = formatter.getvalue().rstrip()
+        if page.count("\n") >= HELP_LINES:
+            formatter.buffer = [page.replace("\n\n", "\n")]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""
@@ -271,6 +274,8 @@ class Command(TyperCommand):
         return params
 
 
+HELP_LINES = 50
+"""Lines of a ``--help``; a longer one goes without blank lines."""
 NAMES = 22
 """Columns of the names of options in ``--help``; longer ones have a line of their own, or leave out how to turn them off."""
 OUTPUT = "Output"

@@ -43,6 +43,10 @@ LONGEST_ECHO = 60
 """Characters of a user's text that a message repeats."""
 
 
+LONGEST_LIST = 700
+"""Characters of names that a message lists."""
+
+
 def cut(text: str, most: int = LONGEST_ECHO) -> str:
     """``text`` as a message repeats it: what is longer loses its middle.
 
@@ -53,13 +57,18 @@ def cut(text: str, most: int = LONGEST_ECHO) -> str:
 
 
 def suggest(name: str, known: list[str], otherwise: str | None = None) -> str:
-    """``did you mean ...?`` with the nearest known names; where none is near ``otherwise``, or all of them."""
+    """``did you mean ...?`` with the nearest known names; where none is near ``otherwise``, or as many as a message has room for."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return otherwise or f"known: {', '.join(known)}"
+    if otherwise:
+        return otherwise
+    shown = list(known)
+    while len(", ".join(shown)) > LONGEST_LIST:
+        shown.pop()
+    return f"known: {', '.join(shown)}" + (f" and {len(known) - len(shown)} more" if len(shown) < len(known) else "")
 
 
 _SPACE = re.compile(r"\r\n|[\t\n\v\f\r\x85\u2028\u2029]")

@@ -43,6 +43,7 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
+        timed = timed.preferred or timed
         case = Case(timed.workload, attention or "", timed.direction)
         request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
         return likened(select_kernel(request, is_fused, guesses=False), timed)

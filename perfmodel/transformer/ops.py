@@ -301,5 +301,5 @@ def _expanded(op: Op, w: Attention) -> Op:
     Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
     """
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
-    timed = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
-    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=timed)
+    padded = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
+    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None, preferred=padded))
