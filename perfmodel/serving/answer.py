@@ -107,8 +107,9 @@ class ServingAnswer:
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
         """By the widths that runs of the engine have shown, else those of the kernels of ``step``."""
-        if name in self.engine.widths:
-            low, high = self.engine.widths[name]
+        kind = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {})
+        if name in kind:
+            low, high = kind[name]
             return value, value * low, value * high
         seconds, lower, higher = self.times.interval(step)
         return value, value * lower / seconds, value * higher / seconds

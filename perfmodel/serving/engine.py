@@ -78,7 +78,7 @@ class Engine:
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
     go around attention. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
-    intervals of TTFT and TPOT, in shares of the predicted time. ``by_device``: other defaults of batching, the first that fits counts.
+    intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts. ``by_device``: other defaults of batching, the first that fits counts.
     ``sources``: where the values are from.
     """
 
@@ -95,7 +95,7 @@ class Engine:
     memory_share: float = 0.9
     reserve: int = 0
     overhead: Overhead = field(default_factory=Overhead)
-    widths: dict[str, tuple[float, float]] = field(default_factory=dict)
+    widths: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     by_device: tuple[DeviceDefaults, ...] = ()
 
@@ -137,7 +137,7 @@ def validated(raw: Any) -> Engine:
 def trusted(raw: dict[str, Any]) -> Engine:
     """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
     kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
-    widths = {name: (float(low), float(high)) for name, (low, high) in raw.get("widths", {}).items()}
+    widths = {kind: {name: (float(low), float(high)) for name, (low, high) in own.items()} for kind, own in raw.get("widths", {}).items()}
     smaller = (DeviceDefaults(**{**one, "named": tuple(one.get("named", ()))}) for one in raw.get("by_device", ()))
     parts = {
         "by_device": tuple(smaller),

@@ -1,0 +1,67 @@
+"""Runs of engines that others have timed, predicted as they were run: records of the workload ``serving``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device
+from perfmodel.serving.answer import ServingAnswer, serve
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.load import Load
+from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.hf import served_as
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
+
+BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every")
+"""Options of batching that a run may have."""
+PROMPTS_OF_BENCHMARK = 10
+"""Requests per user of a benchmark that draws lengths. Source: SemiAnalysisAI/InferenceX, benchmarks/ (num-prompts = 10 x concurrency)."""
+ACCEPTED = 0.6  # tuned
+"""Probability that a token that DeepSeek's own layers draft is accepted, where a run does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``shape``: keys of a record: engine, layout, formats, users, lengths; ``spread``, ``draft_tokens`` and options of batching if any."""
+
+    model: ModelSpec
+    device: Device
+    engine: Engine
+    shape: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What runs share whose steps are alike."""
+        s = self.shape
+        sizes = ("tensor_parallel", "attention_data_parallel", "expert_parallel", "pipeline_parallel")
+        stored = tuple(s.get(name) for name in ("weights_dtype", "kv_dtype", "fused_all_reduce"))
+        return (self.model.name, self.device.id, self.engine.id, *stored, *(s.get(name, 1) for name in sizes))
+
+    def times(self, fallbacks: FallbackDevices) -> KernelTimes:
+        """Steps of the engine."""
+        s = self.shape
+        split = Split(s["tensor_parallel"], s.get("expert_parallel", 1), s.get("pipeline_parallel", 1), s.get("attention_data_parallel", 1))
+        model, stored = served_as(self.model, s.get("weights_dtype"))
+        half = DTYPES["bf16"]
+        own = model.quantized.words if model.quantized is not None and model.quantized.words == stored else None
+        given = own if own is not None or model.quantized is not None else stored
+        like = ModelPass(DECODE, 1, 1, 1, half, split=split, **formats(model, half, given, s.get("kv_dtype")))
+        engine = self.engine
+        if s.get("fused_all_reduce"):
+            engine = replace(engine, kernels=replace(engine.kernels, fused_all_reduce=True))
+        return step_times(model, self.device, engine, like, fallbacks)
+
+    def predicted(self, times: KernelTimes) -> ServingAnswer:
+        """What its users see; UsageError where it does not fit."""
+        s, drafts = self.shape, self.shape.get("draft_tokens", 0)
+        spread, users = s.get("spread", 1.0), s["concurrency"]
+        accepted = s.get("acceptance", ACCEPTED) if drafts else 0.0
+        load = Load(s["isl"], s["osl"], users, draft_tokens=drafts, acceptance=accepted)
+        engine = times.engine.with_batching(**{name: s.get(name) for name in BATCHING})
+        times = replace(times, engine=engine)
+        return serve(times.model, engine, times.like, load, times, spread=spread, requests=s.get("requests", PROMPTS_OF_BENCHMARK * users))

@@ -1,0 +1,88 @@
+"""Public serving runs, in ``data/serving_runs.jsonl.gz``: half of the groups were seen when overheads of engines were fitted.
+
+A group is a model on a device under an engine. Lengths, layout, formats and options are those of the run's published script
+(SemiAnalysisAI/InferenceX); times are of aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.serving.runs import Run
+from perfmodel.serving.steps import KernelTimes
+
+DATA = Path(__file__).parent / "data"
+FIT, HELD = "fit", "held out"
+
+
+@cache
+def runs() -> list[dict[str, Any]]:
+    """Every run as a record, with its ``half``."""
+    with gzip.open(DATA / "serving_runs.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def group(record: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Model, device, engine and format of the weights."""
+    s = record["shape"]
+    return s["model"], record["hardware"], s["engine"], s["weights_dtype"] or "as published"
+
+
+def scored(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, float] | str]]:
+    """Each with its errors and whether the intervals hold, or why it is not predicted."""
+    fallbacks, known = cache(calibrated_devices), dict[tuple[Any, ...], KernelTimes]()
+    for record in records:
+        s = record["shape"]
+        run = Run(find_model(s["model"]), find_device(record["hardware"]), find_engine(s["engine"]), s)
+        try:
+            if run.key not in known:
+                known[run.key] = run.times(fallbacks)
+            found = run.predicted(known[run.key])
+        except PerfmodelError as error:
+            yield record, error.message
+            continue
+        yield record, {**_errors("ttft", found.ttft, record["ttft_s"]), **_errors("tpot", found.tpot, record["tpot_s"])}
+
+
+def _errors(name: str, predicted: tuple[float, float, float] | None, measured: float) -> dict[str, float]:
+    assert predicted is not None
+    value, low, high = predicted
+    return {name: value / measured - 1, f"{name}_held": float(low <= measured <= high)}
+
+
+def summed(errors: list[dict[str, float]]) -> dict[str, float]:
+    """Medians, 90 % quantiles and shares of intervals that hold."""
+    sizes = {name: sorted(abs(one[name]) for one in errors) for name in ("tpot", "ttft")}
+    held = {f"{name}_held": sum(one[f"{name}_held"] for one in errors) / len(errors) for name in sizes}
+    return {
+        "runs": len(errors),
+        **{f"{name}_median": median(values) for name, values in sizes.items()},
+        **{f"{name}_p90": values[int(0.9 * (len(values) - 1))] for name, values in sizes.items()},
+        **held,
+    }
+
+
+def scores(half: str) -> dict[str, Any]:
+    """Of each group, of dense models and of those with experts; and what is not predicted."""
+    by_group, by_kind, missing = defaultdict(list), defaultdict(list), Counter[str]()
+    for record, found in scored(one for one in runs() if one["half"] == half):
+        if isinstance(found, str):
+            missing[found] += 1
+            continue
+        name = " / ".join(group(record))
+        by_group[name].append(found)
+        by_kind["experts" if find_model(record["shape"]["model"]).is_moe else "dense"].append(found)
+    return {
+        "groups": {name: summed(found) for name, found in sorted(by_group.items())},
+        "all": {name: summed(found) for name, found in sorted(by_kind.items())},
+        "missing": dict(missing),
+    }
