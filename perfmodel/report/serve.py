@@ -18,6 +18,8 @@ from perfmodel.serving.engine import Engine
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
 
+LEAST_WAITING = 0.05
+"""Requests in a queue that are worth a word."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
 
 
@@ -83,7 +85,7 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("limited_by", next(iter(found.shares))),
         Metric("requests_per_s", s.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
-        Metric("waiting", s.waiting or None, "requests waiting"),
+        Metric("waiting", s.waiting if s.waiting >= LEAST_WAITING else None, "requests waiting"),
         Metric("decoding", s.decoding),
         Metric("step_s.decode", s.decode_s, "decode step alone", "s"),
         Metric("step_s.with_prompts", s.step_s, "between decode steps", "s"),
@@ -153,7 +155,7 @@ def _verdict(found: ServingAnswer) -> list[str]:
     memory, s, most = found.memory, found.found, found.most_running
     length = found.load.isl + found.load.osl
     fits = f"Fits: room for {most:,} requests of {length:,} tokens beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
-    if s.waiting:
+    if s.waiting >= LEAST_WAITING:
         fits = f"Fits {most:,} requests of {length:,} tokens: {digits(s.waiting, 3)} wait."
     first = f"First token after {taken(Interval(*found.ttft))}"
     each = "" if found.tpot is None else f", then one every {taken(Interval(*found.tpot))}"

@@ -364,7 +364,7 @@ class Loop:
         """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
         per_token = self.per_token * step + self.inverse * rest if self.decoded else None
         decoding, ttft = rate * self.steps * step, mean(first)
-        plain = self.seconds(0, decoding) if self.steps else 0.0
+        plain = min(self.seconds(0, decoding), step) if self.steps else 0.0  # the mean step is of more and of fewer than the mean
         times = (wait + ttft, wait + quantile(first, 0.5), wait + quantile(first, 0.99))
         return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, step, plain, ttft, share, round(chunk), self.osl)
 
@@ -502,6 +502,15 @@ def _simulated(found: Steady, loop: Loop) -> Steady:
     requests = round(min(max(SIMULATED_TURNS * found.running, FEWEST_SIMULATED), MOST_SIMULATED))
     seen = simulate(loop.times, loop.load, loop.batching, loop.overhead, loop.slots, requests=requests, spread=loop.spread)
     step = found.step_s if seen.tpot_s is None else seen.tpot_s / loop.per_token
-    first = {"ttft_s": seen.ttft_s, "ttft_p50_s": seen.ttft_p50_s, "ttft_p99_s": seen.ttft_p99_s}
-    held = {"running": seen.running, "waiting": seen.waiting, "decoding": min(found.decoding, seen.running)}
-    return replace(found, **first, **held, tpot_s=seen.tpot_s, step_s=step)
+    return replace(
+        found,
+        tpot_s=seen.tpot_s,
+        ttft_s=seen.ttft_s,
+        ttft_p50_s=seen.ttft_p50_s,
+        ttft_p99_s=seen.ttft_p99_s,
+        decoding=min(found.decoding, seen.running),
+        running=seen.running,
+        waiting=seen.waiting,
+        step_s=step,
+        decode_s=min(found.decode_s, step),
+    )
