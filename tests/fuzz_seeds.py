@@ -95,6 +95,17 @@ def systems() -> list[Any]:
     return [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "systems").glob("*.yaml"))]
 
 
+def engines() -> list[Any]:
+    """The shipped engines."""
+    return [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "engines").glob("*.yaml"))]
+
+
+def with_engine() -> list[str]:
+    """Every command that takes an engine."""
+    asked = {"serve": "serve gpt2 --isl 64 --osl 32 --concurrency 2", "model": "model gpt2 --n 64"}
+    return [f"{asked.get(name) or ' '.join(examples(name)[0])} --engine {{}}" for name in all_commands() if "engine" in parameters(name)]
+
+
 def graph() -> Any:
     nodes = [("a", ["x"]), ("b", ["a"]), ("c", ["a", "b"]), ("d", ["c"])]
     listed = [{"name": name, "inputs": inputs, "size": "32 MB", "cost": 1, "backward": 2} for name, inputs in nodes]
@@ -122,6 +133,7 @@ def studies() -> list[Any]:
         {"kind": "predicted-vs-measured", "records": chosen},
         {"kind": "roofline", "devices": devices, "workloads": workloads},
         {"kind": "roofline", "records": chosen},
+        {"kind": "serving", "devices": devices, "model": "gpt2", "engines": ["vllm"], "gpus": 1, "isl": 64, "osl": 32, "tpot": "50ms"},
         {"kind": "sweep", "devices": devices, "workload": {"attention": attention}, "over": "n", "values": [64, 128], "show": ["time"]},
         {"kind": "training-memory", "devices": devices, "runs": [{"name": "one", "model": "gpt2", "batch": 1, "n": 64}]},
     ]
@@ -175,6 +187,7 @@ SEEDS: dict[str, list[Seeds]] = {
         Seeds(".yaml", models(), with_model()),
         Seeds(".json", [model["config"] for model in models()], with_model()),
     ],
+    "perfmodel.catalog.find_engine": [Seeds(".yaml", engines(), with_engine())],
     "perfmodel.catalog.find_system": [Seeds(".yaml", systems(), ["model gpt2 --phase train --system {}"])],
     "perfmodel.remat.graph.read_graph": [Seeds(suffix, [graph()], ["remat --graph-file {}"]) for suffix in (".json", ".yaml")],
     "perfmodel.report.document.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],

@@ -142,10 +142,11 @@ def test_expert_parallel_groups_share_experts_and_pairs():
     assert w.touched <= 2
 
 
-@pytest.mark.parametrize(("bits", "form"), [(16, "fp16"), (8, "fp8"), (4, None)])
-def test_weights_decide_the_format(bits, form):
+@pytest.mark.parametrize(("bits", "form", "size"), [(16, "fp16", 2), (8, "fp8", 1), (4, "fp16", 0.5)])
+def test_weights_decide_the_format(bits, form, size):
+    """Of the product, and the bytes of a weight that are read for it."""
     op = rows_of(decode(4, 100, weight_bits=bits))["experts, down"]
-    assert (preferred(op).dtype.name if preferred(op) else None) == form
+    assert (preferred(op).dtype.name, preferred(op).element_bytes) == (form, size)
     assert (op.multiplied is None) == (bits != 8)
 
 
@@ -174,8 +175,13 @@ def test_models_get_a_total_with_its_sources(name, bits):
 
 
 def test_reasons_where_nothing_is_calibrated():
-    found = run_pass(MIXTRAL, decode(1, 128, weight_bits=4), H200)
+    found = run_pass(MIXTRAL, decode(1, 128, dtype=DTYPES["fp8"], weight_bits=4), H200)
     reasons = {row.op.name: row.missing for row in found.rows if row.prediction is None}
     assert "4-bit weights" in reasons["experts, down"]
-    on_a100 = {row.op.name: row.missing for row in run_pass(MIXTRAL, decode(1, 128, weight_bits=8), A100).rows if row.prediction is None}
-    assert on_a100["LM head"]
+
+
+def test_what_a_device_does_not_multiply_streams_to_16_bit_products():
+    rows = {row.op.name: row for row in run_pass(MIXTRAL, decode(1, 128, weight_bits=8), A100).rows}
+    for name in ("LM head", "experts, down"):
+        assert "as fp16" in rows[name].prediction.provenance
+        assert "with weights of 8 bits" in rows[name].prediction.provenance
