@@ -141,9 +141,39 @@ def left_out_part(page: str | None = None) -> str:
     return words + table(heads, rows)
 
 
+SERVED = Path(__file__).parent / "data" / "serving_scores.json"
+REFERENCE = {
+    ("llama-3.1-70b", "nvidia-h100-sxm-80gb", "vllm"): "4.6 %, p90 9.8 % (with H200)",
+    ("llama-3.1-70b", "nvidia-h200-sxm", "vllm"): "4.6 %, p90 9.8 % (with H100)",
+}
+"""Errors of NVIDIA aiconfigurator in TPOT, where they are known of a group."""
+
+
+def serving_part(page: str | None = None) -> str:
+    """Public serving runs, by group: those seen when overheads were fitted, and those held out."""
+    found = read_json(SERVED)
+
+    def cells(one: Mapping[str, float]) -> list[str]:
+        each = [f"{one['runs']:,}", *(f"{one[f'{name}_{size}']:.1%}" for name in ("tpot", "ttft") for size in ("median", "p90"))]
+        return [*each, f"{one['tpot_held']:.0%}", f"{one['ttft_held']:.0%}"]
+
+    heads = ["runs", "TPOT median", "p90", "TTFT median", "p90", "TPOT intervals hold", "TTFT intervals hold"]
+    totals = [[half, kind, *cells(one)] for half, part in found.items() for kind, one in part["all"].items()]
+    rows = [
+        [half, name, *cells(one), REFERENCE.get(tuple(name.split(" / ")[:3]), "")]  # type: ignore[call-overload]
+        for half, part in found.items()
+        for name, one in part["groups"].items()
+    ]
+    missing = sum(count for part in found.values() for count in part["missing"].values())
+    words = f"{missing} runs have no prediction. Of 421 such runs aiconfigurator's TPOT is 14.2 % off in the median.\n\n"
+    wide = ["half", "model / device / engine / weights", *heads, "aiconfigurator, TPOT"]
+    return words + table(["half", "models", *heads], totals) + "\n" + table(wide, rows)
+
+
 PARTS = {
     "wide": wide_part,
     "left_out": left_out_part,
+    "serving": serving_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "tuned": tuned_part,

@@ -77,8 +77,9 @@ class Engine:
     """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
-    go around attention. ``kv_block``: tokens of a block of the cache. ``widths``: ends of the 80 %
-    intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts. ``by_device``: other defaults of batching, the first that fits counts.
+    go around attention. ``kv_block``: tokens of a block of the cache.
+    ``widths``: ends of the 80 % intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts.
+    ``by_device``: other defaults of batching, the first that fits counts.
     ``sources``: where the values are from.
     """
 
