@@ -9,6 +9,7 @@ from functools import lru_cache
 import pytest
 
 from perfmodel.catalog import find_device, find_engine, find_model, model_names
+from perfmodel.serving.engine import Overhead
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.transformer import op_time
@@ -30,8 +31,10 @@ def _short(name: str) -> ModelSpec:
 
 
 @lru_cache
-def _times(name: str, engine: str, tp: int = 1) -> KernelTimes:
-    return step_times(find_model(name), find_device("h200"), find_engine(engine), ModelPass(PREFILL, 1, 1, 1, split=Split(tp=tp)))
+def _times(name: str, engine: str, tp: int = 1, overhead: Overhead | None = None) -> KernelTimes:
+    """By default of the kernels alone."""
+    used = replace(find_engine(engine), overhead=overhead or Overhead())
+    return step_times(find_model(name), find_device("h200"), used, ModelPass(PREFILL, 1, 1, 1, split=Split(tp=tp)))
 
 
 def _flops(model: ModelSpec, step: ModelPass) -> float:
@@ -117,6 +120,13 @@ def test_tables_are_exact_at_nodes():
     for step in (Iteration(decodes=64, context=1024), Iteration(chunk=2048, chunk_context=2048, prompts=1)):
         exact = sum(row.seconds for row in times.passed(step).rows)
         assert times.seconds(step) == pytest.approx(exact, rel=2e-3)
+
+
+def test_a_step_adds_what_the_engine_takes_for_it():
+    step, model = Iteration(300, 300, 3, 64, 1000), find_model("llama-3.1-8b")
+    kernels = sum(op.count for op in step_ops(model, replace(DECODING, batch=1, n=1, kv_len=1)))
+    own = _times("llama-3.1-8b", "vllm", overhead=Overhead(step_s=1e-3, kernel_s=1e-6, sequence_s=1e-5))
+    assert own.seconds(step) == pytest.approx(_times("llama-3.1-8b", "vllm").seconds(step) + 1e-3 + kernels * 1e-6 + 67e-5)
 
 
 def test_nothing_to_do_takes_no_time_and_more_takes_longer():
