@@ -93,8 +93,9 @@ def test_times_at_roofs_are_the_least(run) -> None:
 
 def test_generation_says_its_rate_and_the_title_its_formats(run) -> None:
     out = run(LINES[3]).out
-    assert re.search(r"at most [\d,]+ tokens/s: first token ", out)
+    assert re.search(r", [\d,]+ tokens/s: first token ", out)
     assert "fp16, int4 weights on 2 x" in out.replace("\n", " ")
+    assert re.search(r"at most [\d,]+ tokens/s: first token ", run(f"{LINES[3]} --kv-dtype int4").out)
 
 
 def test_layouts_are_columns_that_80_hold(run) -> None:
