@@ -17,7 +17,7 @@ from typing import Any
 
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.serving.runs import Run
+from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 
 DATA = Path(__file__).parent / "data"
@@ -42,7 +42,7 @@ def scored(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
     fallbacks, known = cache(calibrated_devices), dict[tuple[Any, ...], KernelTimes]()
     for record in records:
         s = record["shape"]
-        run = Run(find_model(s["model"]), find_device(record["hardware"]), find_engine(s["engine"]), s)
+        run = ServingRun(find_model(s["model"]), find_device(record["hardware"]), find_engine(s["engine"]), s)
         try:
             if run.key not in known:
                 known[run.key] = run.times(fallbacks)

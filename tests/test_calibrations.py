@@ -73,6 +73,13 @@ def stored_parameters(
     return next(block.parameters for block in map(block_of, known) if block is not None)
 
 
+def left_out_growth(device: str, *kernel: str) -> float:
+    """How much larger a residual is of a row that the fit did not see: n / (n - p) in least squares, two of two rows and one parameter."""
+    block = next(one for one in SHIPPED[device].calibration if tuple(getattr(one, name) for name in NAMES) == kernel)
+    free = block.points - len(block.parameters)
+    return block.points / free if free > 0 else math.inf
+
+
 @pytest.mark.slow
 def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points, versions, errors held out, what is borrowed, and of quick models the intervals.
@@ -94,7 +101,7 @@ def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.M
     assert wrong == {}, "written by hand, or before the code changed: perfmodel calibrate --from-records shipped"
     for *kernel, _ in (name for name in slow if name[-1] == "low"):
         kept, inside = (math.log(of[*kernel, "high"] / of[*kernel, "low"]) for of in (STORED, computed))
-        assert 0.9 * inside <= kept <= 2 * inside, kernel
+        assert 0.9 * inside <= kept <= 2 * inside * left_out_growth(*kernel), kernel
         assert STORED[*kernel, "low"] < 1 < STORED[*kernel, "high"]
 
 

@@ -26,7 +26,7 @@ ACCEPTED = 0.6  # tuned
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ServingRun:
     """``shape``: keys of a record: engine, layout, formats, users, lengths; ``spread``, ``draft_tokens`` and options of batching if any."""
 
     model: ModelSpec

@@ -57,7 +57,7 @@ class Simulated:
 
 
 @dataclass(slots=True)
-class Request:
+class SentRequest:
     """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``osl``: tokens to give."""
 
     sent: float
@@ -70,7 +70,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Tally:
+class Served:
     """Sums since the warm-up ended: of requests that ended, of tokens and of time."""
 
     start: float = 0.0
@@ -95,20 +95,20 @@ class Scheduler:
     ) -> None:
         self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
         self.slots = slots(load, batching, most_running)
-        self.random, self.clock, self.tally = Random(seed), 0.0, Tally()
-        self.coming: list[tuple[float, int, Request]] = []
-        self.waiting: deque[Request] = deque()
-        self.prompts: deque[Request] = deque()
-        self.ending: list[tuple[int, int, Request]] = []  # with the count of decode steps at which each ends
+        self.random, self.clock, self.tally = Random(seed), 0.0, Served()
+        self.coming: list[tuple[float, int, SentRequest]] = []
+        self.waiting: deque[SentRequest] = deque()
+        self.prompts: deque[SentRequest] = deque()
+        self.ending: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
         self.decode_steps = self.count = self.ended = self.held = self.looked = 0
         self.context = self.decoded = 0.0
 
-    def run(self, requests: int, warm_up: int, benchmark: bool) -> Tally:
+    def run(self, requests: int, warm_up: int, benchmark: bool) -> Served:
         """Until ``requests`` have ended after the first ``warm_up``."""
         self.first_requests(benchmark)
         while self.ended < warm_up + requests:
             if self.ended < warm_up:
-                self.tally = Tally(self.clock)
+                self.tally = Served(self.clock)
             self.arrive()
             if self.prompts or self.ending:
                 self.step()
@@ -131,7 +131,7 @@ class Scheduler:
         """A request sent at a moment; ``rest``: the share of its output that is left, of one met under way."""
         isl, osl = self.length(self.load.isl), max(round(self.length(self.load.osl) * rest), 1)
         steps, given = self.steps_for(osl - 1)
-        request = Request(at, isl, max(isl - self.load.prefix, 1), osl, steps, 1 + given)
+        request = SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, steps, 1 + given)
         self.count += 1
         heappush(self.coming, (at + self.overhead.request_s, self.count, request))
 
@@ -168,12 +168,12 @@ class Scheduler:
             self.held += 1
         assert self.held == len(self.prompts) + len(self.ending) <= self.slots
 
-    def chunks(self, room: int, beside: bool) -> list[tuple[Request, int]]:
+    def chunks(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
         """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
 
         Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's.
         """
-        taken: list[tuple[Request, int]] = []
+        taken: list[tuple[SentRequest, int]] = []
         for request in self.prompts:
             whole = not self.batching.chunked or (not self.batching.mixed and bool(taken))
             tokens = request.left if whole else min(request.left, room)
@@ -222,7 +222,7 @@ class Scheduler:
             self.context -= request.isl + request.steps * self.load.tokens_per_step
             self.end(request)
 
-    def prefill(self, request: Request, tokens: int) -> None:
+    def prefill(self, request: SentRequest, tokens: int) -> None:
         """A prompt's chunk has run; with the last one comes the first token."""
         request.left -= tokens
         if request.left:
@@ -238,7 +238,7 @@ class Scheduler:
         self.context += request.isl
         heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
 
-    def end(self, request: Request) -> None:
+    def end(self, request: SentRequest) -> None:
         """A request has all its tokens; its user sends the next."""
         self.ended += 1
         self.held -= 1
@@ -276,7 +276,7 @@ def simulate(
     return figures(tally, scheduler.clock)
 
 
-def figures(tally: Tally, end: float) -> Simulated:
+def figures(tally: Served, end: float) -> Simulated:
     """The sums as means, quantiles and rates over the time until ``end``."""
     ttft, tpot, time = [(value, 1.0) for value in tally.ttft], [(value, 1.0) for value in tally.tpot], end - tally.start
     return Simulated(
