@@ -246,5 +246,6 @@ def overhead_words(engine: Engine) -> str:
     o = engine.overhead
     if not o.fitted:
         return "No time of the engine itself beside its kernels is counted."
-    times = f"{format_time(o.step_s, 3)} a step, {format_time(o.sequence_s, 3)} a sequence, {format_time(o.request_s, 3)} a request"
+    parts = (("step", o.step_s), ("kernel", o.kernel_s), ("sequence", o.sequence_s), ("request", o.request_s))
+    times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     return f"The engine itself: {times}; fitted to {o.fitted}."
