@@ -15,6 +15,7 @@ from perfmodel.report.power import with_power
 from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.engine import Engine
+from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
 
@@ -71,7 +72,7 @@ BRIEF = (
 def _metrics(found: ServingAnswer) -> list[Metric]:
     s, memory, load = found.found, found.memory, found.load
     length = load.isl + load.osl
-    first, each = found.ttft, found.tpot or (None, None, None)
+    first, each = _known(found, found.ttft), _known(found, found.tpot)
     return [
         Metric("ttft_s.mean", *_ends(first, "first token, mean")),
         Metric("ttft_s.p50", s.ttft_p50_s, "first token, median", "s"),
@@ -108,6 +109,17 @@ def _ends(times: Any, label: str) -> tuple[Any, ...]:
     return times[0], label, "s", times[1], times[2]
 
 
+def _known(found: ServingAnswer, times: Times | None) -> tuple[float | None, float | None, float | None]:
+    """With its interval, where one is known."""
+    if times is None:
+        return None, None, None
+    return (times[0], None, None) if found.at_least else times
+
+
+def _took(found: ServingAnswer, times: Times) -> str:
+    return f"at least {format_time(times[0], 3)}" if found.at_least else taken(Interval(*times))
+
+
 def _held(found: ServingAnswer) -> int:
     """Sequences in the cache at the same time, on average, at least one in each group."""
     return min(max(-(-int(found.found.running) // 1), found.split.dp), found.most_running)
@@ -131,6 +143,14 @@ def _rows(one: PassEstimate, parts: list[StepPart]) -> list[list[Metric]]:
     ]
 
 
+def counted(number: int, name: str) -> str:
+    """
+    >>> counted(1, "user"), counted(5000, "user")
+    ('1 user', '5,000 users')
+    """
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
 def split_words(split: Split) -> str:
     """
     >>> split_words(Split(8, 8)), split_words(Split(1, 1, 2, 4)), split_words(Split())
@@ -143,7 +163,7 @@ def split_words(split: Split) -> str:
 def _title(found: ServingAnswer) -> str:
     device, load = found.times.device, found.load
     gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
-    users = f"{load.concurrency:,} users" if load.rate is None else f"{load.rate:g} requests/s"
+    users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
     cut = split_words(found.split)
     return (
         f"{found.memory.model.name}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
@@ -154,13 +174,14 @@ def _verdict(found: ServingAnswer) -> list[str]:
     """Fits, what users and all get, what limits."""
     memory, s, most = found.memory, found.found, found.most_running
     length = found.load.isl + found.load.osl
-    fits = f"Fits: room for {most:,} requests of {length:,} tokens beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
+    room = f"{counted(most, 'request')} of {length:,} tokens"
+    fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
     if s.waiting >= LEAST_WAITING:
-        fits = f"Fits {most:,} requests of {length:,} tokens: {digits(s.waiting, 3)} wait."
-    first = f"First token after {taken(Interval(*found.ttft))}"
-    each = "" if found.tpot is None else f", then one every {taken(Interval(*found.tpot))}"
+        fits = f"Fits {room}: {digits(s.running, 4)} run, {digits(s.waiting, 3)} wait."
+    first = f"First token after {_took(found, found.ttft)}"
+    each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
-    all_get = f": {tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
+    all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [fits, first + each + all_get, _limited(found)]
 
 
@@ -173,9 +194,9 @@ def _limited(found: ServingAnswer) -> str:
 
 
 def _figures(found: ServingAnswer) -> list[Figure]:
-    each = "" if found.tpot is None else taken(Interval(*found.tpot))
+    each = "" if found.tpot is None else _took(found, found.tpot)
     figures = [
-        Figure("time to first token", taken(Interval(*found.ttft))),
+        Figure("time to first token", _took(found, found.ttft)),
         Figure("time per token", each or "one token only"),
         Figure("throughput", f"{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU"),
         Figure("requests that fit", f"{found.most_running:,}"),
@@ -225,5 +246,6 @@ def overhead_words(engine: Engine) -> str:
     o = engine.overhead
     if not o.fitted:
         return "No time of the engine itself beside its kernels is counted."
-    times = f"{format_time(o.step_s, 3)} a step, {format_time(o.sequence_s, 3)} a sequence, {format_time(o.request_s, 3)} a request"
+    parts = (("step", o.step_s), ("kernel", o.kernel_s), ("sequence", o.sequence_s), ("request", o.request_s))
+    times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     return f"The engine itself: {times}; fitted to {o.fitted}."

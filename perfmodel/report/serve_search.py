@@ -13,7 +13,7 @@ from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
-from perfmodel.report.serve import split_words
+from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.launch import DECODE_ROLE, PREFILL_ROLE, again, launch
@@ -25,6 +25,7 @@ from perfmodel.transformer.step import ModelPass
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
+MORE_GPUS = "give more GPUs, or narrower formats"
 MORE = " \\"
 """Ends a line that the next one goes on."""
 
@@ -63,9 +64,9 @@ def report(asked: Searched, pictures: bool = False) -> Report:
     """``asked`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
     point = asked.chosen
     if point is None:
-        raise UsageError(
-            f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", "give more GPUs, or narrower formats"
-        )
+        alone = asked.device.interconnect is None
+        fix = f"give narrower formats: {asked.device.id} has no interconnect in its profile, so one GPU holds all" if alone else MORE_GPUS
+        raise UsageError(f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", fix)
     points = [_metrics(one, asked) for one in asked.found.front]
     pasted = asked.lines(point)
     inputs = {"model": asked.model.name, "gpus": asked.gpus, "engines": [one.id for one in asked.engines]}
@@ -113,7 +114,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("requests_per_s", point.requests_per_s),
         Metric("ttft_s", point.ttft_s, "first token", "s"),
         Metric("ttft_p99_s", point.ttft_p99_s),
-        Metric("tpot_s", point.tpot_s, "each after", "s"),
+        Metric("tpot_s", point.tpot_s or None, "each after", "s"),
         *([] if price is None else [Metric("price_per_million", price, "per 1M", "")]),
     ]
 
@@ -130,19 +131,22 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     bounds = [f"{name} {format_time(value, 3)}" for name, value in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if value is not None]
     start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
     if asked.found.best is None:
-        start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}: nearest is"
+        start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = f"{point.users:,} users{' of each decode worker' if point.prefill is not None else ''}"
+    users = f"{counted(point.users, 'user')}{' of each decode worker' if point.prefill is not None else ''}"
+    each = f", then one every {format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     return [
         f"{start}: {point.engine}, {layout_words(point)}, {users}: {tokens(point.tokens_per_s_gpu)} per GPU{price}.",
-        f"First token after {format_time(point.ttft_s, 3)}, then one every {format_time(point.tpot_s, 3)}.",
+        f"First token after {format_time(point.ttft_s, 3)}{each}.",
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]
 
 
 def _figures(asked: Searched, point: Candidate) -> list[Figure]:
     found = [
-        Figure("best" if asked.found.best is not None else "nearest", f"{point.engine}, {layout_words(point)}, {point.users:,} users"),
+        Figure(
+            "best" if asked.found.best is not None else "nearest", f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"
+        ),
         Figure("throughput per GPU", tokens(point.tokens_per_s_gpu)),
         Figure("throughput per user", tokens(point.tokens_per_s_user)),
     ]

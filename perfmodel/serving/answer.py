@@ -10,6 +10,7 @@ from perfmodel.core.power import PowerAsked, PowerState
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.start_up import benchmarked
@@ -17,7 +18,6 @@ from perfmodel.serving.steady import Loop, Steady, steady
 from perfmodel.serving.steps import KernelTimes, Times
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
-from perfmodel.transformer.parallel import smallest_split
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
@@ -27,7 +27,11 @@ HOST, PROMPTS = "the engine's host", "others' prompts"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
+AT_ROOF = 0.1
+"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 HOUR, MILLION = 3600.0, 1e6
+MOST_GPUS = 64
+"""That a message proposes."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,12 @@ class ServingAnswer:
         seconds, lower, higher = self.times.interval(step)
         return value, value * lower / seconds, value * higher / seconds
 
+    @cached_property
+    def at_least(self) -> bool:
+        """Whether the roof stands for a good part of a decode step, of which no time is predicted: the times are then the least."""
+        one = self.decode_pass
+        return sum(row.seconds for row in one.rows if row.prediction is None) > AT_ROOF * one.seconds
+
     @property
     def cost(self) -> Estimate:
         """Of the decode step."""
@@ -137,11 +147,15 @@ class ServingAnswer:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts."""
-        seconds, whole, o = self.found.decode_s, self.found.step_s, self.engine.overhead
+        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts.
+
+        Of a prompt's step where each request gets one token alone.
+        """
+        seconds, whole, sequences = self.found.decode_s, self.found.step_s, self.found.decoding
         if self.found.tpot_s is None or whole <= 0:
-            return {PROMPTS: 1.0}
-        own = min(o.step_s + o.sequence_s * self.found.decoding, seconds)
+            seconds = whole = self.times.seconds(self.prompt_step)
+            sequences = 1.0
+        own = min(self.times.own_seconds(sequences), seconds)
         found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
         for row in self.decode_pass.rows:
             name = limit_of(row)
@@ -174,12 +188,15 @@ class ServingAnswer:
 
 
 def limit_of(row: PassRow) -> str:
-    """What a row of a step waits for: bytes of weights or of the cache, arithmetic, links; latency where it is far from its roof."""
+    """What a row of a step waits for: bytes of weights or of the cache, arithmetic, links; latency where it is far from its roof.
+
+    Tiles read from L2 what arithmetic and DRAM share: the fuller of these two names it.
+    """
     terms = {name: float(term) for name, term in row.cost.terms.items()}
-    name = max(terms, key=lambda one: terms[one], default="")
+    name = max((one for one in terms if one != "l2"), key=lambda one: terms[one], default="")
     if row.op.group == COLLECTIVE:
         return LINKS
-    if not name or terms[name] < LATENT * row.seconds:
+    if not name or max(terms.values()) < LATENT * row.seconds:
         return LATENCY
     return COMPUTE if name in ("tensor", "vector", "sfu", "sram") else CACHE if row.op.group == ATTENTION else WEIGHTS
 
@@ -219,6 +236,19 @@ def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
     words = (
         f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"
     )
-    whole = replace(like, batch=like.split.dp, n=length, kv_len=length)
-    split = smallest_split(memory.model, whole, memory.device)
-    return words, f"give --gpus {split.gpus}" if split is not None else "give more GPUs, shorter requests or a narrower format"
+    if memory.usable <= memory.engine.reserve + memory.activations:
+        return words, "give a smaller --reserve or --token-budget"
+    least, more = like.split.gpus, [1 << power for power in range(MOST_GPUS.bit_length())]
+    for split in (one for gpus in more if gpus > least for one in layouts(memory.model, gpus, memory.device, like.weights_from_file)):
+        alike = split.dp == like.split.dp and (split.ep > 1) == (like.split.ep > 1)
+        if alike and replace(memory, like=replace(like, split=split)).most_running(length):
+            return words, f"give {sizes_of(split)}"
+    joined = "" if memory.device.interconnect is not None else f"; {memory.device.id} has no interconnect in its profile for more GPUs"
+    return words, f"give shorter requests or a narrower format{joined}"
+
+
+def sizes_of(split: Split) -> str:
+    """The layout, as it is typed; its GPUs where they share every matrix."""
+    if split == Split(split.tp):
+        return f"--gpus {split.gpus}"
+    return " ".join(f"--{name} {getattr(split, name)}" for name in ("tp", "dp", "ep", "pp") if getattr(split, name) > 1)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STRICT = {"extra": "forbid"}
 GIB = 2**30
+LONGEST_S = 3600.0
+"""That an engine takes beside its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,14 @@ class Engine:
             raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
+        for name in ("step_s", "kernel_s", "sequence_s", "request_s"):
+            value = getattr(self.overhead, name)
+            if not 0 <= value <= LONGEST_S:
+                raise DataError(f"overhead.{name} is {value:g}", f"give seconds from 0 to {LONGEST_S:g}")
+        for kind, ends in self.widths.items():
+            for name, (low, high) in ends.items():
+                if not 0 < low <= 1 <= high < float("inf"):
+                    raise DataError(f"widths.{kind}.{name} is {low:g} to {high:g}", "give shares around 1, such as [0.9, 1.2]")
         return self
 
     def runs(self, asked: Request) -> Request:

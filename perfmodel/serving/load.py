@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import UsageError
 
+MOST_DRAFTS = 64
+"""Tokens drafted in a step: engines draft fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -60,6 +63,8 @@ class Load:
             raise UsageError(f"--rate is {self.rate:g}", "give requests a second, such as 2.5")
         if not 0 <= self.prefix < self.isl:
             raise UsageError(f"--prefix is {self.prefix}", f"give 0 to {self.isl - 1}: the last token of the prompt is always new")
+        if self.draft_tokens > MOST_DRAFTS:
+            raise UsageError(f"--draft-tokens is {self.draft_tokens:,}", f"give at most {MOST_DRAFTS}")
         if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
             raise UsageError("--draft-tokens and --acceptance: out of range", "such as --draft-tokens 3 --acceptance 0.7")
         return self

@@ -23,6 +23,7 @@ SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
+WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class ServeQuestion(Question):
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
-    requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=ONE, group=RARER)
-    spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, group=RARER)
+    requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=WITHOUT, group=RARER)
+    spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, reader=WITHOUT, group=RARER)
 
     def load(self) -> Load:
         """The users' requests, checked."""

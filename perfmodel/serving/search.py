@@ -103,8 +103,8 @@ class Search:
             least = min((one.lacks for one in self.missed), default=0.0)
             return f"no layout holds the model with one sequence: the nearest lacks {least / 2**30:.1f} GiB on each GPU"
         over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
-        words = " and ".join(f"{name} is {times:.2f} times its limit" for name, times in over.items())
-        return f"nothing is within the limits; of the nearest, {words}"
+        words = " and ".join(f"{name} {times:,.{0 if times > 100 else 2}f} times" for name, times in over.items())
+        return f"nothing is within the limits: the nearest takes {words} its limit"
 
 
 @dataclass(slots=True)

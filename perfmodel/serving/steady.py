@@ -364,7 +364,7 @@ class Loop:
         """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
         per_token = self.per_token * step + self.inverse * rest if self.decoded else None
         decoding, ttft = rate * self.steps * step, mean(first)
-        plain = min(self.seconds(0, decoding), step) if self.steps else 0.0  # the mean step is of more and of fewer than the mean
+        plain = min(self.seconds(0, max(decoding, 1.0)), step) if self.steps else 0.0  # the mean step is of more and of fewer than the mean
         times = (wait + ttft, wait + quantile(first, 0.5), wait + quantile(first, 0.99))
         return Steady(per_token, *times, rate, round(self.osl), decoding, users, waiting, step, plain, ttft, share, round(chunk), self.osl)
 

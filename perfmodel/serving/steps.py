@@ -86,9 +86,13 @@ class KernelTimes:
         if step.chunk:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
-        o = self.engine.overhead
-        own = o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences
+        own = self.own_seconds(sequences)
         return added([*parts, (own, own, own)])
+
+    def own_seconds(self, sequences: float) -> float:
+        """What the engine takes beside the kernels of a step."""
+        o = self.engine.overhead
+        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences
 
     @cached_property
     def kernels(self) -> int:

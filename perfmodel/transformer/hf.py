@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from perfmodel.core.errors import DataError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.architectures import build
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.layer import operations
@@ -145,7 +145,11 @@ def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
         return model
     kept = (HEAD, *(KEPT_OF_EXPERTS if model.is_moe and weights_dtype == "nvfp4" else ()))
     plain = replace(model, layers=tuple(replace(layer, formats=()) for layer in model.layers), head_format=None)
-    return assigned(plain, Quantized(weights_dtype, (PUBLISHED_AS[weights_dtype],), kept))
+    found = assigned(plain, Quantized(weights_dtype, (PUBLISHED_AS[weights_dtype],), kept))
+    if found.quantized is not None and not found.quantized.rules:
+        words = f"--weights-dtype {weights_dtype}: checkpoints store experts so, and {model.name} has none"
+        raise UsageError(words, "give nvfp4, fp8, int8, int4 or bf16")
+    return found
 
 
 def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, str | None]:

@@ -1,0 +1,101 @@
+"""What a first user of ``serve`` tripped over: limits that are none, fixes that do not help, numbers that contradict each other."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from perfmodel.cli import main
+
+LLAMA = "serve llama-3.1-8b --hardware h200"
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["--isl 1 --osl 1 --concurrency 1", "--osl 1", "--isl 100k --osl 100 --concurrency 1", "--rate 1e-9"],
+)
+def test_no_others_are_to_blame_where_there_are_none(run, more: str) -> None:
+    found = run(f"{LLAMA} {more} --json").json
+    assert found["shares"].get("others' prompts", 0.0) < 0.01
+    assert sum(found["shares"].values()) == pytest.approx(1)
+
+
+def test_long_prompts_are_limited_by_arithmetic(run) -> None:
+    assert run(f"{LLAMA} --isl 100k --osl 1 --json").json["limited_by"] == "compute"
+
+
+def test_the_host_is_given_the_time_between_kernels(run) -> None:
+    from perfmodel.catalog import find_engine
+
+    found = run(f"{LLAMA} --engine sglang --concurrency 1 --json").json
+    least = find_engine("sglang").overhead.kernel_s * sum(row["count"] for row in found["steps"]["decode"])
+    assert found["shares"]["the engine's host"] * found["step_s"]["with_prompts"] >= least * 0.9
+
+
+def test_one_is_no_plural(run) -> None:
+    said = run(f"{LLAMA} --concurrency 1 --max-sequences 1 --json").json["verdict"][0]
+    assert "1 request of" in said
+
+
+def test_the_proposed_gpus_hold_the_model(run, capsys) -> None:
+    """More than the question has: the engine's own share of the memory counts."""
+    assert main(shlex.split("serve glm-5 --hardware b200 --gpus 8")) != 0
+    more = re.search(r"give --gpus (\d+)", capsys.readouterr().err)
+    assert more is not None
+    assert int(more[1]) > 8
+    assert run(f"serve glm-5 --hardware b200 --gpus {more[1]} --json").json["memory"]["most_running"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{LLAMA} --reserve 200GB", "smaller --reserve"),
+        ("serve llama-3.1-8b --hardware t4", "no interconnect"),
+        (f"{LLAMA} --draft-tokens 1000000", "at most 64"),
+        (f"{LLAMA} --weights-dtype mxfp4", "llama-3.1-8b has none"),
+        (f"{LLAMA} --search --spread 0.5", "--spread is of one layout alone"),
+        (f"{LLAMA} --search --requests 50", "--requests is of one layout alone"),
+        ("serve llama-3.1-8b --hardware t4 --search --gpus 8", "no interconnect"),
+    ],
+)
+def test_a_message_names_what_helps(capsys, line: str, words: str) -> None:
+    assert main(shlex.split(line)) != 0
+    assert words in capsys.readouterr().err
+
+
+def test_a_search_for_one_token_has_no_time_after_it(run) -> None:
+    found = run(f"{LLAMA} --engine vllm --gpus 1 --isl 64 --osl 1 --search --json").json
+    assert found["best"]["tpot_s"] is None
+    assert "every" not in found["verdict"][1]
+
+
+def test_the_nearest_is_named_once(run) -> None:
+    said = run(f"{LLAMA} --engine vllm --gpus 1 --isl 64 --osl 8 --search --tpot 1ns --json").json["verdict"][0]
+    assert said.lower().count("nearest") == 1
+    assert "times its limit. It is: vllm" in said
+    assert "1 user:" in said
+
+
+def test_times_of_a_device_without_a_calibration_are_at_least(run) -> None:
+    found = run("serve llama-3.1-8b --hardware m4-max --json").json
+    assert "at least" in found["verdict"][1]
+    assert found["ttft_s"].get("high") is None
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("overhead: {step_s: -1}", "overhead.step_s is -1"),
+        ("overhead: {kernel_s: .nan}", "overhead.kernel_s is nan"),
+        ("overhead: {request_s: 1e300}", "give seconds from 0"),
+        ("widths: {dense: {tpot: [2.0, 0.5]}}", "widths.dense.tpot is 2 to 0.5"),
+        ("widths: {dense: {ttft: [.nan, 3]}}", "give shares around 1"),
+    ],
+)
+def test_an_engines_seconds_and_widths_have_a_meaning(capsys, tmp_path, field: str, words: str) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"id: mine\nname: Mine\n{field}\n")
+    assert main([*shlex.split(LLAMA), "--engine", str(file)]) != 0
+    assert words in capsys.readouterr().err
