@@ -16,7 +16,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
-from perfmodel.validation.serving import Served, served_or_reason
+from perfmodel.validation.serving import PredictedRun, served_or_reason
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import for_seconds
 
@@ -38,7 +38,7 @@ class RecordRow:
     reason: str
     case: Case | None = None
     device: Device | None = None
-    served: Served | None = None
+    served: PredictedRun | None = None
 
     @property
     def violates(self) -> bool:

@@ -36,7 +36,7 @@ _MOST_KNOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class PredictedRun:
     """What users of a run see: seconds per token and to the first, with the ends of their intervals, and the least per token."""
 
     tpot: Ends
@@ -75,7 +75,7 @@ def _has_meaning(name: str, value: object) -> bool:
     return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
 
 
-def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Served:
+def served(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun:
     """What is predicted of ``record``; PerfmodelError where nothing is: an unknown name, a layout that does not fit."""
     shape = checked(record)
     if "/" in shape["model"] or shape["model"].endswith((".yaml", ".yml", ".json")):
@@ -92,7 +92,7 @@ def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Served
     found = run.predicted(_known[key])
     tpot = found.tpot
     assert tpot is not None
-    return Served(tpot, found.ttft, least_tpot_s(found))
+    return PredictedRun(tpot, found.ttft, least_tpot_s(found))
 
 
 def least_tpot_s(found: ServingAnswer) -> float:
@@ -107,7 +107,7 @@ def least_tpot_s(found: ServingAnswer) -> float:
     return float(found.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
 
 
-def served_or_reason(record: Record, device: Device, fallbacks: FallbackDevices) -> Served | str:
+def served_or_reason(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun | str:
     """The prediction, or why there is none."""
     try:
         return served(record, device, fallbacks)
