@@ -1,4 +1,4 @@
-"""Public serving runs, in ``data/serving_runs.jsonl.gz``: half of the groups were seen when overheads of engines were fitted.
+"""Public serving runs, shipped as ``public-serving`` records: half of the groups were seen when overheads of engines were fitted.
 
 A group is a model on a device under an engine. Lengths, layout, formats and options are those of the run's published script
 (SemiAnalysisAI/InferenceX); times are of aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0.
@@ -6,8 +6,6 @@ A group is a model on a device under an engine. Lengths, layout, formats and opt
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -19,6 +17,7 @@ from perfmodel.catalog import calibrated_devices, find_device, find_engine, find
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
+from perfmodel.validation.records import SERVING_RUNS, held_out, read_records, shipped_records
 
 DATA = Path(__file__).parent / "data"
 FIT, HELD = "fit", "held out"
@@ -27,8 +26,8 @@ FIT, HELD = "fit", "held out"
 @cache
 def runs() -> list[dict[str, Any]]:
     """Every run as a record, with its ``half``."""
-    with gzip.open(DATA / "serving_runs.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    every = [one for path in shipped_records(SERVING_RUNS) for one in read_records(path)]
+    return [{**raw, "half": HELD if held_out(record) else FIT} for raw, record in every]
 
 
 def group(record: dict[str, Any]) -> tuple[str, str, str, str]:

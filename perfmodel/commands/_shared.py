@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from perfmodel.study.workloads import Workload
 
 SHIPPED = "shipped"
+RUNS = "shipped-serving"
 """The name of the records that come with the package."""
 
 
 def record_paths(names: Sequence[str]) -> list[Path]:
-    """Files of records, the shipped ones under their name."""
-    from perfmodel.validation.records import shipped_records
+    """Files of records, the shipped ones under their name, and runs of engines under another."""
+    from perfmodel.validation.records import SERVING_RUNS, shipped_records
 
-    return [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
+    shipped: dict[str, tuple[str, ...]] = {SHIPPED: (), RUNS: (SERVING_RUNS,)}
+    return [path for name in names for path in (shipped_records(*shipped[name]) if name in shipped else [Path(name)])]
 
 
 LARGEST_SHARE = 1000

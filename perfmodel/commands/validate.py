@@ -8,7 +8,7 @@ import typer
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
-from perfmodel.commands._shared import SHIPPED, record_paths, require, share_of
+from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, share_of
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _RUN = {"backend", "counters"}
@@ -22,7 +22,7 @@ class ValidationQuestion(Question):
     """What to measure, or records to read, and to compare with predictions."""
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
-    records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), or '{SHIPPED}'. Repeatable.")
+    records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), '{SHIPPED}' or '{RUNS}'. Repeatable.")
     hardware: str | None = as_in(Common, "hardware", reader=_TIMED)
     tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
     counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)

@@ -76,25 +76,81 @@ MEMORY = {
 
 def _row(row: RecordRow) -> list[Metric]:
     known, times = row.prediction, row.record.time_s
+    seconds, at_least, at_most = (known.seconds, known.low, known.high) if known else row.served.tpot if row.served else (None, None, None)
     low, high = times.p10 or times.median, times.p90 or times.median
     names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
     return [
         Metric("", label(row.record), "kernel", "text"),
         Metric("lower_s", row.lower_s, "lower", "s"),
-        Metric("predicted_s", known and known.seconds, "predicted", "s"),
-        Metric("low_s", known and known.low),
-        Metric("high_s", known and known.high),
+        Metric("predicted_s", seconds, "predicted", "s"),
+        Metric("low_s", at_least),
+        Metric("high_s", at_most),
         Metric("provenance", known and known.provenance),
         Metric("measured_s", times.median, "measured", "s"),
         Metric("", low, "p10", "s"),
         Metric("", high, "p90", "s"),
         Metric("", (high - low) / times.median, "noise", "share"),
         Metric("error", row.error, "error", "error"),
+        *_served(row),
         Metric("held_out", held_out(row.record)),
         *(Metric(name, getattr(row, name)) for name in names),
         Metric("violates", row.violates),
         Metric("reason", row.reason),
     ]
+
+
+SERVED = {
+    "device": "device",
+    "group": "group",
+    "served": "runs",
+    "median_abs_tpot_error": "TPOT: median",
+    "p90_abs_tpot_error": "p90",
+    "tpot_intervals_hold": "holds",
+    "median_abs_ttft_error": "TTFT: median",
+    "p90_abs_ttft_error": "p90",
+    "ttft_intervals_hold": "holds",
+}
+
+
+def _served(row: RecordRow) -> list[Metric]:
+    """Of a serving run: both times, their errors and whether their intervals hold."""
+    if row.served is None:
+        return []
+    return [
+        Metric("predicted_tpot_s", row.served.tpot[0]),
+        Metric("predicted_ttft_s", row.served.ttft[0]),
+        Metric("tpot_error", row.error),
+        Metric("ttft_error", row.ttft_error),
+        Metric("tpot_interval_s", list(row.served.tpot[1:])),
+        Metric("ttft_interval_s", list(row.served.ttft[1:])),
+        Metric("tpot_interval_holds", row.covered),
+        Metric("ttft_interval_holds", row.ttft_covered),
+    ]
+
+
+def _serving(group: RecordGroup) -> list[Metric]:
+    """Of a group of serving runs: errors per token and to the first, and the shares of intervals that hold."""
+    runs = [row for row in group.rows if row.served is not None]
+    if not runs:
+        return []
+    tpot, ttft = (
+        [(False, abs(error)) for error in errors if error is not None]
+        for errors in zip(*((r.error, r.ttft_error) for r in runs), strict=True)
+    )
+    return [
+        Metric("", len(runs), "served"),
+        _quantile("median_abs_tpot_error", tpot, 0.5),
+        _quantile("p90_abs_tpot_error", tpot, 0.9),
+        _share("tpot_intervals_hold", [row.covered for row in runs]),
+        _quantile("median_abs_ttft_error", ttft, 0.5),
+        _quantile("p90_abs_ttft_error", ttft, 0.9),
+        _share("ttft_intervals_hold", [row.ttft_covered for row in runs]),
+    ]
+
+
+def _share(key: str, held: list[bool | None]) -> Metric:
+    known = [one for one in held if one is not None]
+    return Metric(key, sum(known) / len(known) if known else None, key, "share")
 
 
 def _group(group: RecordGroup) -> list[Metric]:
@@ -114,6 +170,7 @@ def _group(group: RecordGroup) -> list[Metric]:
         _quantile("held_out_median_abs_error", errors, 0.5, "median", unseen=True),
         _quantile("held_out_p90_abs_error", errors, 0.9, "p90", unseen=True),
         Metric("bound_violations", group.violations, "violations"),
+        *_serving(group),
         Metric("", len(memory) or None, "with memory"),
         _quantile("median_abs_memory_error", memory, 0.5),
         _quantile("", memory, 0.9, "p90 of memory"),
@@ -147,6 +204,9 @@ def _tables(session: ValidationRun) -> list[Table]:
     measured = [group for group in found if any(one.label == "with memory" and one.value for one in group)]
     if measured:
         tables.append(as_rows("peak memory", measured, labels=MEMORY))
+    runs = [group for group in found if any(one.label == "served" for one in group)]
+    if runs:
+        tables.append(as_rows("serving runs: |predicted / measured - 1| of both times, and intervals that hold", runs, labels=SERVED))
     return [*tables, *_counted(session)]
 
 

@@ -15,7 +15,8 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
-from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width
+from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
+from perfmodel.validation.serving import PredictedRun, served_or_reason
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import for_seconds
 
@@ -25,7 +26,10 @@ TOLERATED_NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """One record beside the model. ``lower_s`` and ``prediction`` are None where ``reason`` says why there is none."""
+    """One record beside the model. ``lower_s`` and ``prediction`` are None where ``reason`` says why there is none.
+
+    ``served``: what is predicted of a serving run, in place of ``prediction``; its measured time and error are those per token.
+    """
 
     raw: dict[str, Any]
     record: Record
@@ -34,6 +38,7 @@ class RecordRow:
     reason: str
     case: Case | None = None
     device: Device | None = None
+    served: PredictedRun | None = None
 
     @property
     def violates(self) -> bool:
@@ -43,7 +48,21 @@ class RecordRow:
     @property
     def error(self) -> float | None:
         """predicted / measured - 1."""
+        if self.served is not None:
+            return self.served.tpot[0] / self.record.time_s.median - 1
         return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
+
+    @property
+    def ttft_error(self) -> float | None:
+        """The same of the time to the first token of a serving run; None where none is predicted or measured."""
+        return None if self.served is None or self.record.ttft_s is None else self.served.ttft[0] / self.record.ttft_s - 1
+
+    @property
+    def ttft_covered(self) -> bool | None:
+        """Whether that lies in its interval."""
+        if self.served is None or self.record.ttft_s is None:
+            return None
+        return self.served.ttft[1] <= self.record.ttft_s <= self.served.ttft[2]
 
     @property
     def measured_bytes(self) -> float | None:
@@ -65,6 +84,8 @@ class RecordRow:
     def covered(self) -> bool | None:
         """Whether the measurement lies in the interval of its prediction."""
         known = self.prediction
+        if self.served is not None:
+            return self.served.tpot[1] <= self.record.time_s.median <= self.served.tpot[2]
         return None if known is None else known.low <= self.record.time_s.median <= known.high
 
     @property
@@ -152,12 +173,18 @@ def compare_files(
         device = known(record.hardware)
         given = device if only is None else only
         if only is None or (not isinstance(device, PerfmodelError) and device.id == only.id):
-            rows.append(_seen(raw, record, given) if board and not held_out(record) else compare(raw, record, given, fallbacks))
+            rows.append(
+                _seen(raw, record, given)
+                if board and (record.workload == SERVING or not held_out(record))
+                else compare(raw, record, given, fallbacks)
+            )
     return rows
 
 
 def _seen(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
-    """A record that a fit may see: its case alone."""
+    """A record that a fit may see, or a run of an engine, which is no kernel: its case alone."""
+    if record.workload == SERVING:
+        return RecordRow(raw, record, None, None, "a scoreboard has no serving runs: leave out --scoreboard")
     try:
         case = None if isinstance(device, PerfmodelError) else case_of(record)
     except PerfmodelError:
@@ -169,6 +196,11 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     """One record beside the model."""
     if isinstance(device, PerfmodelError):
         return RecordRow(raw, record, None, None, device.message)
+    if record.workload == SERVING:
+        found = served_or_reason(record, device, fallbacks)
+        if isinstance(found, str):
+            return RecordRow(raw, record, None, None, found, None, device)
+        return RecordRow(raw, record, found.least_tpot_s, None, "", None, device, found)
     case, lower, reason = evaluated(record, device)
     prediction = None
     if case is not None and lower is not None:

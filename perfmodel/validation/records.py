@@ -5,6 +5,7 @@ Which of them a fit may see and which it is judged on is decided by the record a
 
 - A record whose source ends in "; fit" or "; held out" says it itself: its shapes were drawn apart.
 - Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
+- Of serving runs, whole groups (model, device, engine) are fitted: those of ``FITTED_RUNS``, on which engines' overheads were chosen.
 - Of all others, half of the shapes: those whose SHA-256, of the shape as JSON with sorted keys, is odd.
 """
 
@@ -35,6 +36,27 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 1 << 20
 HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
 """Ends of the sources of records that say themselves what they are for."""
+SERVING = "serving"
+"""Workload of a run of an engine: ``tpot_s`` and ``ttft_s`` in place of ``time_s``."""
+SERVING_RUNS = "public-serving"
+"""Shipped files of them, which are read only when named: a prediction of one takes 0.1 to 0.3 s."""
+FITTED_RUNS = {
+    ("deepseek-v3", "nvidia-b300-sxm", "sglang"),
+    ("deepseek-v3", "nvidia-h200-sxm", "tensorrt-llm"),
+    ("glm-5", "nvidia-b200-sxm", "sglang"),
+    ("glm-5", "nvidia-h200-sxm", "sglang"),
+    ("gpt-oss-120b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
+    ("gpt-oss-120b", "nvidia-h100-sxm-80gb", "vllm"),
+    ("kimi-k2.5", "nvidia-h200-sxm", "vllm"),
+    ("llama-3.1-70b", "nvidia-h200-sxm", "tensorrt-llm"),
+    ("llama-3.1-70b", "nvidia-h200-sxm", "vllm"),
+    ("llama-3.1-8b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
+    ("qwen3-235b-a22b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
+    ("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm"),
+    ("qwen3.5-397b-a17b", "nvidia-b300-sxm", "sglang"),
+    ("qwen3.5-397b-a17b", "nvidia-h200-sxm", "sglang"),
+}
+"""Groups of serving runs, drawn before anything was fitted to them; all others are held out."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
 
@@ -69,6 +91,8 @@ class Record:
     (clean, or cold as older files say) or by writes (dirty), or the same
     buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
     seconds, where a power limit acts (sustained); ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call.
+    A serving run has mean seconds to the first token, ``ttft_s``, and per token after it, ``tpot_s``, which is its ``time_s`` too;
+    ``version`` is the engine's.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -91,6 +115,9 @@ class Record:
     power_w: float | None = None
     sm_hz: float | None = None
     energy_j: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    version: str = ""
 
     @property
     def cache_state(self) -> str:
@@ -99,7 +126,9 @@ class Record:
 
     @property
     def group(self) -> str:
-        """workload/implementation/pass: what errors are gathered by; runs for seconds apart."""
+        """workload/implementation/pass: what errors are gathered by; runs for seconds apart. Of serving its engine and model."""
+        if self.workload == SERVING:
+            return f"{self.workload}/{self.implementation}/{self.shape.get('model', '')}"
         apart = "/sustained" if self.clock == "sustained" else ""
         return f"{self.workload}/{self.implementation}/{self.direction}{apart}"
 
@@ -113,6 +142,8 @@ def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
     if record.source.endswith((HELD_OUT, FITTED, FOR_WIDTH)):
         return not record.source.endswith(FITTED)
+    if record.workload == SERVING:
+        return (record.shape.get("model"), record.hardware, record.shape.get("engine")) not in FITTED_RUNS
     return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
 
 
@@ -143,10 +174,10 @@ def name_of(path: Path) -> str:
 
 
 def shipped_records(*names: str) -> list[Path]:
-    """Files of the project's own measurements, by device; of ``names``, as ``name_of`` says them, if there are any."""
+    """Files of the project's own measurements, by device; of ``names``, as ``name_of`` says them; without, all but serving runs."""
     folder = Path(__file__).parent / "measured"
     found = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
-    return [path for path in found if not names or name_of(path) in names]
+    return [path for path in found if (name_of(path) in names if names else name_of(path) != SERVING_RUNS)]
 
 
 def as_record(raw: dict[str, Any]) -> Record:
@@ -158,7 +189,8 @@ def raw_of(record: Record) -> dict[str, Any]:
     """``record`` as an object of the record format, without its empty fields."""
     names = {field: key for key, field in Record.FIELDS.items()}
     known = {**vars(record), "time_s": {key: value for key, value in asdict(record.time_s).items() if value is not None}}
-    return {names.get(name, name): value for name, value in known.items() if value not in ({}, "", None)}
+    left = "time_s" if record.workload == SERVING else ""
+    return {names.get(name, name): value for name, value in known.items() if value not in ({}, "", None) and name != left}
 
 
 @cache
@@ -173,7 +205,10 @@ def _refuse(constant: str) -> Any:
 
 
 def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
-    return {Record.FIELDS.get(key, key): value for key, value in raw.items()}
+    found = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
+    if raw.get("workload") == SERVING and "time_s" not in raw and "tpot_s" in raw:
+        found["time_s"] = {"median": raw["tpot_s"]}
+    return found
 
 
 def _software(path: Path) -> dict[str, Any]:
@@ -233,6 +268,8 @@ def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
         raise DataError(f"{place}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
         raise DataError(f"{place}: not JSON: {str(error)[:200]}") from None
-    if not LEAST_S <= record.time_s.median <= MOST_S:
-        raise DataError(f"{place}: time_s.median is {record.time_s.median}", "give seconds, above zero")
+    times = {"time_s.median" if record.tpot_s is None else "tpot_s": record.time_s.median, "ttft_s": record.ttft_s}
+    for name, seconds in times.items():
+        if seconds is not None and not LEAST_S <= seconds <= MOST_S:
+            raise DataError(f"{place}: {name} is {seconds}", "give seconds, above zero")
     return raw, record

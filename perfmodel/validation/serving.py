@@ -1,0 +1,115 @@
+"""Records of the workload ``serving``: a run of an engine, with mean seconds to the first token and per token after it.
+
+No prediction of a run is of a kernel: it is the engine's preset, the steps of its kernels and the queue around them
+(``serving.runs``). The measured time of a row is that per token; the time to the first token stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel.catalog import find_engine, find_model
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.serving.answer import ServingAnswer
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.runs import ServingRun
+from perfmodel.serving.steps import KernelTimes
+from perfmodel.serving.steps import Times as Ends
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.validation.records import Record
+
+SIZES = ("gpus", "tensor_parallel", "concurrency", "isl", "osl")
+LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
+NUMBERS = ("token_budget", "max_sequences", "admit_every", "draft_tokens", "requests")
+SHARES = ("acceptance", "spread")
+SWITCHES = ("chunked", "fused_all_reduce")
+WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
+KEYS = {*SIZES, *LAYOUT, *NUMBERS, *SHARES, *SWITCHES, *WORDS}
+"""Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
+
+_known: dict[tuple[Any, ...], KernelTimes] = {}
+"""Steps by what runs share: of the last kinds of runs that were asked."""
+_MOST_KNOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRun:
+    """What users of a run see: seconds per token and to the first, with the ends of their intervals, and the least per token."""
+
+    tpot: Ends
+    ttft: Ends
+    least_tpot_s: float
+
+
+def checked(record: Record) -> dict[str, Any]:
+    """The shape, every key with a meaning; UnavailableError says what is wrong."""
+    shape = record.shape
+    if missing := [name for name in ("model", "engine", *SIZES) if name not in shape]:
+        raise UnavailableError(f"its shape lacks {', '.join(missing)}")
+    if unknown := sorted(set(shape) - KEYS):
+        raise UnavailableError(f"its shape has {', '.join(unknown)}, which means nothing here")
+    for name, value in shape.items():
+        if not _has_meaning(name, value):
+            raise UnavailableError(f"its shape has {name} {value!r}")
+    sizes = dict(shape)
+    gpus = math.prod(sizes.get(name, 1) for name in ("tensor_parallel", "attention_data_parallel", "pipeline_parallel"))
+    if gpus != sizes["gpus"]:
+        raise UnavailableError(f"its layout is of {gpus} GPUs, and it had {sizes['gpus']}")
+    if "/" in str(sizes["engine"]):  # a record names an engine; it does not open files
+        raise UnavailableError(f"no engine is called {sizes['engine']!r}")
+    return sizes
+
+
+def _has_meaning(name: str, value: object) -> bool:
+    if name in WORDS:
+        return isinstance(value, str) or (value is None and name in ("weights_dtype", "kv_dtype"))
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    if name in SHARES:
+        return 0 < value <= 1
+    return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
+
+
+def served(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun:
+    """What is predicted of ``record``; PerfmodelError where nothing is: an unknown name, a layout that does not fit."""
+    shape = checked(record)
+    if "/" in shape["model"] or shape["model"].endswith((".yaml", ".yml", ".json")):
+        raise UnavailableError(f"no model is called {shape['model']!r}")
+    run = ServingRun(find_model(shape["model"]), device, find_engine(shape["engine"]), shape)
+    if shape["osl"] < 2:
+        raise UnavailableError("one token has no time per token after the first", "give runs of two tokens or more")
+    if shape.get("requests", shape["concurrency"]) < shape["concurrency"]:
+        raise UnavailableError("fewer requests than users")
+    if (key := (id(device), *run.key)) not in _known:
+        while len(_known) >= _MOST_KNOWN:
+            del _known[next(iter(_known))]
+        _known[key] = run.times(fallbacks)
+    found = run.predicted(_known[key])
+    tpot = found.tpot
+    assert tpot is not None
+    return PredictedRun(tpot, found.ttft, least_tpot_s(found))
+
+
+def least_tpot_s(found: ServingAnswer) -> float:
+    """Least mean seconds per token: the lower bound of a step with the sequences that decode at a time, at their mean length.
+
+    It assumes that as many decode on average as predicted, rounded down, that their mean length is that of halfway through the
+    answer, and that drafted tokens are accepted as often as predicted; experts touched are those of even routing.
+    """
+    load, mean = found.load, (1 + found.spread) / 2
+    context = int(mean * (load.isl + load.osl / 2))
+    step = Iteration(decodes=max(int(found.found.decoding), 1), context=context, queries=load.queries)
+    return float(found.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
+
+
+def served_or_reason(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun | str:
+    """The prediction, or why there is none."""
+    try:
+        return served(record, device, fallbacks)
+    except PerfmodelError as error:
+        return error.message
