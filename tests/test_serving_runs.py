@@ -16,10 +16,10 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.compare import compare, compare_files
 from perfmodel.validation.records import (
-    FITTED_RUNS,
     SERVING_RUNS,
     Record,
     as_record,
+    fitted_runs,
     held_out,
     raw_of,
     read_records,
@@ -110,7 +110,7 @@ def test_halves_are_whole_groups_and_all_are_shipped() -> None:
     for _, record in shipped():
         halves[record.shape["model"], record.hardware, record.shape["engine"]].add(held_out(record))
     assert all(len(half) == 1 for half in halves.values())
-    assert {group for group, half in halves.items() if half == {False}} == FITTED_RUNS
+    assert {group for group, half in halves.items() if half == {False}} == fitted_runs()
     assert all(record.source.endswith("Apache-2.0") and record.ttft_s and checked(record) for _, record in shipped())
 
 

@@ -29,6 +29,7 @@ QUESTIONS = {
     "compare": ["standard flash2 --attention 'n=4096 d=64 heads=16 batch=8'", "mi325x {} --model 'llama-3-8b decode'", "mi325x {}"],
     "fuse": ["--elements 1048576 --ops 30", "--example sin-cos"],
     "kv-cache": ["llama-3-8b --n 8192 --batch 16"],
+    "serve": ["llama-3.1-8b --concurrency 16"],
     "matmul": ["-m 8192 -n 128 -k 8192", "-m 4096 -n 4096 -k 4096"],
     "memory": ["llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full"],
     "mlp": ["--batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024"],

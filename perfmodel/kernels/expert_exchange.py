@@ -44,8 +44,8 @@ class ExpertExchange(Collective):
 def distinct_holders(experts: int, per_token: int, holders: int) -> float:
     """Of ``holders`` of equal parts of the experts, those that hold one of a token's, on average over tokens that pick all alike.
 
-    >>> distinct_holders(8, 2, 8), distinct_holders(4, 2, 2), distinct_holders(256, 8, 1)
-    (2.0, 1.6666666666666665, 1.0)
+    >>> distinct_holders(8, 2, 8), round(distinct_holders(4, 2, 2), 6), distinct_holders(256, 8, 1)
+    (2.0, 1.666667, 1.0)
     """
     others = experts - experts // holders
     return holders * (1 - prod((others - i) / (experts - i) for i in range(per_token))) if holders > 1 else 1.0

@@ -76,7 +76,7 @@ def picked_anew(n: Number, topk: Number, block: Number) -> Number:
     """``scores_anew`` where an indexer picks ``topk`` keys in blocks: sum of ``seen(t, t, topk, block)`` over steps t.
 
     >>> picked_anew(9, 4, 2), sum(seen(t, t, 4, 2) for t in range(1, 10))
-    (112, 112)
+    (121, 121)
     """
     first = minimum(n, topk)
     beyond = n - first

@@ -5,7 +5,7 @@ Which of them a fit may see and which it is judged on is decided by the record a
 
 - A record whose source ends in "; fit" or "; held out" says it itself: its shapes were drawn apart.
 - Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
-- Of serving runs, whole groups (model, device, engine) are fitted: those of ``FITTED_RUNS``, on which engines' overheads were chosen.
+- Of serving runs, whole groups (model, device, engine) are fitted: those of ``fitted_runs``, on which engines' overheads were chosen.
 - Of all others, half of the shapes: those whose SHA-256, of the shape as JSON with sorted keys, is odd.
 """
 
@@ -40,23 +40,6 @@ SERVING = "serving"
 """Workload of a run of an engine: ``tpot_s`` and ``ttft_s`` in place of ``time_s``."""
 SERVING_RUNS = "public-serving"
 """Shipped files of them, which are read only when named: a prediction of one takes 0.1 to 0.3 s."""
-FITTED_RUNS = {
-    ("deepseek-v3", "nvidia-b300-sxm", "sglang"),
-    ("deepseek-v3", "nvidia-h200-sxm", "tensorrt-llm"),
-    ("glm-5", "nvidia-b200-sxm", "sglang"),
-    ("glm-5", "nvidia-h200-sxm", "sglang"),
-    ("gpt-oss-120b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
-    ("gpt-oss-120b", "nvidia-h100-sxm-80gb", "vllm"),
-    ("kimi-k2.5", "nvidia-h200-sxm", "vllm"),
-    ("llama-3.1-70b", "nvidia-h200-sxm", "tensorrt-llm"),
-    ("llama-3.1-70b", "nvidia-h200-sxm", "vllm"),
-    ("llama-3.1-8b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
-    ("qwen3-235b-a22b", "nvidia-h100-sxm-80gb", "tensorrt-llm"),
-    ("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm"),
-    ("qwen3.5-397b-a17b", "nvidia-b300-sxm", "sglang"),
-    ("qwen3.5-397b-a17b", "nvidia-h200-sxm", "sglang"),
-}
-"""Groups of serving runs, drawn before anything was fitted to them; all others are held out."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
 
@@ -138,12 +121,18 @@ def profiled(record: Record) -> bool:
     return bool(record.counters) and record.environment.get("runs") == 1
 
 
+@cache
+def fitted_runs() -> frozenset[tuple[str, ...]]:
+    """Groups of serving runs (model, device, engine), drawn before anything was fitted to them; all others are held out."""
+    return frozenset(map(tuple, read_json(Path(__file__).parent / "measured" / "fitted-serving-runs.json")))
+
+
 def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
     if record.source.endswith((HELD_OUT, FITTED, FOR_WIDTH)):
         return not record.source.endswith(FITTED)
     if record.workload == SERVING:
-        return (record.shape.get("model"), record.hardware, record.shape.get("engine")) not in FITTED_RUNS
+        return (record.shape.get("model"), record.hardware, record.shape.get("engine")) not in fitted_runs()
     return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
 
 
