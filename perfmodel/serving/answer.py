@@ -224,9 +224,10 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    found = steady(times, load, engine.batching, engine.overhead, most, spread)
+    batching = engine.batching.over(like.split.dp)
+    found = steady(times, load, batching, engine.overhead, most, spread)
     if requests is not None and load.concurrency is not None:
-        found = benchmarked(Loop(times, load, engine.batching, engine.overhead, most, spread), found, load.concurrency, requests)
+        found = benchmarked(Loop(times, load, batching, engine.overhead, most, spread), found, load.concurrency, requests)
     return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
 
 

@@ -35,6 +35,10 @@ class Batching:
     max_sequences: int = 1024
     admit_every: int = 1
 
+    def over(self, groups: int) -> Batching:
+        """Of so many data-parallel groups together: each runs as many sequences."""
+        return replace(self, max_sequences=self.max_sequences * groups)
+
 
 @dataclass(frozen=True, slots=True)
 class Overhead:

@@ -1,0 +1,90 @@
+"""The steady state against the simulation on 200 random loads; docs/serving.md says on how many they agree."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfmodel.serving.engine import Batching, Overhead
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.load import Load
+from perfmodel.serving.simulate import Simulated, simulate
+from perfmodel.serving.steady import Steady, steady
+
+PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
+LOADS, CLOSE = 200, 0.05
+STEPS = 20_000
+"""Decode steps of a simulation, about."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds: a start, the longer of weights and tokens, the cache that is read, and the square of prompts."""
+
+    start: float
+    floor: float
+    token: float
+    cached: float
+    square: float
+
+    def seconds(self, step: Iteration) -> float:
+        tokens = step.chunk + step.decodes * step.queries
+        work = (
+            max(self.floor, self.token * tokens) + self.cached * step.decodes * step.context + self.square * step.chunk * step.chunk_context
+        )
+        return self.start + work if tokens else 0.0
+
+
+def _log_uniform(draw: random.Random, low: int, high: int) -> int:
+    return round(low * (high / low) ** draw.random())
+
+
+def both(seed: int) -> tuple[Steady, Simulated]:
+    """The steady state of a load, and its simulation."""
+    draw = random.Random(seed)
+    isl, osl, users = _log_uniform(draw, 1, 32_000), _log_uniform(draw, 1, 4000), _log_uniform(draw, 1, 512)
+    token = 10 ** draw.uniform(-5.5, -4)
+    times = Steps(
+        draw.uniform(1e-3, 5e-3), draw.uniform(2e-3, 2e-2), token, 10 ** draw.uniform(-9, -7.5), token * 10 ** draw.uniform(-6, -4.5)
+    )
+    batching = Batching(draw.choice([512, 2048, 8192, 16384]), mixed=draw.random() < 0.6, chunked=draw.random() < 0.85)
+    drafts, accepted = (draw.choice([1, 2, 3, 4]), draw.uniform(0.3, 0.9)) if draw.random() < 0.25 else (0, 0.0)
+    prefix = draw.randrange(isl) if draw.random() < 0.2 else 0
+    slots = max(1, round(users * draw.uniform(0.3, 1))) if draw.random() < 0.25 else 1024
+    overhead, spread = Overhead(request_s=draw.choice([0, 0, 0, draw.uniform(0, 0.05)])), draw.choice([0.3, 0.5, 0.8])
+    load = Load(isl, osl, users, None, prefix, drafts, accepted)
+    if draw.random() < 0.25:
+        most = steady(times, load.of(min(slots, 512)), batching, overhead, slots, spread).requests_per_s
+        load = Load(isl, osl, None, most * draw.uniform(0.2, 0.8), prefix, drafts, accepted)
+    requests = int(min(max(STEPS * min(load.concurrency or 64, slots) / osl, 4 * min(load.concurrency or 64, slots), 20), 2000))
+    found = steady(times, load, batching, overhead, slots, spread)
+    return found, simulate(times, load, batching, overhead, slots, requests=requests, spread=spread, seed=seed + 1)
+
+
+def agreeing(seeds: range) -> dict[str, int]:
+    """On how many loads figures are within ``CLOSE`` of each other."""
+    found = {"time per token": 0, "tokens per second": 0, "first token": 0}
+    for seed in seeds:
+        one, other = both(seed)
+        pairs = ((one.tpot_s, other.tpot_s), (one.requests_per_s, other.requests_per_s), (one.ttft_s, other.ttft_s))
+        for name, (mean, seen) in zip(found, pairs, strict=True):
+            found[name] += (mean or 0.0) == pytest.approx(seen or 0.0, rel=CLOSE)
+    return found
+
+
+def _told() -> dict[str, int]:
+    return {name: int(count) for count, name in re.findall(r"(\d+) in (time per token|tokens per second|first token)", PAGE.read_text())}
+
+
+def test_some_loads() -> None:
+    few = range(0, LOADS, 20)
+    assert all(count >= 0.6 * len(few) for count in agreeing(few).values())
+
+
+@pytest.mark.slow
+def test_all_loads() -> None:
+    assert agreeing(range(LOADS)) == _told()
