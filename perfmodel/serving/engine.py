@@ -36,8 +36,8 @@ class Batching:
     admit_every: int = 1
 
     def over(self, groups: int) -> Batching:
-        """Of so many data-parallel groups together: each runs as many sequences."""
-        return replace(self, max_sequences=self.max_sequences * groups)
+        """Of so many data-parallel groups together: each has such steps, at the same time as the others."""
+        return replace(self, token_budget=self.token_budget * groups, max_sequences=self.max_sequences * groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,11 +318,13 @@ def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Num
 def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
     """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
 
-    A single query sees the last ``window`` keys only: they are all the kernel is given.
+    A single query sees the last ``window`` keys only: they are all the kernel is given. The query heads of decoding sequences are
+    packed by the KV head that they share, drafted tokens with them.
     """
-    window = w.window
+    window, decoding = w.window, w.n == 1 or step.phase == DECODE
     if w.n == 1:
-        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None, packed=True)
+        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None)
+    w = replace(w, packed=decoding or w.packed)
     rows = w.row_group * w.n
     [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
     kept, place = ("K", "V"), CACHE if step.kv_len > step.n else FRESH
@@ -330,7 +332,7 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     accesses = [in_bits(access, place, step.kv_bits) if access.tensor in kept else access for access in read]
     if sinks:
         accesses.append(stored(WEIGHTS, READ, sinks, step.weight_bits))
-    fp8 = w.n == 1 and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
+    fp8 = decoding and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
     form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
