@@ -18,7 +18,7 @@ from perfmodel.serving.load import Load
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.simulate import simulate
 from perfmodel.validation.compare import compare
-from perfmodel.validation.records import as_record, raw_of, read_records
+from perfmodel.validation.records import HELD_OUT, THROUGHPUT_RUNS, as_record, held_out, raw_of, read_records, shipped_records
 from perfmodel.validation.serving import checked
 
 SHAPE: dict[str, Any] = {
@@ -80,7 +80,7 @@ def test_requests_that_are_sent_once_end_as_counted_by_hand() -> None:
 
 
 def test_many_requests_at_once_come_near_to_always_enough() -> None:
-    steady, long, short = answer(), answer(requests=12_000), answer(requests=64)
+    steady, long, short = (answer(max_sequences=64, **given) for given in ({}, {"requests": 1000}, {"requests": 16}))
     assert long.tokens_per_s == pytest.approx(steady.tokens_per_s, rel=0.1)
     assert short.tokens_per_s < 0.8 * steady.tokens_per_s
     assert long.found.ttft_s > 10 * short.found.ttft_s
@@ -98,3 +98,14 @@ def test_a_run_by_tokens_a_second_stands_beside_the_model() -> None:
     assert row.lower_s < 1 / answer().tokens_per_s == row.served.tpot[0]
     assert row.error == pytest.approx(8000 / answer().tokens_per_s - 1)
     assert row.ttft_error is None
+
+
+def test_shipped_runs_have_a_meaning_and_no_fit_sees_them() -> None:
+    records = [record for path in shipped_records(THROUGHPUT_RUNS) for _, record in read_records(path)]
+    assert len(records) > 600
+    for record in records:
+        assert checked(record)["gpus"] >= 1
+        assert held_out(record)
+        assert record.source.endswith(HELD_OUT)
+        assert record.implementation == record.shape["engine"]
+    assert not set(shipped_records(THROUGHPUT_RUNS)) & set(shipped_records())
