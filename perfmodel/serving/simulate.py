@@ -88,12 +88,24 @@ class Served:
 
 
 class Scheduler:
-    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
+    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike.
+
+    ``again``: a user sends the next request when one has ended.
+    """
 
     def __init__(
-        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0, seed: int = 0
+        self,
+        times: StepTimes,
+        load: Load,
+        batching: Batching,
+        overhead: Overhead,
+        most_running: int,
+        spread: float = 1.0,
+        seed: int = 0,
+        again: bool = True,
     ) -> None:
         self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
+        self.again = again
         self.slots = slots(load, batching, most_running)
         self.random, self.clock, self.tally = Random(seed), 0.0, Served()
         self.coming: list[tuple[float, int, SentRequest]] = []
@@ -247,7 +259,7 @@ class Scheduler:
         self.tally.ttft.append(request.first - request.sent)
         if request.osl > 1:
             self.tally.tpot.append((self.clock - request.first) / (request.osl - 1))
-        if self.load.concurrency is not None:
+        if self.load.concurrency is not None and self.again:
             self.send(self.clock)
 
 
@@ -268,10 +280,14 @@ def simulate(
     seed: int = 0,
     spread: float = 1.0,
     benchmark: bool = False,
+    again: bool = True,
 ) -> Simulated:
-    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``."""
+    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``.
+
+    Without ``again`` each user sends one request only, and the last ones run alone.
+    """
     users = load.concurrency or 0
-    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed)
+    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed, again)
     tally = scheduler.run(requests, 0 if benchmark else max(3 * users, requests // 4 if load.rate else 0), benchmark)
     return figures(tally, scheduler.clock)
 
