@@ -61,4 +61,4 @@ def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     like, gpus = asked.like(model, device, Split(), stored), asked.searched_gpus()
     targets = Targets(*asked.limits())
     found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
-    return report(Searched(model, device, gpus, load, like, engines, found, asked.name, asked.typed_formats(), asked.gpu_hour), pictures)
+    return report(Searched(asked, model, device, engines, found), pictures)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.core.question import Common, Condition, Question, as_in, option
+from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
 from perfmodel.transformer.question import RARER, PhaseQuestion
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", 
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
+OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "disaggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,15 @@ class ServeQuestion(Question):
             raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
         return gpus
 
-    def typed_formats(self) -> str:
-        """Options of formats that were given, as they are typed."""
-        given = self.given()
-        return "".join(f" --{name.replace('_', '-')} {given[name]}" for name in ("dtype", "weights_dtype", "kv_dtype") if name in given)
+    def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
+        """The question about a layout and users that this search has found, as a command; ``hardware``, ``engine``: where none is given."""
+        import shlex
+
+        sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
+        same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
+        given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, "concurrency": users, **same, **sizes}
+        words = [f"{as_typed(one)} {shlex.quote(str(given[one.name]))}" for one in fields(self)[1:] if one.name in given]
+        return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
 
     def check_lengths(self, model: ModelSpec) -> None:
         """UsageError for requests that are longer than the model takes."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from perfmodel.core.errors import DataError, suggest
 from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
 
 GATHERING = "allgather_reducescatter"
 """In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
 EXCHANGES = frozenset({"deepep"})
 """Libraries whose kernels send tokens to their experts and bring results back: implementations of dispatch and combine."""
+WORKLOAD_OF = {
+    **dict.fromkeys(("all_reduce", "collectives", "all_to_all"), "collective"),
+    **{"latent_attention": "latent-attention", "products": "matmul", "narrow_products": "matmul", "experts": "moe"},
+}
+"""What the implementations of a field are calibrated for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +41,13 @@ class KernelChoice:
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Those of the collective ``op``."""
         return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)
+
+    def check(self, known: Mapping[str, Collection[str]]) -> None:
+        """DataError for an implementation that is not among the ``known`` ones of its workload, or for none at all."""
+        for place, workload in WORKLOAD_OF.items():
+            names = sorted({*known.get(workload, ()), *([GATHERING] if place == "all_to_all" else [])})
+            if not getattr(self, place):
+                raise DataError(f"kernels.{place} is empty", f"name one at least: {', '.join(names)}")
+            wrong = next((name for name in getattr(self, place) if name not in names), None)
+            if wrong is not None:
+                raise DataError(f"kernels.{place}: no implementation of {workload} is called {wrong!r}", suggest(wrong, names))
