@@ -27,6 +27,7 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
+    from perfmodel.core.power import PowerAsked
     from perfmodel.report.serve import report
     from perfmodel.serving.answer import serve as answer
     from perfmodel.serving.steps import step_times
@@ -39,6 +40,7 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
     like = asked.like(model, device, asked.split(model), stored)
     times = step_times(model, device, engine, like, cache(calibrated_devices))
+    times.power = PowerAsked(asked.power_limit, asked.clock).check(device)
     return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
 
 

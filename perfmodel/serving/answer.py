@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfmodel.core.errors import UsageError
-from perfmodel.core.power import PowerAsked, PowerState
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
@@ -23,7 +23,7 @@ from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
-HOST, PROMPTS = "the engine's host", "others' prompts"
+HOST, PROMPTS, POWER = "the engine's host", "others' prompts", "the power limit"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
@@ -92,12 +92,16 @@ class ServingAnswer:
     @cached_property
     def decode_pass(self) -> PassEstimate:
         """Rows of the mean decode step; of a prompt's step where nothing decodes. As they run for seconds, where power is known."""
-        return under_power(self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step), PowerAsked())
+        return under_power(self._decode_alone, self.times.power)
+
+    @cached_property
+    def _decode_alone(self) -> PassEstimate:
+        return self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
         """Rows of a prompt's step, as they run for seconds."""
-        return under_power(self.times.passed(self.prompt_step), PowerAsked())
+        return under_power(self.times.passed(self.prompt_step), self.times.power)
 
     @property
     def ttft(self) -> Times:
@@ -156,10 +160,11 @@ class ServingAnswer:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
         own = min(self.times.own_seconds(sequences), seconds)
-        found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
-        for row in self.decode_pass.rows:
-            name = limit_of(row)
-            found[name] = found.get(name, 0.0) + row.seconds / kernels * (seconds - own) / whole
+        found, one = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0}, self.decode_pass
+        alone = self._decode_alone.rows if self.times.power.given else one.rows
+        for row, fast in zip(one.rows, alone, strict=True):
+            for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
+                found[name] = found.get(name, 0.0) + own_s / one.seconds * (seconds - own) / whole
         return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property

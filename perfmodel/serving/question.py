@@ -58,6 +58,8 @@ class ServeQuestion(Question):
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype", group=RARER)
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
+    power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
+    clock: str | None = option("burst or sustained. [default: burst, without --power-limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
     requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, reader=WITHOUT, group=RARER)
@@ -96,7 +98,13 @@ class ServeQuestion(Question):
         if self.gpus is not None and found.gpus != self.gpus:
             sizes = f"--tp {found.tp}, --dp {found.dp} and --pp {found.pp}"
             raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
-        return found.check(model)
+        try:
+            return found.check(model)
+        except UsageError as error:
+            if self.tp is not None or self.gpus is None:
+                raise
+            message = error.message.replace(f"--tp {tp} ", f"--tp {tp} of --gpus {self.gpus} ", 1)
+            raise UsageError(message, f"{error.fix}; or give --tp too") from None
 
     def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
         """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""
