@@ -236,7 +236,7 @@ def find_engine(name: str) -> Engine:
         return validated_section(path, (), lambda raw: known(validated(raw)))
 
     def known(engine: Engine) -> Engine:
-        engine.kernels.check(_implementations())
+        engine.kernels.check(implementations())
         return engine
 
     if name.endswith((".yaml", ".yml")) or "/" in name:
@@ -247,7 +247,7 @@ def find_engine(name: str) -> Engine:
 
 
 @cache
-def _implementations() -> dict[str, set[str]]:
+def implementations() -> dict[str, set[str]]:
     """Those that a shipped profile has calibrations of, by workload."""
     from perfmodel.timing.base import LENT_PRODUCTS
 
