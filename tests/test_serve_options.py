@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.catalog import implementations, engine_names, find_engine, find_model
+from perfmodel.catalog import engine_names, find_engine, find_model, implementations
 from perfmodel.cli import main
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.kernel_choice import WORKLOAD_OF
