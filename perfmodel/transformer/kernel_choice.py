@@ -14,14 +14,20 @@ EXCHANGES = frozenset({"deepep"})
 """Libraries whose kernels send tokens to their experts and bring results back: implementations of dispatch and combine."""
 WORKLOAD_OF = {
     **dict.fromkeys(("all_reduce", "collectives", "all_to_all"), "collective"),
-    **{"latent_attention": "latent-attention", "products": "matmul", "narrow_products": "matmul", "experts": "moe"},
+    **{
+        "attention": "attention",
+        "latent_attention": "latent-attention",
+        "products": "matmul",
+        "narrow_products": "matmul",
+        "experts": "moe",
+    },
 }
 """What the implementations of a field are calibrated for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. Of fused attention the fastest one counts.
+    """Implementations by the kind of kernel. ``attention``: of heads' K and V, the fastest that is calibrated on the device; else of all.
 
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
@@ -31,6 +37,7 @@ class KernelChoice:
     all_reduce: tuple[str, ...] = ("nccl",)
     collectives: tuple[str, ...] = ("nccl",)
     all_to_all: tuple[str, ...] = ("nccl",)
+    attention: tuple[str, ...] = ()
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
@@ -46,7 +53,7 @@ class KernelChoice:
         """DataError for an implementation that is not among the ``known`` ones of its workload, or for none at all."""
         for place, workload in WORKLOAD_OF.items():
             names = sorted({*known.get(workload, ()), *([GATHERING] if place == "all_to_all" else [])})
-            if not getattr(self, place):
+            if not getattr(self, place) and place != "attention":
                 raise DataError(f"kernels.{place} is empty", f"name one at least: {', '.join(names)}")
             wrong = next((name for name in getattr(self, place) if name not in names), None)
             if wrong is not None:
