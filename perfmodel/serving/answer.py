@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfmodel.core.errors import UsageError
-from perfmodel.core.power import PowerState
+from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerAsked, PowerState
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
 from perfmodel.serving.steps import KernelTimes, Times
@@ -208,6 +211,21 @@ def limit_of(row: PassRow) -> str:
 
 def _watts(state: PowerState) -> float:
     return state.sustained.joules / state.sustained.seconds
+
+
+def answered(
+    asked: ServeQuestion,
+    model: ModelSpec,
+    stored: str | None,
+    device: Device,
+    engine: Engine,
+    times: Callable[[Engine, ModelPass], KernelTimes],
+) -> ServingAnswer:
+    """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
+    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    asked.check_lengths(model)
+    engine, like = asked.configured(engine), asked.like(model, device, asked.split(model), stored)
+    return serve(model, engine, like, load, replace(times(engine, like), power=power), asked.gpu_hour, asked.spread, asked.requests)
 
 
 def serve(

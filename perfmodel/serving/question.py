@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.step import ModelPass, Split
 
+DEFAULT_ENGINE = "vllm"
 USERS = 64
 """Of a question that says neither how many there are nor how many requests come."""
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
