@@ -44,10 +44,11 @@ KEY_TILE = 64
 class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
-    None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
-    ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the format whose calibrations count, if
-    another one; ``like``: which kernels those time, in words, where this is none of them, so that the interval is wider.
+    None: the fastest fused one that is calibrated, of those in ``among`` where the device has one. ``obstacle``: why no calibration covers
+    it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
+    ``direction``: pass of the kernel. ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the
+    format whose calibrations count, if another one; ``like``: which kernels those time, in words, where this is none of them, so that the
+    interval is wider.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Timed:
     otherwise: Timed | None = None
     calibrated: str = ""
     like: str = ""
+    among: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +348,11 @@ def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
     """
     same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
     if same:
-        return Timed("attention", w, None)
+        return Timed("attention", w, None, among=step.kernels.attention)
     if step.kv_bits != 8 or step.dtype.size != 2:
         return Timed("attention", w, None, _no_cache_kernel(step))
     if w.n > 1 and step.phase != DECODE:
-        return Timed("attention", w, None, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
+        return Timed("attention", w, None, among=step.kernels.attention, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
     like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -46,6 +47,9 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         timed = timed.preferred or timed
         case = Case(timed.workload, attention or "", timed.direction)
         request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
+        if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.among):
+            with suppress(UnavailableError):
+                return likened(select_kernel(request, timed.among.__contains__, guesses=False), timed)
         return likened(select_kernel(request, is_fused, guesses=False), timed)
     asked, reason = [_runs(one, device) for one in ([timed] if timed.preferred is None else [timed.preferred, timed])], ""
     for source in _sources(asked[0], fallbacks):
