@@ -193,18 +193,24 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
-    """What is asked of a part of a layer's experts with weights in ``form``: as of a product."""
+    """What is asked of a part of a layer's experts with weights in ``form``: kernels made for the format first, else those like them.
+
+    MXFP4 weights meet activations in 16 bits. Source: vllm-project/vllm, Mxfp4MoEMethod; NVFP4 and fp8 ones round them.
+    """
     names, inside = step.kernels.experts, multiplied_in(step, form)
     if form.bits == 8 * step.dtype.size and not form.is_integer:
         return Timed("moe", w, names)
     each = float(plain(form.bytes(w.hidden, w.width)) / plain(w.hidden * w.width))
-    streamed = Timed("moe", replace(w, stored=each), names, like=f"{w.dtype.name} experts, with weights of {form.bits} bits")
-    if inside is None:
+    narrow, own = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
+    words = f"{w.dtype.name} experts, with weights of {form.bits} bits"
+    streamed = Timed("moe", narrow, names, like=words, preferred=Timed("moe", narrow, own))
+    if inside is None or form.name == "mxfp4":
         return streamed
     if inside.name == "fp8":
         return Timed("moe", replace(w, dtype=inside), names, otherwise=streamed)
-    words = "fp8 experts, at the rates and bytes of fp4"
-    return Timed("moe", replace(w, dtype=inside, stored=each), names, otherwise=streamed, calibrated="fp8", like=words)
+    multiplied, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
+    made_for = Timed("moe", multiplied, step.kernels.nvfp4_experts, otherwise=streamed)
+    return Timed("moe", multiplied, names, otherwise=streamed, calibrated="fp8", like=words, preferred=made_for)
 
 
 def _element_bytes(form: MatrixFormat, w: Matmul) -> Number:
