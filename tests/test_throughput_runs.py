@@ -72,11 +72,9 @@ def test_users_without_meaning_have_a_reason(changes: dict[str, Any], words: str
 def test_requests_that_are_sent_once_end_as_counted_by_hand() -> None:
     """Two slots, and five steps each, the prompt's with them: two requests end together, the third runs alone."""
     batching = Batching(token_budget=100, max_sequences=2)
-    options: dict[str, Any] = {"requests": 3, "benchmark": True, "again": False}
+    options: dict[str, Any] = {"requests": 3, "benchmark": True}
     seen = simulate(Second(), Load(10, 5, 3), batching, Overhead(), 9, **options)
     assert (seen.requests, seen.given, seen.requests / seen.requests_per_s) == (3, 15, 10.0)
-    more = simulate(Second(), Load(10, 5, 3), batching, Overhead(), 9, requests=3, benchmark=True)
-    assert more.requests == 4  # a user who sends again runs beside the third
 
 
 def test_many_requests_at_once_come_near_to_always_enough() -> None:

@@ -83,8 +83,8 @@ class ServingRun:
         found = serve(times.model, engine, like, load.of(min(most, requests or most)), times, spread=spread)
         if requests is None:
             return found
-        batching = engine.batching.over(like.split.dp)
-        options = {"requests": requests, "spread": spread, "benchmark": True, "again": False}
+        batching = engine.batching.over(like.split)
+        options = {"requests": requests, "spread": spread, "benchmark": True}
         seen = simulate(times, load.of(requests), batching, engine.overhead, most, **options)
         kept = replace(found.found, ttft_s=seen.ttft_s, tpot_s=seen.tpot_s, requests_per_s=seen.requests_per_s)
         return replace(found, found=kept)

@@ -92,10 +92,7 @@ class Served:
 
 
 class Scheduler:
-    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike.
-
-    ``again``: a user sends the next request when one has ended.
-    """
+    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
 
     def __init__(
         self,
@@ -106,10 +103,8 @@ class Scheduler:
         most_running: int,
         spread: float = 1.0,
         seed: int = 0,
-        again: bool = True,
     ) -> None:
         self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
-        self.again = again
         self.slots = slots(load, batching, most_running)
         self.random, self.clock, self.tally = Random(seed), 0.0, Served()
         self.coming: list[tuple[float, int, SentRequest]] = []
@@ -293,7 +288,7 @@ class Scheduler:
         self.tally.ttft.append(request.first - request.sent)
         if request.osl > 1:
             self.tally.tpot.append((self.clock - request.first) / (request.osl - 1))
-        if self.load.concurrency is not None and self.again:
+        if self.load.concurrency is not None:
             self.send(self.clock)
 
 
@@ -314,14 +309,10 @@ def simulate(
     seed: int = 0,
     spread: float = 1.0,
     benchmark: bool = False,
-    again: bool = True,
 ) -> Simulated:
-    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``.
-
-    Without ``again`` each user sends one request only, and the last ones run alone.
-    """
+    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``."""
     users = load.concurrency or 0
-    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed, again)
+    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed)
     tally = scheduler.run(requests, 0 if benchmark else max(3 * users, requests // 4 if load.rate else 0), benchmark)
     return figures(tally, scheduler.clock)
 
