@@ -20,7 +20,6 @@ class KernelChoice:
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
     ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: those
     that widen weights of any other narrow format to 16 bits. Where none of these is calibrated, ``experts`` count.
-    ``block_products``: those in fp8 with a scale per block of the weights, the rounding of x included; without any, ``narrow_products``.
     ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer.
     """
 
@@ -30,7 +29,6 @@ class KernelChoice:
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
-    block_products: tuple[str, ...] = ()
     rounds_apart: bool = False
     experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
     mxfp4_experts: tuple[str, ...] = ("triton-mxfp4-moe", "trtllm-mxfp4-moe")

@@ -184,9 +184,7 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     if inside is None:
         return streamed, None
     if inside.name == "fp8":
-        names = step.kernels.narrow_products
-        names = (*step.kernels.block_products, *names) if form.has_blocks else names
-        return Timed("matmul", replace(w, dtype=inside), names, otherwise=streamed), inside
+        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, otherwise=streamed), inside
     words = "fp8 products, at the rates and bytes of fp4"
     narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", like=words)
     return replace(narrow, otherwise=streamed), inside
@@ -229,8 +227,7 @@ def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> lis
     Source: vllm-project/vllm, scaled_fp8_quant and per_token_group_quant_fp8; sgl-project/sglang, fp8_kernel.py.
     """
     form = widest(step, matrices)
-    inside = form.has_blocks and step.kernels.block_products
-    if inside or not (step.kernels.rounds_apart and multiplied_in(step, form) is not None):
+    if not (step.kernels.rounds_apart and multiplied_in(step, form) is not None):
         return []
     inputs = matrices[0].inputs
     moved = activation(READ, rows * inputs, step), stored("activations", WRITE, rows * inputs, form.bits)

@@ -257,8 +257,6 @@ def covers_fp8(case: Case) -> bool:
     return covers(case) and case.workload.dtype.name in ("fp8", "fp4")
 
 
-BLOCK_SCALED = ("sglang-fp8-block", "trtllm-fp8-block", "vllm-fp8-block")
-"""Products of engines with a scale per 128 x 128 weights: x is rounded with a scale per 128 elements of a token. By their default kernels."""
 _GEMM = Model(
     "gemm",
     PARAMETERS,
@@ -277,7 +275,7 @@ _FP8 = replace(
     ),
     covers=covers_fp8,
     seconds=fp8_seconds,
-    implementations=("trtllm-fp8-linear", *BLOCK_SCALED),
+    implementations=("trtllm-fp8-linear",),
 )
 _OTHERS = tuple(
     replace(_GEMM, name=f"gemm-{dtype}", covers=of_dtype(dtype, name), implementations=(name,), parameters=parameters)

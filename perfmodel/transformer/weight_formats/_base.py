@@ -33,11 +33,6 @@ class MatrixFormat:
         """Whether elements are integers, dequantised before they are multiplied."""
         return self.name.startswith("int")
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether a block of several inputs and outputs has a scale."""
-        return any((inputs or 1) > 1 and (outputs or 1) > 1 for inputs, outputs, _ in self.beside)
-
     def bytes(self, inputs: Number, outputs: Number) -> Number:
         """Bytes of a matrix inputs -> outputs, with its scales, zero points and indices.
 
