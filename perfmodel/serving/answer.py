@@ -247,7 +247,7 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching = engine.batching.over(like.split.dp)
+    batching = engine.batching.over(like.split)
     found = steady(times, load, batching, engine.overhead, most, spread)
     if requests is not None and load.concurrency is not None:
         found = benchmarked(Loop(times, load, batching, engine.overhead, most, spread), found, load.concurrency, requests)

@@ -10,12 +10,14 @@ from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
-    from perfmodel.transformer.step import Request
+    from perfmodel.transformer.step import Request, Split
 
 STRICT = {"extra": "forbid"}
 GIB = 2**30
 LONGEST_S = 3600.0
 """That an engine takes beside its kernels."""
+FULL = 0.9
+"""Share of a step's tokens from which prompts wait for no others. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Batching:
 
     ``token_budget``: most tokens of a step; a prompt that is longer is cut into chunks if ``chunked``, else it runs alone. ``mixed``:
     prompts and decoding sequences share a step; else waiting prompts run first, and decoding waits. ``max_sequences``: that run at a
-    time. ``admit_every``: decode steps between two looks at what has come in.
+    time. ``admit_every``: decode steps between two looks at what has come in. ``ahead``: the next step is scheduled as one begins, so what
+    comes later joins the one after it. ``hold_steps``: that prompts wait at most for others to fill a step with.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -34,10 +37,12 @@ class Batching:
     mixed: bool = True
     max_sequences: int = 1024
     admit_every: int = 1
+    ahead: bool = False
+    hold_steps: int = 0
 
-    def over(self, groups: int) -> Batching:
-        """Of so many data-parallel groups together: each runs as many sequences."""
-        return replace(self, max_sequences=self.max_sequences * groups)
+    def over(self, split: Split) -> Batching:
+        """Of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
+        return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
 @dataclass(frozen=True, slots=True)

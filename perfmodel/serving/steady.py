@@ -24,7 +24,7 @@ from math import ceil, exp, inf, log, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog
-from perfmodel.serving.engine import Batching, Overhead
+from perfmodel.serving.engine import FULL, Batching, Overhead
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 
@@ -245,7 +245,8 @@ class Loop:
         arrivals = Arrivals(queue.rate, queue.users, self.prompt, self.squared)
         others = self.others(users, outside)
         step, share, tokens = self._seen(queue, arrivals, others)
-        return step, share, self._first(queue, arrivals, others), queue, tokens / share if share else 0.0
+        joined = replace(arrivals, rate=max(self._come(queue), queue.rate))
+        return step, share, self._first(queue, joined, others), queue, tokens / share if share else 0.0
 
     def _seen(self, queue: Queue, arrivals: Arrivals, others: float) -> tuple[float, float, float]:
         """Of a step with an own decode: its seconds, the chance of prompts, and their mean tokens."""
@@ -312,7 +313,8 @@ class Loop:
     def first(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
         """The same where prompts run before the next decode step; and the seconds of prompts after the own one, before decoding."""
         others, room = self.others(users, False), self.room(0)
-        arrivals = Arrivals(others / max(self.steps, 1.0), others, self.prompt, self.squared)
+        look = min(self.batching.admit_every, max(self.steps, 1.0))  # steps between two bursts
+        arrivals = Arrivals(others * look / max(self.steps, 1.0), others, self.prompt, self.squared)
         scale = max(1 / self.steps, 1.0) if self.steps else 1.0
         queue = Queue(others / self.steps if self.steps else 0.0, others, room, 1.0, [(0.0, 1.0)])
         bursts = [(number * scale, chance) for number, chance in arrivals.chances()]
@@ -321,8 +323,8 @@ class Loop:
         first = self._first(queue, arrivals, others)
         whole = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in thin(bursts)])
         rest = max(whole - mean(first), 0.0)
-        share = 1 - sum(chance for number, chance in bursts if not number)
-        return decode + burst, share, first, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+        share = (1 - sum(chance for number, chance in bursts if not number)) / look
+        return decode + burst / look, share, first, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
 
     def _burst(self, tokens: float, room: float) -> float:
         """Seconds of all steps of prompts between two decode steps."""
@@ -345,7 +347,7 @@ class Loop:
     def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
-        for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
+        for _ in range(4 if self._late and not waiting and not outside else 1):
             if self.batching.mixed or not self.steps:
                 step, share, first, queue, chunk = self.mixed(users, outside)
             else:
@@ -370,20 +372,38 @@ class Loop:
 
     def _wait(self, step: float, share: float, queue: Queue, users: float, outside: bool) -> float:
         """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
-        own = self.overhead.request_s
+        own, ahead = self.overhead.request_s, int(self.batching.ahead)
         if outside:
             plain = self.seconds(0, max(users, min(self.steps, 1.0)))
             long = plain + (step - plain) / share if share else plain
             squared = (1 - share) * plain**2 + share * long**2
-            return own + (1 - exp(-users)) * (1 - 1 / self.slots) * (squared / step / 2 if step else 0.0)
-        if not own or users < 2 or (not self.steps and queue.steps < 1.01):
+            rest = squared / step / 2 + ahead * step + self._held(queue) * plain if step else 0.0
+            return own + (1 - exp(-users)) * (1 - 1 / self.slots) * rest
+        if not self._late or users < 2 or (not self.steps and queue.steps < 1.01):
             return own
         plain, busy = self.seconds(0, users), 1 - exp(1 - users)
         long = plain + (step - plain) / share if share else plain
         if not self.batching.mixed:
             share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
-        until = [(ceil(own / each) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
-        return own + busy * max(mean(until) - own, 0.0)
+        until = [((ceil(own / each) + ahead) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
+        return own + busy * (max(mean(until) - own, 0.0) + self._held(queue) * plain)
+
+    @property
+    def _late(self) -> bool:
+        """Whether a request may miss the step after the one that it comes in."""
+        return bool(self.overhead.request_s or self.batching.ahead or self.batching.admit_every > 1 or self.batching.hold_steps)
+
+    def _held(self, queue: Queue) -> float:
+        """Steps that a prompt waits for the engine to look, and for others to fill its step with."""
+        looks, hold = (min(self.batching.admit_every, max(self.steps, 1.0)) - 1) / 2, self.batching.hold_steps
+        if not hold or not self.batching.mixed:
+            return looks
+        come = self._come(queue)
+        return looks + (min(hold, come / queue.rate) if queue.rate else hold) * (1 + come / 2) / (1 + come)
+
+    def _come(self, queue: Queue) -> float:
+        """Prompts that join one that waits for others, until they fill a step."""
+        return min(queue.rate * self.batching.hold_steps, max(FULL * self.batching.token_budget / self.prompt - 1, 0.0))
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""

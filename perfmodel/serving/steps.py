@@ -64,7 +64,7 @@ class KernelTimes:
         pp = self.like.split.pp
         if pp == 1:
             return self._through(step)
-        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        ways = list(zip(*map(self._through, micro_batches(step, pp, self.engine.batching.chunked)), strict=True))
         value, low, high = (round_s(one, self._slowest) for one in ways)
         return value, low, high
 

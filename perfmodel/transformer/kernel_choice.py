@@ -31,6 +31,8 @@ class KernelChoice:
 
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
+    ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: those
+    that widen weights of any other narrow format to 16 bits. Where none of these is calibrated, ``experts`` count.
     ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer.
     """
 
@@ -43,6 +45,9 @@ class KernelChoice:
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)
     rounds_apart: bool = False
     experts: tuple[str, ...] = ("triton-moe", "trtllm-moe")
+    mxfp4_experts: tuple[str, ...] = ("triton-mxfp4-moe", "trtllm-mxfp4-moe")
+    nvfp4_experts: tuple[str, ...] = ("trtllm-fp4-moe",)
+    widened_experts: tuple[str, ...] = ("marlin-moe",)
     fused_all_reduce: bool = False
 
     def of_collective(self, op: str) -> tuple[str, ...]:
