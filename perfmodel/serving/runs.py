@@ -19,7 +19,7 @@ from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
-BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every")
+BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every", "hold_steps")
 """Options of batching that a run may have."""
 PROMPTS_OF_BENCHMARK = 10
 """Requests per user of a benchmark that draws lengths. Source: SemiAnalysisAI/InferenceX, benchmarks/ (num-prompts = 10 x concurrency)."""
