@@ -41,8 +41,8 @@ class Batching:
     hold_steps: int = 0
 
     def over(self, groups: int) -> Batching:
-        """Of so many data-parallel groups together: each runs as many sequences."""
-        return replace(self, max_sequences=self.max_sequences * groups)
+        """Of so many data-parallel groups together: each runs as many sequences and tokens."""
+        return replace(self, max_sequences=self.max_sequences * groups, token_budget=self.token_budget * groups)
 
 
 @dataclass(frozen=True, slots=True)
