@@ -16,9 +16,10 @@ from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Batching, Engine
 from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.launch import again, hub_name, launch
+from perfmodel.serving.launch import hub_name, launch
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import DecodeWorker, PrefillWorker, decode_worker, pooled, prefill_worker, ratios
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.replica import Replica, sizes, splits
 from perfmodel.serving.search import Candidate, Search, Targets, evaluate, ladder, search, search_among
 from perfmodel.transformer.step import DECODE, ModelPass, Split
@@ -228,9 +229,9 @@ def test_engines_refuse_what_they_have_no_options_for() -> None:
 
 
 def test_the_question_can_be_asked_again() -> None:
-    line = again("deepseek-v3", "h200", "vllm", Split(1, 8, 1, 8), Load(1024, 512, 1, prefix=8, draft_tokens=1, acceptance=0.5), 64)
-    assert line == (
-        "perfmodel serve deepseek-v3 --hardware h200 --engine vllm --tp 1 --dp 8 --ep 8 --isl 1024 --osl 512 --concurrency 64 "
-        "--prefix 8 --draft-tokens 1 --acceptance 0.5"
+    asked = ServeQuestion("deepseek-v3", gpus=8, osl=512, prefix=8, draft_tokens=1, acceptance=0.5, search=True, ttft="1s", token_budget=64)
+    assert asked.typed("h200", "my own.yaml", Split(1, 8, 1, 8), 64) == (
+        "perfmodel serve deepseek-v3 --hardware h200 --engine 'my own.yaml' --isl 1024 --osl 512 --concurrency 64 "
+        "--prefix 8 --draft-tokens 1 --acceptance 0.5 --tp 1 --dp 8 --ep 8 --token-budget 64"
     )
     assert hub_name(find_model("gpt3-175b")) == "gpt3-175b"

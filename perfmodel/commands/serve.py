@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import Pictured, command, device_for
-from perfmodel.serving.question import ServeQuestion
+from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
-
-DEFAULT_ENGINE = "vllm"
 
 
 @command
@@ -28,18 +26,16 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.serve import report
-    from perfmodel.serving.answer import serve as answer
+    from perfmodel.serving.answer import answered
     from perfmodel.serving.steps import step_times
     from perfmodel.transformer.hf import served_as
 
     device = device_for(asked.hardware)
     model, stored = served_as(find_model(asked.name), asked.weights_dtype)
-    load = asked.load()
-    asked.check_lengths(model)
-    engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
-    like = asked.like(model, device, asked.split(model), stored)
-    times = step_times(model, device, engine, like, cache(calibrated_devices))
-    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
+    engine, fallbacks = find_engine(asked.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
+    return report(
+        answered(asked, model, stored, device, engine, lambda own, like: step_times(model, device, own, like, fallbacks)), pictures
+    )
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:
@@ -61,4 +57,4 @@ def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     like, gpus = asked.like(model, device, Split(), stored), asked.searched_gpus()
     targets = Targets(*asked.limits())
     found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
-    return report(Searched(model, device, gpus, load, like, engines, found, asked.name, asked.typed_formats(), asked.gpu_hour), pictures)
+    return report(Searched(asked, model, device, engines, found), pictures)

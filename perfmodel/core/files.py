@@ -134,7 +134,8 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
     except ValidationError as error:
         raise DataError(_first_problem(path, section, error, lines)) from None
     except DataError as error:
-        raise DataError(f"{path}: {error.message}", error.fix) from None
+        line = lines.get((*section, *error.message.split(":")[0].split(" ")[0].split(".")))
+        raise DataError(f"{path}{'' if line is None else f', line {line}'}: {error.message}", error.fix) from None
 
 
 def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:

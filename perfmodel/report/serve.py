@@ -86,7 +86,7 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("limited_by", next(iter(found.shares))),
         Metric("requests_per_s", s.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
-        Metric("waiting", s.waiting if s.waiting >= LEAST_WAITING else None, "requests waiting"),
+        Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
         Metric("decoding", s.decoding),
         Metric("step_s.decode", s.decode_s, "decode step alone", "s"),
         Metric("step_s.with_prompts", s.step_s, "between decode steps", "s"),
@@ -222,6 +222,7 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
         **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
         **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
+        **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
     }
 
 

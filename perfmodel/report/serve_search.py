@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from perfmodel.core.errors import UsageError
@@ -16,11 +17,11 @@ from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, PREFILL_ROLE, again, launch
+from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
 from perfmodel.serving.load import Load
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Search
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import ModelPass
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
@@ -32,18 +33,28 @@ MORE = " \\"
 
 @dataclass(frozen=True)
 class Searched:
-    """``found`` among layouts of ``gpus``; ``like`` has the formats. ``options``: as typed, of formats, for the lines to paste."""
+    """``found`` by the search that ``asked`` is, on ``device``."""
 
+    asked: ServeQuestion
     model: ModelSpec
     device: Device
-    gpus: int
-    load: Load
-    like: ModelPass
     engines: Sequence[Engine]
     found: Search
-    name: str
-    options: str = ""
-    gpu_hour: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Most of a layout."""
+        return self.asked.searched_gpus()
+
+    @cached_property
+    def load(self) -> Load:
+        """Of each number of users."""
+        return self.asked.load()
+
+    @property
+    def gpu_hour(self) -> float | None:
+        """Its price."""
+        return self.asked.gpu_hour
 
     @property
     def chosen(self) -> Candidate | None:
@@ -51,11 +62,13 @@ class Searched:
         return self.found.best or self.found.nearest
 
     def lines(self, point: Candidate) -> list[str]:
-        """Commands that start the engine so, and that ask about it again."""
+        """Commands that start the engine so, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
         if point.prefill is None:
-            asks = again(self.name, self.device.id, point.engine, point.split, self.load, point.users) + self.options
-            return [launch(self.model, engine, point.split, point.users, self.load), asks]
+            starts = [launch(self.model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
+            return [*starts, self.asked.typed(self.device.id, point.engine, point.split, point.users)]
+        if engine.id not in LINES:
+            return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
         return [launch(self.model, engine, split, point.users, self.load, role) for split, role in both]
 
@@ -81,16 +94,16 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         "paste": pasted,
     }
     table = as_rows("", points, labels=COLUMNS)
-    paste = Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])
+    paste = [Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])] if pasted else []
     return Report(
         _title(asked),
         verdict(asked, point),
-        [table, paste],
+        [table, *paste],
         _notes(asked),
         data,
         charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
         figures=_figures(asked, point),
-        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), paste],
+        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), *paste],
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked, PowerState
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
@@ -14,6 +16,7 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
 from perfmodel.serving.steps import KernelTimes, Times
@@ -24,7 +27,7 @@ from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
-HOST, PROMPTS = "the engine's host", "others' prompts"
+HOST, PROMPTS, POWER = "the engine's host", "others' prompts", "the power limit"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
@@ -93,12 +96,16 @@ class ServingAnswer:
     @cached_property
     def decode_pass(self) -> PassEstimate:
         """Rows of the mean decode step; of a prompt's step where nothing decodes. As they run for seconds, where power is known."""
-        return under_power(self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step), PowerAsked())
+        return under_power(self._decode_alone, self.times.power)
+
+    @cached_property
+    def _decode_alone(self) -> PassEstimate:
+        return self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
         """Rows of a prompt's step, as they run for seconds."""
-        return under_power(self.times.passed(self.prompt_step), PowerAsked())
+        return under_power(self.times.passed(self.prompt_step), self.times.power)
 
     @property
     def ttft(self) -> Times:
@@ -158,10 +165,11 @@ class ServingAnswer:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
         own = min(self.times.own_seconds(sequences), seconds)
-        found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
-        for row in self.decode_pass.rows:
-            name = limit_of(row)
-            found[name] = found.get(name, 0.0) + row.seconds / kernels * (seconds - own) / whole
+        found, one = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0}, self.decode_pass
+        alone = self._decode_alone.rows if self.times.power.given else one.rows
+        for row, fast in zip(one.rows, alone, strict=True):
+            for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
+                found[name] = found.get(name, 0.0) + own_s / one.seconds * (seconds - own) / whole
         return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property
@@ -207,6 +215,21 @@ def _watts(state: PowerState) -> float:
     return state.sustained.joules / state.sustained.seconds
 
 
+def answered(
+    asked: ServeQuestion,
+    model: ModelSpec,
+    stored: str | None,
+    device: Device,
+    engine: Engine,
+    times: Callable[[Engine, ModelPass], KernelTimes],
+) -> ServingAnswer:
+    """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
+    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    asked.check_lengths(model)
+    engine, like = asked.configured(engine), asked.like(model, device, asked.split(model), stored)
+    return serve(model, engine, like, load, replace(times(engine, like), power=power), asked.gpu_hour, asked.spread, asked.requests)
+
+
 def serve(
     model: ModelSpec,
     engine: Engine,
@@ -226,8 +249,7 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching, mean = engine.batching.over(like.split.dp), (1 + spread) / 2
-    slots = memory.most_running(max(round(mean * engine.held(load.isl, load.osl)), 1))
+    batching, slots = engine.batching.over(like.split), memory.slots(load.isl, load.osl, spread)
     found = steady(times, load, batching, engine.overhead, slots, spread)
     if requests is not None and load.concurrency is not None:
         found = benchmarked(Loop(times, load, batching, engine.overhead, slots, spread), found, load.concurrency, requests)

@@ -10,7 +10,7 @@ from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
-    from perfmodel.transformer.step import Request
+    from perfmodel.transformer.step import Request, Split
 
 STRICT = {"extra": "forbid"}
 GIB = 2**30
@@ -40,9 +40,9 @@ class Batching:
     ahead: bool = False
     hold_steps: int = 0
 
-    def over(self, groups: int) -> Batching:
-        """Of so many data-parallel groups together: each runs as many sequences and tokens."""
-        return replace(self, max_sequences=self.max_sequences * groups, token_budget=self.token_budget * groups)
+    def over(self, split: Split) -> Batching:
+        """Of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
+        return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
 @dataclass(frozen=True, slots=True)

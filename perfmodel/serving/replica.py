@@ -104,7 +104,7 @@ def replicas(
                 continue
             held.add(stage)
             times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
-            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.latent_attention)
+            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.attention, engine.kernels.latent_attention)
             times.attention = attention.setdefault(alike, times.attention)  # experts and stages do not change it
             cache = memory.sequence_bytes(load.isl)
             found.append(Replica(engine, split, times, most, _least_step_s(model, device, times), cache))

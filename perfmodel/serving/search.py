@@ -146,12 +146,12 @@ def ladder(most: int) -> list[int]:
 
 def most_users(replica: Replica) -> int:
     """That run at a time: more would wait."""
-    return min(replica.most_running, replica.engine.batching.over(replica.split.dp).max_sequences, MOST_USERS)
+    return min(replica.most_running, replica.engine.batching.over(replica.split).max_sequences, MOST_USERS)
 
 
 def evaluate(replica: Replica, load: Load, users: int) -> Candidate:
     """One replica with so many users in steady state."""
-    batching, overhead = replica.engine.batching.over(replica.split.dp), replica.engine.overhead
+    batching, overhead = replica.engine.batching.over(replica.split), replica.engine.overhead
     found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, CLOSE)
     tpot, rate, gpus = found.tpot_s or 0.0, found.requests_per_s, replica.gpus
     per_user = 1 / tpot if tpot else rate * load.osl / users

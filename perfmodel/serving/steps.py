@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
@@ -23,11 +24,12 @@ from perfmodel.transformer.ops import sequence_ops, step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
+from perfmodel.transformer.step_power import slowdown
 
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
-PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "groups": (4, 8, 16, 4, 1)}
+PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "power": (1, 1, 1), "groups": (4, 8, 16, 4, 1)}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 STEPPED = {("tokens", 0), ("prompt", 1)}
 """Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
@@ -38,6 +40,7 @@ class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
     ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
     """
 
@@ -50,6 +53,7 @@ class KernelTimes:
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     coarse: bool = False
     attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+    power: PowerAsked = field(default_factory=PowerAsked)
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -60,7 +64,7 @@ class KernelTimes:
         pp = self.like.split.pp
         if pp == 1:
             return self._through(step)
-        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        ways = list(zip(*map(self._through, micro_batches(step, pp, self.engine.batching.chunked)), strict=True))
         value, low, high = (round_s(one, self._slowest) for one in ways)
         return value, low, high
 
@@ -87,7 +91,18 @@ class KernelTimes:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
         own = self.own_seconds(sequences)
+        if self.power.given:
+            at = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
+            value, low, high = added(parts)
+            slower, *_ = self._between("power", at, self._slowdown)
+            return value * slower + own, low * slower + own, high * slower + own
         return added([*parts, (own, own, own)])
+
+    def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
+        """Of the kernels of a step, as it runs again and again."""
+        step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
+        found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0)))
+        return found, found, found
 
     def own_seconds(self, sequences: float) -> float:
         """What the engine takes beside the kernels of a step."""

@@ -63,7 +63,13 @@ stored = partial(choice, names=lambda: list(BITS))
 # Whole models
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
-"""A size in a message: rows that fail alike are counted together, whatever theirs are."""
+
+
+def size_free(message: str) -> str:
+    """``message`` without the sizes of options: rows that fail alike are counted together, whatever theirs are."""
+    return _VALUE.sub(r"\1", message)
+
+
 _FITS = "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it"
 
 
@@ -84,7 +90,7 @@ class ModelVariant(SweepVariant):
         try:
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
-            raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
+            raise type(error)(size_free(error.message), error.fix) from None
         return {name: None if value is None else float(value) for name, value in read_columns(MODEL.columns, found).items()}
 
 

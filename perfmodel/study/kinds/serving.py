@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.serve_search import Searched, layout_words, picture, verdict
@@ -35,7 +35,8 @@ class ServingSection(Options):
         from perfmodel.transformer.hf import served_as
         from perfmodel.transformer.step import Split
 
-        asked = ServeQuestion(self.model, gpus=self.gpus, isl=self.isl, osl=self.osl, search=True, ttft=self.ttft, tpot=self.tpot)
+        same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
+        asked = ServeQuestion(self.model, search=True, **same)
         (model, stored), load, targets = served_as(find_model(self.model), self.weights_dtype), asked.load(), Targets(*asked.limits())
         asked.check_lengths(model)
         found = list[Searched]()
@@ -43,7 +44,7 @@ class ServingSection(Options):
             engines = [find_engine(name).on(device) for name in self.engines]
             like = asked.like(model, device, Split(), stored)
             one = search(model, device, asked.searched_gpus(), load, engines, like, targets, scope.fallbacks, self.disaggregated)
-            found.append(Searched(model, device, self.gpus, load, like, engines, one, self.model, gpu_hour=self.gpu_hour))
+            found.append(Searched(asked, model, device, engines, one))
         words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]
         return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [])
 

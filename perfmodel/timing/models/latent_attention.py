@@ -32,6 +32,8 @@ PARAMETERS = (
     Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after", 0.5),
     Parameter("join_cycles", "per part of a sequence, in the kernel that joins them", 200.0),
 )
+MOST_QUERIES = 16
+"""New tokens of a sequence that this kernel takes as rows of the same tiles as its heads: one, and those that were drafted."""
 KEYS = 64  # known
 """Keys of a tile."""
 HEADS, WIDE_HEADS = 64, 128  # known
@@ -68,9 +70,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Forward, one 16-bit query per sequence (n = 1) over a latent cache of 16 or 8 bits."""
+    """Forward, 16-bit queries of decoding sequences, drafted ones beside them, over a latent cache of 16 or 8 bits."""
     w = case.workload
-    return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n == 1 and w.kv_bits in (8, 16) and w.dtype.size == 2
+    return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n <= MOST_QUERIES and w.kv_bits in (8, 16) and w.dtype.size == 2
 
 
 MODEL = Model(
