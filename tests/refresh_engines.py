@@ -6,6 +6,8 @@ Seconds: those that a preset has, each engine for itself. Widths: of every group
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
