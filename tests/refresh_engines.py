@@ -6,6 +6,8 @@ Seconds: those that a preset has, each engine for itself. Widths: of every group
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +29,6 @@ FITTED = ("step_s", "kernel_s", "sequence_s", REQUEST)
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")
-LEAST = 0.02
-"""Logarithm of the narrowest end."""
 EVERY = 3
 """Runs of a group, of which one is taken."""
 WORST = math.log(2)
@@ -163,24 +163,14 @@ def pooled(groups: Sequence[Sequence[float]], share: float) -> float:
     return weighted[-1][0]
 
 
-def ends(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Logarithms of an interval that holds ``SHARE`` of a new group's runs.
-
-    Both ends of the middle ``SHARE`` of pooled runs are stretched alike until they hold the share times (K + 1) / K of K groups: one
-    more is as likely as each of them to be the furthest off (Dunn, Wasserman & Ramdas 2023, "Distribution-free prediction sets for
-    two-layer hierarchical models", pooling of distribution functions).
-    """
-    low, high = (pooled(groups, share) for share in ((1 - SHARE) / 2, (1 + SHARE) / 2))
-    low, high = min(low, -LEAST), max(high, LEAST)
-    far = [[value / high if value > 0 else value / low for value in own] for own in groups]
-    stretch = max(pooled(far, min(SHARE * (1 + 1 / len(groups)), 1.0)), 1.0)
-    return stretch * low, stretch * high
-
-
 def width(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The same as shares of the predicted time, rounded outwards."""
-    low, high = ends(groups)
-    return math.floor(100 * math.exp(low)) / 100, math.ceil(20 * math.exp(high)) / 20
+    """Ends, in shares of the predicted time and rounded outwards, that hold ``SHARE`` of a new group's runs.
+
+    As far off either way as the share times (K + 1) / K of the runs of K groups, pooled: one more group is as likely as each of them to
+    be the furthest off (Dunn, Wasserman & Ramdas 2023, "Distribution-free prediction sets for two-layer hierarchical models").
+    """
+    far = math.exp(pooled([[abs(value) for value in own] for own in groups], min(SHARE * (1 + 1 / len(groups)), 1.0)))
+    return math.floor(100 / far) / 100, math.ceil(100 * far) / 100
 
 
 def widths(missed: Missed, kinds: Mapping[Group, str]) -> dict[str, dict[str, tuple[float, float]]]:

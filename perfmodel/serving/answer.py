@@ -249,8 +249,7 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching, mean = engine.batching.over(like.split), (1 + spread) / 2
-    slots = memory.most_running(max(round(mean * engine.held(load.isl, load.osl)), 1))
+    batching, slots = engine.batching.over(like.split), memory.slots(load.isl, load.osl, spread)
     found = steady(times, load, batching, engine.overhead, slots, spread)
     if requests is not None and load.concurrency is not None:
         found = benchmarked(Loop(times, load, batching, engine.overhead, slots, spread), found, load.concurrency, requests)

@@ -79,7 +79,7 @@ class ServingRun:
         Of a number, tokens a second are over the whole run: with its start, and its end where few requests are left.
         """
         engine, like, spread, requests = times.engine, times.like, self.shape.get("spread", 1.0), self.shape.get("requests")
-        most = max(Memory(times.model, times.device, engine, like).most_running(load.isl + load.osl), 1)
+        most = max(Memory(times.model, times.device, engine, like).slots(load.isl, load.osl, spread), 1)
         found = serve(times.model, engine, like, load.of(min(most, requests or most)), times, spread=spread)
         if requests is None:
             return found

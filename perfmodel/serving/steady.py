@@ -244,7 +244,7 @@ class Loop:
         queue = self.queue(users, outside)
         arrivals = Arrivals(queue.rate, queue.users, self.prompt, self.squared)
         others = self.others(users, outside)
-        step, share, tokens = self._seen(queue, arrivals, others)
+        step, share, tokens = self._seen(queue, arrivals, others) if self._come(queue) <= 0 else self._together(queue, others)
         joined = replace(arrivals, rate=max(self._come(queue), queue.rate))
         return step, share, self._first(queue, joined, others), queue, tokens / share if share else 0.0
 
@@ -267,6 +267,14 @@ class Loop:
             total += (wanted - tokens) * slope
             share, tokens = min(max(share * wanted / tokens, 0.0), 1.0), wanted
         return total, share, tokens
+
+    def _together(self, queue: Queue, others: float) -> tuple[float, float, float]:
+        """The same where prompts have waited for each other and run in as few steps as they fill."""
+        tokens = (1 + self._come(queue)) * self.prompt
+        chunk = tokens / ceil(tokens / queue.room - 1e-9)
+        share = min(queue.rate * self.prompt / chunk, 1.0)
+        decodes = 1 + others * self.steps / (self.steps + queue.steps)
+        return (1 - share) * self.seconds(0, decodes) + share * self.seconds(chunk, decodes), share, share * chunk
 
     def _decoding_share(self, found: float) -> float:
         return 1.0 if self.steps else 0.0
