@@ -127,6 +127,8 @@ class Engine:
                     raise DataError(f"{place}.{name} is {value}", "give a whole number from 1")
         if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
             raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
+        if self.batching.hold_steps < 0:
+            raise DataError(f"batching.hold_steps is {self.batching.hold_steps}", "give a whole number from 0")
         if not 0 <= self.reserved <= 1:
             raise DataError(f"reserved is {self.reserved:g}", "give a share of the tokens still to come, such as 0.1")
         if not 0 < self.memory_share <= 1:
