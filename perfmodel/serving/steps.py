@@ -90,7 +90,7 @@ class KernelTimes:
         if step.chunk:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
-        own = self.own_seconds(sequences)
+        own = self.own_seconds(sequences, bool(step.chunk))
         if self.power.given:
             at = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
             value, low, high = added(parts)
@@ -101,13 +101,14 @@ class KernelTimes:
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
         """Of the kernels of a step, as it runs again and again."""
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
-        found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0)))
+        found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
         return found, found, found
 
-    def own_seconds(self, sequences: float) -> float:
-        """What the engine takes beside the kernels of a step."""
+    def own_seconds(self, sequences: float, prompts: bool = False) -> float:
+        """What the engine takes beside the kernels of a step; each data-parallel group has a scheduler."""
         o = self.engine.overhead
-        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp  # each group has a scheduler
+        started = o.step_s + o.prompt_s if prompts else o.step_s
+        return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
 
     @cached_property
     def kernels(self) -> int:
