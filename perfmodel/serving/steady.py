@@ -31,6 +31,8 @@ from perfmodel.serving.load import Load
 POINTS = 5
 """Equally likely values that stand for a distribution."""
 HALVINGS = 30
+FEW = 4
+"""Prompts before and behind the own one that are counted one by one."""
 SMALL = 16
 """Prompts of a burst that are counted one by one."""
 
@@ -261,7 +263,9 @@ class Loop:
                     total += chance * self.seconds(chunk, decodes) / (len(self.sizes) if size else 1)
                 share += chance * (found > 0)
                 tokens += chance * min(found, queue.room)
-        wanted = queue.rate * self.prompt
+        wanted, own, cycle = queue.rate * self.prompt, self.prompt / queue.room, self.steps + queue.steps + self.between
+        if own > 1 and cycle > own and queue.users < inf:  # others' prompts run in all steps but those of the own one
+            wanted = min(wanted * cycle / (cycle - own), queue.room)
         if share and abs(tokens - wanted) > 1e-6 * queue.room:  # the sum of the chunks is the sum of the prompts
             decodes = 1 + others * self.steps / (self.steps + queue.steps)
             slope = (self.seconds(queue.room, decodes) - self.seconds(0, decodes)) / queue.room
@@ -277,11 +281,12 @@ class Loop:
         found: Weighted = []
         room, own = queue.room, 1 / len(self.sizes)
         for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
-            for place in (0.25, 0.75) if number else (0.5,):
+            places = [k / number for k in range(round(number) + 1)] if 0 < number <= FEW else [0.25, 0.75] if number else [0.5]
+            for place in places:
                 for old, two in queue.left:
                     before, behind = old + number * place * self.prompt, number * (1 - place) * self.prompt
                     decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
-                    chance = one * two * own / (2 if number else 1)
+                    chance = one * two * own / len(places)
                     found += [
                         (
                             self.until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
@@ -299,7 +304,7 @@ class Loop:
             whole = 0 if tokens <= budget else max(round((tokens - size) / room), 1)
         last = max(tokens - whole * room, size if size <= room else 1.0)
         if not self.batching.chunked and size > budget:
-            return whole * self.seconds(room, decodes) + self.seconds(size, decodes)
+            return round((tokens - size) / room) * self.seconds(room, decodes) + self.seconds(size, decodes)
         if not whole:
             return self.seconds(max(min(tokens + behind, room), min(tokens, budget)), decodes)
         reached = self._reached(room) if size <= room else self.load.prefix + (size + room) / 2
