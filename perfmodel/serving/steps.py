@@ -107,7 +107,7 @@ class KernelTimes:
     def own_seconds(self, sequences: float) -> float:
         """What the engine takes beside the kernels of a step."""
         o = self.engine.overhead
-        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences
+        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp  # each group has a scheduler
 
     @cached_property
     def kernels(self) -> int:
