@@ -127,7 +127,7 @@ class ServingAnswer:
     @cached_property
     def at_least(self) -> bool:
         """Whether the roof stands for a good part of a decode step, of which no time is predicted: the times are then the least."""
-        return not mostly_predicted(self.decode_pass)
+        return not mostly_predicted(self._decode_alone)
 
     @property
     def cost(self) -> Estimate:
