@@ -61,6 +61,7 @@ def test_nobody_who_waits_is_a_number(run) -> None:
         ("serve qwen3-235b --hardware h200 --tp 8 --ep 3", ("one of 1, 2, 4, 8 does",)),
         ("serve qwen3-235b --hardware h200 --tp 8 --dp 3 --ep 12", ("128 experts", "one of 1, 2, 4, 8 does")),
         ("model llama-3.1-8b --imbalance 1.2", ("--imbalance 1.2", "no experts")),
+        (f"{LLAMA} --draft-tokens 3 --acceptance 1.5", ("--acceptance is 1.5",)),
         (f"{LLAMA} --power-limit 900W", ("--power-limit", "700 W at most")),
         (f"{LLAMA} --clock fast", ("--clock", "burst")),
         (f"{LLAMA} --power-limit 50W", ("cannot stay within 50 W",)),
@@ -97,3 +98,16 @@ def test_power_limits_slow_an_engine(run) -> None:
     assert low["power_w"] <= 300 * 1.01
     assert low["shares"]["the power limit"] > 0.2
     assert sum(low["shares"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("device", "roofs"), [("m4-max", True), ("h200", False)])
+def test_a_search_says_where_times_are_the_least(run, device: str, roofs: bool) -> None:
+    found = run(f"serve llama-3.1-8b --hardware {device} --isl 64 --osl 8 --engine vllm --gpus 1 --search --json").json
+    assert found["at_least"] is roofs
+    assert ("at least" in found["verdict"][1]) is roofs
+    assert ("at most" in found["verdict"][0]) is roofs
+
+
+def test_who_waits_is_not_rounded_beyond_who_is_there(run) -> None:
+    said = run("serve llama-3.1-8b --hardware h200 --isl 64 --osl 8 --concurrency 1000000 --max-sequences 16 --json").json["verdict"][0]
+    assert "999,984 wait" in said

@@ -155,6 +155,8 @@ _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _WORDS = {
     "unexpected_keyword_argument": "unknown field; take it out or mend its name",
     "missing": "this field is required",
+    **dict.fromkeys(("tuple_type", "list_type"), "this is no list; write it like [a, b]"),
+    **dict.fromkeys(("dict_type", "dataclass_type"), "this is no mapping of keys to values"),
 }
 
 

@@ -84,6 +84,7 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("shares", found.shares),
         Metric("limited_by", next(iter(found.shares))),
+        Metric("at_least", found.at_least),
         Metric("requests_per_s", s.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
         Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
@@ -177,12 +178,20 @@ def _verdict(found: ServingAnswer) -> list[str]:
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
     if s.waiting >= LEAST_WAITING:
-        fits = f"Fits {room}: {digits(s.running, 4)} run, {digits(s.waiting, 3)} wait."
+        fits = f"Fits {room}: {round(s.running):,} run, {_number(s.waiting)} wait."
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [fits, first + each + all_get, _limited(found)]
+
+
+def _number(value: float) -> str:
+    """
+    >>> _number(0.25), _number(999558.2)
+    ('0.25', '999,558')
+    """
+    return f"{value:,.0f}" if value >= 10 else digits(value, 2)
 
 
 def _limited(found: ServingAnswer) -> str:

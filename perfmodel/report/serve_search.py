@@ -89,6 +89,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         **head("serve", {**inputs, **limits, "gpu_hour": asked.gpu_hour}, asked.device),
         "best": None if asked.found.best is None else as_json(_metrics(point, asked)),
         "nearest": None if asked.found.nearest is None else as_json(_metrics(point, asked)),
+        "at_least": asked.found.at_least,
         "front": list(map(as_json, points)),
         "searched": dict(asked.found.counts),
         "paste": pasted,
@@ -147,10 +148,11 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
     users = f"{counted(point.users, 'user')}{' of each decode worker' if point.prefill is not None else ''}"
-    each = f", then one every {format_time(point.tpot_s, 3)}" if point.tpot_s else ""
+    least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
+    each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     return [
-        f"{start}: {point.engine}, {layout_words(point)}, {users}: {tokens(point.tokens_per_s_gpu)} per GPU{price}.",
-        f"First token after {format_time(point.ttft_s, 3)}{each}.",
+        f"{start}: {point.engine}, {layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
+        f"First token after {least}{format_time(point.ttft_s, 3)}{each}.",
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]
 

@@ -19,7 +19,7 @@ from perfmodel.serving.memory import Memory
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
-from perfmodel.serving.steps import KernelTimes, Times
+from perfmodel.serving.steps import KernelTimes, Times, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
 from perfmodel.transformer.spec import ModelSpec
@@ -31,8 +31,6 @@ HOST, PROMPTS, POWER = "the engine's host", "others' prompts", "the power limit"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
-AT_ROOF = 0.1
-"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 HOUR, MILLION = 3600.0, 1e6
 MOST_GPUS = 64
 """That a message proposes."""
@@ -129,8 +127,7 @@ class ServingAnswer:
     @cached_property
     def at_least(self) -> bool:
         """Whether the roof stands for a good part of a decode step, of which no time is predicted: the times are then the least."""
-        one = self.decode_pass
-        return sum(row.seconds for row in one.rows if row.prediction is None) > AT_ROOF * one.seconds
+        return not mostly_predicted(self._decode_alone)
 
     @property
     def cost(self) -> Estimate:

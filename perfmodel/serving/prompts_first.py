@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, inf, log
 from typing import TYPE_CHECKING
@@ -104,7 +104,9 @@ class PromptsFirst:
     def answer(self) -> Steady:
         """The figures."""
         loop, numbers = self.loop, self.numbers
-        stays = [(chance / sum(found[:2]), number, found) for number, (chance, found) in enumerate(zip(numbers[1:], self.steps, strict=True), 1)]
+        stays = [
+            (chance / sum(found[:2]), number, found) for number, (chance, found) in enumerate(zip(numbers[1:], self.steps, strict=True), 1)
+        ]
         often = sum(weight for weight, _, _ in stays)
         met = sum(weight * number for weight, number, _ in stays)
         decode, burst, rest = (sum(weight * number * found[k] for weight, number, found in stays) / met for k in range(3))

@@ -16,10 +16,12 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
 from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.steady import Loop
+from perfmodel.serving.steps import KernelTimes, mostly_predicted
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
@@ -80,6 +82,7 @@ class Candidate:
 class Search:
     """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
     without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
+    ``at_least``: its times are roofs for a good part.
     """
 
     front: Sequence[Candidate]
@@ -88,6 +91,7 @@ class Search:
     counts: Mapping[str, int]
     limits: Targets
     missed: Sequence[Missed] = ()
+    at_least: bool = False
 
     @property
     def configurations(self) -> int:
@@ -207,7 +211,15 @@ def search(
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
     found = search_among(known, device, gpus, load, limits or Targets(), pools)
-    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
+    at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
+    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
+
+
+def predicted(known: Iterable[Replica], point: Candidate, load: Load) -> bool:
+    """Whether its decode steps are, by time models."""
+    own = next(one.times for one in known if one.engine.id == point.engine and one.split == point.split)
+    step = Iteration(decodes=point.users, context=load.isl + load.osl // 2, queries=load.queries)
+    return not isinstance(own, KernelTimes) or mostly_predicted(own.passed(step))
 
 
 def search_among(

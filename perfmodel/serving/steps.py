@@ -29,6 +29,8 @@ from perfmodel.transformer.step_power import slowdown
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
+AT_ROOF = 0.1
+"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 EXACT = 0
 """Nodes at every number."""
 PER_OCTAVE = {"tokens": (16, 1), "groups": (16, 16, 1), "heads": (4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "power": (1, 1, 1)}
@@ -217,6 +219,11 @@ def _prompts_of(step: Iteration) -> tuple[int, int]:
     """Prompts of a step, and tokens of each."""
     prompts = max(step.prompts, 1) if step.chunk else 0
     return prompts, max(step.chunk // prompts, 1) if prompts else 0
+
+
+def mostly_predicted(step: PassEstimate) -> bool:
+    """Whether the roof stands for a small part of a step alone, of which no time is predicted: else times are the least."""
+    return sum(row.seconds for row in step.rows if row.prediction is None) <= AT_ROOF * step.seconds
 
 
 def added(parts: Iterable[Times]) -> Times:

@@ -40,6 +40,7 @@ from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, large
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
+from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
 
 
 @cache
@@ -58,6 +59,8 @@ AXIS = choice(
 )
 """The axis of models."""
 stored = partial(choice, names=lambda: list(BITS))
+WEIGHTS = choice("weights_dtype", "format of the weights; by default as published", names=lambda: [*BITS, *PUBLISHED_AS])
+"""Formats without scales, and those of checkpoints."""
 
 
 # Whole models
@@ -132,7 +135,7 @@ MODEL = SweepWorkload(
         HARDWARE,
         choice("phase", "prefill, decode or generate", names=lambda: list(PHASES)),
         DTYPE,
-        stored("weights_dtype", "format of the weights"),
+        WEIGHTS,
         stored("kv_dtype", "format of the KV cache"),
         choice("fused", "element-wise operations inside other kernels"),
         choice("graph", "kernels launched as a CUDA graph; by default in decode", typed="cuda-graph"),

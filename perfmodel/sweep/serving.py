@@ -30,7 +30,7 @@ from perfmodel.sweep.base import (
     fallbacks,
     with_question_defaults,
 )
-from perfmodel.sweep.model import AXIS, model_named, size_free, stored
+from perfmodel.sweep.model import AXIS, WEIGHTS, model_named, size_free, stored
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass
@@ -116,7 +116,7 @@ SERVE = SweepWorkload(
             canonical=lambda name: canonical_name(name, engine_named(name).id),
         ),
         DTYPE,
-        stored("weights_dtype", "format of the weights"),
+        WEIGHTS,
         stored("kv_dtype", "format of the KV cache"),
         SweepInput("isl", "tokens of a prompt"),
         SweepInput("osl", "tokens generated for it"),
@@ -152,9 +152,10 @@ SERVE = SweepWorkload(
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
         count("memory_bytes", "B", "with activations and the cache of a request in each group", of=_bytes),
         count("max_requests", "sequences", "requests that fit", of=lambda a: a.most_running, more=True),
+        count("at_least", "", "1 where the roof stands for a good part of a step: then times are the least", of=lambda a: a.at_least),
     ),
     variant=variant,
-    shown=("ttft_s", "tpot_s", "tokens_per_s", "tokens_per_s_gpu", "tokens_per_s_user", "running", "max_requests"),
+    shown=("ttft_s", "tpot_s", "tokens_per_s", "tokens_per_s_gpu", "tokens_per_s_user", "running", "max_requests", "at_least"),
     objective="tpot_s",
     words={"time": "tpot_s", "memory": "memory_bytes"},
     always=("model", "hardware", "engine", "isl", "osl", "gpus"),
