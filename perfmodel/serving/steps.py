@@ -90,9 +90,13 @@ class KernelTimes:
         return added([*parts, (own, own, own)])
 
     def own_seconds(self, sequences: float) -> float:
-        """What the engine takes beside the kernels of a step."""
+        """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
+
+        Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
+        docs, "Data Parallel Deployment" (an engine core process for each rank).
+        """
         o = self.engine.overhead
-        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences
+        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
 
     @cached_property
     def kernels(self) -> int:
