@@ -330,7 +330,7 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     accesses = [in_bits(access, place, step.kv_bits) if access.tensor in kept else access for access in read]
     if sinks:
         accesses.append(stored(WEIGHTS, READ, sinks, step.weight_bits))
-    fp8 = w.n == 1 and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
+    fp8 = (latent or w.n == 1) and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
     form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
