@@ -9,6 +9,7 @@ from typing import Any
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer, serve
+from perfmodel.serving.apart import Pools, serve_apart
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
@@ -21,6 +22,9 @@ from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
 BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every", "hold_steps")
 """Options of batching that a run may have."""
+PREFILL = "prefill_"
+"""Begins the keys of the layout of workers that run prompts alone, of runs that have such."""
+SIZES = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_data_parallel")
 PROMPTS_OF_BENCHMARK = 10
 """Requests per user of a benchmark that draws lengths. Source: SemiAnalysisAI/InferenceX, benchmarks/ (num-prompts = 10 x concurrency)."""
 ACCEPTED = 0.6  # tuned
@@ -43,14 +47,21 @@ class ServingRun:
     def key(self) -> tuple[Any, ...]:
         """What runs share whose steps are alike."""
         s = self.shape
-        sizes = ("tensor_parallel", "attention_data_parallel", "expert_parallel", "pipeline_parallel")
         stored = tuple(s.get(name) for name in ("weights_dtype", "kv_dtype", "fused_all_reduce"))
-        return (self.model.name, self.device.id, self.engine.id, *stored, *(s.get(name, 1) for name in sizes))
+        sizes = [*((name, 1) for name in SIZES), *((PREFILL + name, 1) for name in SIZES), (PREFILL + "workers", 0), ("workers", 0)]
+        return (self.model.name, self.device.id, self.engine.id, *stored, *(s.get(name, default) for name, default in sizes))
 
-    def times(self, fallbacks: FallbackDevices) -> KernelTimes:
-        """Steps of the engine."""
+    def times(self, fallbacks: FallbackDevices) -> KernelTimes | Pools:
+        """Steps of the engine; of both kinds of workers where the run has pools of them."""
         s = self.shape
-        split = Split(s["tensor_parallel"], s.get("expert_parallel", 1), s.get("pipeline_parallel", 1), s.get("attention_data_parallel", 1))
+        decode = self._times(fallbacks, "")
+        if PREFILL + "workers" not in s:
+            return decode
+        return Pools(self._times(fallbacks, PREFILL), decode, s[PREFILL + "workers"], s.get("workers", 1))
+
+    def _times(self, fallbacks: FallbackDevices, kind: str) -> KernelTimes:
+        s = self.shape
+        split = Split(*(s.get(kind + name, 1) for name in SIZES))
         model, stored = served_as(self.model, s.get("weights_dtype"))
         half = DTYPES["bf16"]
         own = model.quantized.words if model.quantized is not None and model.quantized.words == stored else None
@@ -61,17 +72,21 @@ class ServingRun:
             engine = replace(engine, kernels=replace(engine.kernels, fused_all_reduce=True))
         return step_times(model, self.device, engine, like, fallbacks)
 
-    def predicted(self, times: KernelTimes) -> ServingAnswer:
+    def predicted(self, times: KernelTimes | Pools) -> ServingAnswer:
         """What its users see; UsageError where it does not fit."""
         s, drafts = self.shape, self.shape.get("draft_tokens", 0)
         users, rate = s.get("concurrency"), s.get("rate")
         accepted = s.get("acceptance", ACCEPTED) if drafts else 0.0
         load = Load(s["isl"], s["osl"], users, rate, draft_tokens=drafts, acceptance=accepted)
-        times = replace(times, engine=times.engine.with_batching(**{name: s.get(name) for name in BATCHING}))
+        given, spread = {name: s.get(name) for name in BATCHING}, s.get("spread", 1.0)
+        if isinstance(times, Pools):
+            decode = replace(times.decode, engine=times.decode.engine.with_batching(**given))
+            return serve_apart(replace(times, decode=decode), load, spread, s.get("requests", PROMPTS_OF_BENCHMARK * (users or 1)))
+        times = replace(times, engine=times.engine.with_batching(**given))
         if users is None and rate is None:
             return self.offline(times, load)
         requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users else None)
-        return serve(times.model, times.engine, times.like, load, times, spread=s.get("spread", 1.0), requests=requests)
+        return serve(times.model, times.engine, times.like, load, times, spread=spread, requests=requests)
 
     def offline(self, times: KernelTimes, load: Load) -> ServingAnswer:
         """All ``requests`` of the shape are sent at once and none after them; where it says no number, there are always enough.

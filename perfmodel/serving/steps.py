@@ -114,7 +114,11 @@ class KernelTimes:
         return found, found, found
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
-        """What the engine takes beside the kernels of a step; each data-parallel group has a scheduler."""
+        """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
+
+        Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
+        docs, "Data Parallel Deployment" (an engine core process for each rank).
+        """
         o = self.engine.overhead
         started = o.step_s + o.prompt_s if prompts else o.step_s
         return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp

@@ -15,6 +15,7 @@ from perfmodel.catalog import find_engine, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
+from perfmodel.serving.apart import Pools
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
@@ -31,7 +32,7 @@ WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
 KEYS = {*SIZES, *LAYOUT, *NUMBERS, *SHARES, *SWITCHES, *WORDS, "rate"}
 """Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
 
-_known: dict[tuple[Any, ...], KernelTimes] = {}
+_known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
 """Steps by what runs share: of the last kinds of runs that were asked."""
 _MOST_KNOWN = 8
 

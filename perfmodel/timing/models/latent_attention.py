@@ -32,12 +32,14 @@ PARAMETERS = (
     Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after", 0.5),
     Parameter("join_cycles", "per part of a sequence, in the kernel that joins them", 200.0),
 )
-MOST_QUERIES = 16
-"""New tokens of a sequence that this kernel takes as rows of the same tiles as its heads: one, and those that were drafted."""
 KEYS = 64  # known
 """Keys of a tile."""
 HEADS, WIDE_HEADS = 64, 128  # known
 """Heads of a tile: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
+MOST_QUERIES = 8  # known
+"""Tokens of a sequence whose heads are rows of the same tiles: one and those that were drafted. Source: deepseek-ai/FlashMLA, README
+(``s_q`` above 1, for drafted tokens); it was timed with one, and more are more rows.
+"""
 OVERLAP = 4.0  # tuned
 """How arithmetic and streaming join: 1 would add them, infinity take the longer one."""
 SURVIVES, IS_LOST = 2 / 3, 1.0  # tuned
