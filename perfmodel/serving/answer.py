@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -39,7 +40,7 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class ServingAnswer:
-    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences that the cache holds."""
+    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences it holds to the end."""
 
     times: KernelTimes
     load: Load
@@ -147,7 +148,8 @@ class ServingAnswer:
         if self.found.tpot_s is not None:
             steps = (load.osl - 1) / load.tokens_per_step
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
-            most = min(load.concurrency or self.most_running, self.most_running)
+            most = max(self.most_running, ceil(self.found.running))
+            most = min(load.concurrency or most, most)
             least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
             by_step = split.pp * most / (steps * least) * load.osl if least else by_step
         return min(by_step, split.gpus / arithmetic * load.osl if arithmetic else by_step)
@@ -247,10 +249,10 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching = engine.batching.over(like.split)
-    found = steady(times, load, batching, engine.overhead, most, spread)
+    batching, slots = engine.batching.over(like.split), memory.slots(load.isl, load.osl, spread)
+    found = steady(times, load, batching, engine.overhead, slots, spread)
     if requests is not None and load.concurrency is not None:
-        found = benchmarked(Loop(times, load, batching, engine.overhead, most, spread), found, load.concurrency, requests)
+        found = benchmarked(Loop(times, load, batching, engine.overhead, slots, spread), found, load.concurrency, requests)
     return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
 
 

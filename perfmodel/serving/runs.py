@@ -19,7 +19,7 @@ from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
-BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every")
+BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every", "hold_steps")
 """Options of batching that a run may have."""
 PROMPTS_OF_BENCHMARK = 10
 """Requests per user of a benchmark that draws lengths. Source: SemiAnalysisAI/InferenceX, benchmarks/ (num-prompts = 10 x concurrency)."""
@@ -79,7 +79,7 @@ class ServingRun:
         Of a number, tokens a second are over the whole run: with its start, and its end where few requests are left.
         """
         engine, like, spread, requests = times.engine, times.like, self.shape.get("spread", 1.0), self.shape.get("requests")
-        most = max(Memory(times.model, times.device, engine, like).most_running(load.isl + load.osl), 1)
+        most = max(Memory(times.model, times.device, engine, like).slots(load.isl, load.osl, spread), 1)
         found = serve(times.model, engine, like, load.of(min(most, requests or most)), times, spread=spread)
         if requests is None:
             return found

@@ -24,7 +24,7 @@ from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "isl", "osl")
 LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
-NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "draft_tokens", "requests")
+NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "hold_steps", "draft_tokens", "requests")
 SHARES = ("acceptance", "spread")
 SWITCHES = ("chunked", "fused_all_reduce")
 WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
