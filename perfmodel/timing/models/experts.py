@@ -1,8 +1,8 @@
 """Routed experts: tokens sorted by expert, gate and up for every touched expert in one grouped matmul, down in another, the sum.
 
 A grouped matmul walks the tiles of all experts; an expert's rows are padded to its tiles, whose height follows the rows. Its weights
-come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Activations pass through
-memory between the kernels.
+come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Each tile costs its start and
+end, which is what many narrow experts, as tensor parallelism leaves them, mostly are. Activations pass through memory between the kernels.
 Source: vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a layer); flashinfer-ai/flashinfer, trtllm_fused_moe.
 """
 
