@@ -25,7 +25,7 @@ from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 
 REQUEST = "request_s"
-FITTED = ("step_s", "kernel_s", "sequence_s", REQUEST)
+FITTED = ("step_s", "prompt_s", "kernel_s", "sequence_s", REQUEST)
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")
@@ -36,6 +36,8 @@ WORST = math.log(2)
 SHARE = 0.8
 """Of runs that intervals are to hold."""
 MOST = 3
+LEAST_PLAIN = 0.01
+"""Smaller seconds are written with an exponent, and a point: YAML takes a number with an exponent alone for text."""
 FACTORS = tuple(0.05 * step for step in range(20 * MOST + 1))
 PARTS = {REQUEST: (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, MOST)}
 """Of a second, at which it is predicted anew: a request's makes it miss one step more at a time."""
@@ -198,7 +200,7 @@ def holding(missed: Missed, kinds: Mapping[Group, str]) -> dict[Group, list[floa
 def written(text: str, seconds: Seconds, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
     """The file of an engine with those figures; its widths are at its end."""
     for name, value in seconds.items():
-        told = f"{value:g}".replace("e-0", "e-")
+        told = f"{value:.1e}".replace("e-0", "e-") if value < LEAST_PLAIN else f"{value:g}"
         text, count = re.subn(rf"\b{name}: [-0-9.e]+", f"{name}: {told}", text)
         assert count == 1, name
     lines = [

@@ -65,7 +65,7 @@ def test_waits_for_the_scheduler_are_those_of_the_simulation(batching: Batching,
     assert found.ttft_s == pytest.approx(seen.ttft_s, rel=0.1)
     plain = steady(Formula(), load, replace(batching, ahead=False, admit_every=1, hold_steps=0), Overhead(), 1024, 0.8)
     assert found.ttft_s > plain.ttft_s + 0.9 * Formula().floor
-    assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.04)
+    assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.05)
 
 
 def test_a_rate_waits_for_the_scheduled_step_too() -> None:

@@ -254,8 +254,14 @@ def _notes(found: ServingAnswer) -> list[str]:
 def overhead_words(engine: Engine) -> str:
     """What the engine takes beside its kernels, and where that is from."""
     o = engine.overhead
-    if not any((o.step_s, o.kernel_s, o.sequence_s, o.request_s)):
+    if not any((o.step_s, o.prompt_s, o.kernel_s, o.sequence_s, o.request_s)):
         return "No time of the engine itself beside its kernels is counted."
-    parts = (("step", o.step_s), ("kernel", o.kernel_s), ("sequence", o.sequence_s), ("request", o.request_s))
+    parts = (
+        ("step", o.step_s),
+        ("step with prompts more", o.prompt_s),
+        ("kernel", o.kernel_s),
+        ("sequence", o.sequence_s),
+        ("request", o.request_s),
+    )
     times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     return f"The engine itself: {times}{f'; fitted to {o.fitted}' if o.fitted else ''}."

@@ -47,7 +47,8 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of the engine that no kernel hides: per step, between two kernels of it, per sequence, and per request before its first step.
+    """Seconds of the engine that no kernel hides: per step, more of one with prompts, between two kernels, per sequence, and per request
+    before its first step.
 
     ``fitted``: the runs they were fitted to, in words; empty for none.
     """
@@ -55,6 +56,7 @@ class Overhead:
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     step_s: float = 0.0
+    prompt_s: float = 0.0
     kernel_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
@@ -127,11 +129,13 @@ class Engine:
                     raise DataError(f"{place}.{name} is {value}", "give a whole number from 1")
         if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
             raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
+        if self.batching.hold_steps < 0:
+            raise DataError(f"batching.hold_steps is {self.batching.hold_steps}", "give a whole number from 0")
         if not 0 <= self.reserved <= 1:
             raise DataError(f"reserved is {self.reserved:g}", "give a share of the tokens still to come, such as 0.1")
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
-        for name in ("step_s", "kernel_s", "sequence_s", "request_s"):
+        for name in ("step_s", "prompt_s", "kernel_s", "sequence_s", "request_s"):
             value = getattr(self.overhead, name)
             if not 0 <= value <= LONGEST_S:
                 raise DataError(f"overhead.{name} is {value:g}", f"give seconds from 0 to {LONGEST_S:g}")
