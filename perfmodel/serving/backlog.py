@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erfc, exp, inf, lgamma, log, pi, sqrt
 
-MOST_STEPS, EXACT, NEGLIGIBLE = 400, 12.0, 1e-7
+MOST_STEPS, EXACT, NEGLIGIBLE = 10_000, 12.0, 1e-7
 """Terms of the sums; mean number up to which chances are summed one by one, beyond it they are normal; and what is left out."""
 
 

@@ -20,7 +20,7 @@ DistServe (arXiv 2401.09670).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, comb, exp, inf, log, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog
@@ -31,6 +31,10 @@ from perfmodel.serving.load import Load
 POINTS = 5
 """Equally likely values that stand for a distribution."""
 HALVINGS = 30
+FEW = 4
+"""Prompts before and behind the own one that are counted one by one."""
+SMALL = 16
+"""Prompts of a burst that are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,9 @@ class Loop:
                     total += chance * self.seconds(chunk, decodes) / (len(self.sizes) if size else 1)
                 share += chance * (found > 0)
                 tokens += chance * min(found, queue.room)
-        wanted = queue.rate * self.prompt
+        wanted, own, cycle = queue.rate * self.prompt, self.prompt / queue.room, self.steps + queue.steps + self.between
+        if own > 1 and cycle > own and queue.users < inf:  # others' prompts run in all steps but those of the own one
+            wanted = min(wanted * cycle / (cycle - own), queue.room)
         if share and abs(tokens - wanted) > 1e-6 * queue.room:  # the sum of the chunks is the sum of the prompts
             decodes = 1 + others * self.steps / (self.steps + queue.steps)
             slope = (self.seconds(queue.room, decodes) - self.seconds(0, decodes)) / queue.room
@@ -284,27 +290,30 @@ class Loop:
         found: Weighted = []
         room, own = queue.room, 1 / len(self.sizes)
         for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
-            for place in (0.25, 0.75) if number else (0.5,):
+            places = [k / number for k in range(round(number) + 1)] if 0 < number <= FEW else [0.25, 0.75] if number else [0.5]
+            for place in places:
                 for old, two in queue.left:
                     before, behind = old + number * place * self.prompt, number * (1 - place) * self.prompt
                     decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
-                    chance = one * two * own / (2 if number else 1)
+                    chance = one * two * own / len(places)
                     found += [
                         (
-                            self._until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
+                            self.until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
                             chance,
                         )
                         for size in self.sizes
                     ]
         return found
 
-    def _until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
+    def until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
         """Seconds of the steps that run ``tokens`` of prompts, the last ``size`` of them the own ones, ``behind`` more after them."""
         whole = max(ceil(tokens / room - 1e-9) - 1, 0)
         budget = self.batching.token_budget
         if (not self.batching.mixed or not self.batching.chunked) and size <= budget:
             whole = 0 if tokens <= budget else max(round((tokens - size) / room), 1)
         last = max(tokens - whole * room, size if size <= room else 1.0)
+        if not self.batching.chunked and size > budget:
+            return round((tokens - size) / room) * self.seconds(room, decodes) + self.seconds(size, decodes)
         if not whole:
             return self.seconds(max(min(tokens + behind, room), min(tokens, budget)), decodes)
         reached = self._reached(room) if size <= room else self.load.prefix + (size + room) / 2
@@ -320,19 +329,39 @@ class Loop:
 
     def first(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
         """The same where prompts run before the next decode step; and the seconds of prompts after the own one, before decoding."""
-        others, room = self.others(users, False), self.room(0)
+        others, room, again = self.others(users, False), self.room(0), 1 - self.decoded
+        rate = others * min(self.decoded / self.steps, 1.0)
         look = min(self.batching.admit_every, max(self.steps, 1.0))  # steps between two bursts
-        arrivals = Arrivals(others * look / max(self.steps, 1.0), others, self.prompt, self.squared)
-        scale = max(1 / self.steps, 1.0) if self.steps else 1.0
-        queue = Queue(others / self.steps if self.steps else 0.0, others, room, 1.0, [(0.0, 1.0)])
-        bursts = [(number * scale, chance) for number, chance in arrivals.chances()]
-        decode = self.seconds(0, users)
-        burst = mean([(self._burst(number * self.prompt, room), chance) for number, chance in thin(bursts)])
-        first = self._first(queue, arrivals, others)
-        whole = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in thin(bursts)])
-        rest = max(whole - mean(first), 0.0)
+        arrivals = Arrivals(rate * look, others, self.prompt, self.squared)
+        queue = Queue(others / self.steps, others, room, 1.0, [(0.0, 1.0)])
+        bursts = thin([(float(number), chance) for number, chance in arrivals.chances()])
+        decode, known = self.seconds(0, users), dict[int, float]()
+        burst = mean([(self._repeated(number, again, room, known), chance) for number, chance in bursts])
+        own = self._first(queue, arrivals, others)
+        one = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in bursts])
+        more = mean([(self._repeated(number + 1, again, room, known), chance) for number, chance in bursts]) - one
+        rest = max(one - mean(own), 0.0) + more * (1 - again * self.decoded)
+        if again:
+            fewer = Arrivals(rate * look * again, others, self.prompt, self.squared)
+            second = self._first(queue, fewer, others)
+            own = [(value, chance * (1 - again)) for value, chance in own] + [(value, chance * again) for value, chance in second]
         share = (1 - sum(chance for number, chance in bursts if not number)) / look
-        return decode + burst / look, share, first, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+        return decode + burst / look, share, own, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+
+    def _repeated(self, number: float, again: float, room: float, known: dict[int, float]) -> float:
+        """Seconds of a burst that so many prompts begin, each followed by the next with this chance: those that ask one token only."""
+        whole = round(number)
+        if not again or not whole:
+            return self._burst(number * self.prompt, room)
+        if whole not in known:
+            took = self._burst(whole * self.prompt, room)
+            if whole > SMALL:
+                known[whole] = took + self._repeated(whole * again, again, room, known)
+            else:
+                chances = [comb(whole, k) * again**k * (1 - again) ** (whole - k) for k in range(whole + 1)]
+                later = sum(chances[k] * self._repeated(k, again, room, known) for k in range(1, whole))
+                known[whole] = (took + later) / (1 - chances[whole])
+        return known[whole]
 
     def _burst(self, tokens: float, room: float) -> float:
         """Seconds of all steps of prompts between two decode steps."""
@@ -342,7 +371,7 @@ class Loop:
             whole = int(tokens / room + 1e-9)
             left = tokens - whole * room
             return whole * self.seconds(room, 0) + (self.seconds(left, 0) if left > 0.5 else 0.0)
-        each = [self._until(size, size, 0.0, room, 0.0) for size in self.sizes]
+        each = [self.until(size, size, 0.0, room, 0.0) for size in self.sizes]
         return tokens / self.prompt * sum(each) / len(each)
 
     # The loop
@@ -366,9 +395,9 @@ class Loop:
         decode = self.steps * step + self.decoded * correction
         rate = users / (outer + ttft + decode)
         wait = outer if not waiting else max((users + waiting) / rate - decode - ttft, 0.0)
-        return self._result(users, waiting, rate, step, share, chunk, first, wait, correction)
+        return self.result(users, waiting, rate, step, share, chunk, first, wait, correction)
 
-    def _result(
+    def result(
         self, users: float, waiting: float, rate: float, step: float, share: float, chunk: float, first: Weighted, wait: float, rest: float
     ) -> Steady:
         """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
@@ -389,7 +418,8 @@ class Loop:
             return own + (1 - exp(-users)) * (1 - 1 / self.slots) * rest
         if not self._late or users < 2 or (not self.steps and queue.steps < 1.01):
             return own
-        plain, busy = self.seconds(0, users), 1 - exp(1 - users)
+        plain = self.seconds(0, users)
+        busy = 1 - (own / (own + (self.last + self.steps) * step)) ** (users - 1) if self.steps else 1 - exp(1 - users)
         long = plain + (step - plain) / share if share else plain
         if not self.batching.mixed:
             share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
@@ -419,8 +449,14 @@ class Loop:
         self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
+        if self.slots == 1:
+            from perfmodel.serving.one_slot import one_slot
+
+            return one_slot(self, rate)
         if not self.batching.mixed and self.steps:
-            return self._open_first(rate)
+            from perfmodel.serving.prompts_first import PromptsFirst
+
+            return PromptsFirst(self, rate, most).answer()
         low, high, users = 0.0, float(self.slots), min(rate * self._closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
             found = self._closed(users, 0.0, True)
@@ -440,62 +476,12 @@ class Loop:
         times = {name: getattr(found, name) + wait for name in ("ttft_s", "ttft_p50_s", "ttft_p99_s")}
         return replace(found, waiting=wait * found.requests_per_s, **times)
 
-    def _open_first(self, rate: float) -> Steady:
-        """Prompts first, at a rate: those that come while prompts run make the burst longer; all that comes in a step runs after it."""
-        room, decodes, step = self.room(0), 0.0, 0.0
-        for _ in range(60):
-            plain = self.seconds(0, 1 + decodes)
-            stretches = self._stretches(rate, plain, room)
-            last, step = step, sum(length * alive for length, alive in stretches)
-            decodes += 0.5 * (min(rate * self.steps * step, self.slots - 1.0) - decodes)
-            if abs(step - last) < 1e-4 * step:
-                break
-        idle = exp(-decodes)
-        first: Weighted = [(self._until(size, size, 0.0, room, 0.0), idle / POINTS) for size in self._five()]
-        for length, alive in stretches:
-            chance = (1 - idle) * length * alive / step
-            for number, one in thin([(float(number), each) for number, each in Arrivals(rate * length, inf, self.prompt).chances()], 5):
-                for point in range(POINTS):
-                    part, size = (point + 0.5) / POINTS, self._five()[-1 - point]
-                    before = size + number * part * self.prompt
-                    took = self._until(before, size, number * (1 - part) * self.prompt, room, 0.0)
-                    first.append(((1 - part) * length + took, chance * one / POINTS))
-        rest = self._rest(stretches, rate, room, step)
-        users = decodes + rate * mean(first)
-        share = 1 - exp(-rate * plain)
-        chunk = rate * step * self.prompt / share
-        return self._result(users, 0.0, rate, step, share, chunk, first, self.overhead.request_s, rest - (step - plain))
+    def waited(self, found: Steady, waiting: float) -> Steady:
+        """With so many that wait for a slot."""
+        return replace(found, waiting=waiting)
 
-    def _five(self) -> list[float]:
+    def five(self) -> list[float]:
         return self.sizes if len(self.sizes) == POINTS else self.sizes * POINTS
-
-    def _stretches(self, rate: float, plain: float, room: float) -> list[tuple[float, float]]:
-        """Lengths of a decode step and of the batches of prompts after it, each with the chance that there is one."""
-        found, alive, length, come = [(plain, 1.0)], 1.0, plain, rate * plain
-        while alive > 1e-4 and come < self.slots and len(found) < 400:
-            some = 1 - exp(-rate * length)
-            alive *= some
-            number = rate * length / some
-            length = self._burst(number * self.prompt, room)
-            come += alive * rate * length
-            found.append((length, alive))
-        return found
-
-    def _rest(self, stretches: list[tuple[float, float]], rate: float, room: float, step: float) -> float:
-        """Seconds from a first token to the end of the burst, of the mean request."""
-        after = total = 0.0
-        for place in range(len(stretches) - 1, -1, -1):
-            length, alive = stretches[place]
-            number = rate * length
-            whole, own = (
-                self._burst((1 + number) * self.prompt, room),
-                self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0),
-            )
-            follows = stretches[place + 1][1] if place + 1 < len(stretches) else 0.0
-            ahead = after / follows if follows else 0.0
-            total += length * alive / step * (max(whole - own, 0.0) + ahead * (1 - exp(-rate * whole)))
-            after = alive * length + after if place else after
-        return total
 
 
 def thin(values: Weighted, most: int = 9) -> Weighted:
@@ -516,29 +502,4 @@ def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead,
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
     if load.rate is None:
         return loop.closed(load.concurrency or 1)
-    found = loop.open(load.rate)
-    return found if batching.mixed else _simulated(found, loop)
-
-
-def _simulated(found: Steady, loop: Loop) -> Steady:
-    """Prompts first, at a rate: prompts that come while prompts run hold up all that decodes, for which no mean value stands.
-
-    So the simulation answers, over enough requests to turn over all that run some times.
-    """
-    from perfmodel.serving.simulate import simulate
-
-    requests = round(min(max(SIMULATED_TURNS * found.running, FEWEST_SIMULATED), MOST_SIMULATED))
-    seen = simulate(loop.times, loop.load, loop.batching, loop.overhead, loop.slots, requests=requests, spread=loop.spread)
-    step = found.step_s if seen.tpot_s is None else seen.tpot_s / loop.per_token
-    return replace(
-        found,
-        tpot_s=seen.tpot_s,
-        ttft_s=seen.ttft_s,
-        ttft_p50_s=seen.ttft_p50_s,
-        ttft_p99_s=seen.ttft_p99_s,
-        decoding=min(found.decoding, seen.running),
-        running=seen.running,
-        waiting=seen.waiting,
-        step_s=step,
-        decode_s=min(found.decode_s, step),
-    )
+    return loop.open(load.rate)

@@ -258,7 +258,13 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     return value // size * size, value // size * size + size
 
 
+TYPICAL_IMBALANCE = 1.2  # known
+"""Exponent of the power law of a router's picks. Source: ai-dynamo/aiconfigurator @095f58a, docs/POWER_LAW_DISTRIBUTION.md (typical
+production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
+
+
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
-    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels."""
-    like = replace(like, kernels=engine.kernels, fused=engine.fused)
+    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels; a router that ``like`` has even is as usual."""
+    imbalance = like.imbalance or (TYPICAL_IMBALANCE if model.is_moe else 0.0)
+    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=imbalance)
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)
