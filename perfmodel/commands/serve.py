@@ -42,19 +42,8 @@ def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     """Of every layout and number of users, under one engine or all."""
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices, engine_names, find_engine, find_model
-    from perfmodel.report.serve_search import Searched, report
-    from perfmodel.serving.search import Targets, search
-    from perfmodel.transformer.hf import served_as
-    from perfmodel.transformer.step import Split
+    from perfmodel.catalog import calibrated_devices, engine_names
+    from perfmodel.report.serve_search import report, searched
 
-    device = device_for(asked.hardware)
-    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
-    load = asked.load()
-    asked.check_lengths(model)
     names = engine_names() if asked.engine is None else [asked.engine]
-    engines = [asked.configured(find_engine(name).on(device)) for name in names]
-    like, gpus = asked.like(model, device, Split(), stored), asked.searched_gpus()
-    targets = Targets(*asked.limits())
-    found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
-    return report(Searched(asked, model, device, engines, found), pictures)
+    return report(searched(asked, device_for(asked.hardware), names, cache(calibrated_devices)), pictures)

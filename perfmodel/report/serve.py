@@ -178,7 +178,8 @@ def _verdict(found: ServingAnswer) -> list[str]:
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
     if s.waiting >= LEAST_WAITING:
-        fits = f"Fits {room}: {round(s.running):,} run, {_number(s.waiting)} wait."
+        early = " as they grow" if s.running > most + 0.5 else ""
+        fits = f"Fits {room}: {round(s.running):,} run{early}, {_number(s.waiting)} wait."
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"

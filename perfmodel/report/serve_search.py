@@ -20,8 +20,11 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.search import Candidate, Search
+from perfmodel.serving.search import Candidate, Search, Targets, search
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import Split
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
@@ -71,6 +74,19 @@ class Searched:
             return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
         return [launch(self.model, engine, split, point.users, self.load, role) for split, role in both]
+
+
+def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
+    """The search that ``asked`` is, under ``engines`` on ``device``."""
+    from perfmodel.catalog import find_engine, find_model
+
+    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
+    load, gpus, targets = asked.load(), asked.searched_gpus(), Targets(*asked.limits())
+    asked.check_lengths(model)
+    known = [asked.configured(find_engine(name).on(device)) for name in engines]
+    like = asked.like(model, device, Split(), stored)
+    found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated)
+    return Searched(asked, model, device, known, found)
 
 
 def report(asked: Searched, pictures: bool = False) -> Report:
