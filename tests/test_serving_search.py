@@ -47,7 +47,7 @@ def drawn(seed: int) -> list[Replica]:
     for tp in rng.sample((1, 2, 4, 8), 3):
         times = Formula(tp, rng.uniform(0.005, 0.05), rng.uniform(1e-5, 1e-4))
         engine = replace(ENGINE, id=rng.choice(("vllm", "sglang")))
-        found.append(Replica(engine, Split(tp), times, rng.choice((3, 40, 300)), times.weights_s / tp, 1e8 / tp))
+        found.append(Replica(engine, Split(tp), times, rng.choice((3, 40, 300)), 1e8 / tp))
     return found
 
 

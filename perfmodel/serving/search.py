@@ -2,15 +2,17 @@
 
 Candidates are replicas (one engine, layout and number of users each, from one to what the cache holds) and pools of prefill and decode
 workers. Replicas of fewer GPUs than there are fill them, so that all compare by what one GPU delivers. A candidate is not evaluated
-where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, by
-which no decode step is shorter than the weights of one token take to be read.
+where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, which
+those with fewer and with more users of its replica give.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -26,6 +28,8 @@ from perfmodel.transformer.step import ModelPass, Split
 
 CLOSE = 1e-3
 """Change at which the fixed point of a steady state stands in a search."""
+SLACK = 1.03  # tuned
+"""Times what evaluated neighbours deliver that none between them exceeds: steps in kernels' times make small bumps."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
 MOST_USERS = 4096
@@ -116,19 +120,29 @@ class Seen:
     found: list[Candidate] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     within: Beaten = field(default_factory=Beaten)
+    every: Beaten = field(default_factory=Beaten)
 
-    def hopeless(self, per_gpu: float, per_user: float) -> bool:
-        """Whether one within the limits beats this bound; if so it is counted."""
-        beaten = self.prune and self.within.by(per_gpu, per_user)
-        self.counts["pruned"] += beaten
+    def hopeless(self, span: Span) -> bool:
+        """Whether nothing in ``span`` can be on the front or the best; if so its numbers are counted.
+
+        More users get more of a GPU and less each, so that the ends bound what is between them. Where even fewer users are over a
+        limit, so are these: they need not be the best.
+        """
+        ends = (span.low, span.high)
+        bound = SLACK * max(one.tokens_per_s_gpu for one in ends), SLACK * max(one.tokens_per_s_user for one in ends)
+        over = any(times > SLACK for times in self.limits.excess(span.low).values())
+        beaten = self.prune and (self.every if over else self.within).by(*bound)
+        self.counts["pruned"] += beaten * len(span.between)
         return beaten
 
-    def add(self, point: Candidate) -> None:
+    def add(self, point: Candidate) -> Candidate:
         """One that was evaluated."""
         self.counts["evaluated"] += 1
         self.found.append(point)
+        self.every.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
         if self.limits.hold(point):
             self.within.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
+        return point
 
 
 def ladder(most: int) -> list[int]:
@@ -159,15 +173,39 @@ def evaluate(replica: Replica, load: Load, users: int) -> Candidate:
     return Candidate(replica.engine.id, replica.split, users, gpus, *figures)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Numbers of users of a replica between two that are evaluated, none of them evaluated yet."""
+
+    replica: Replica
+    low: Candidate
+    high: Candidate
+    between: Sequence[int]
+
+
 def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
-    """Every number of users of every replica."""
-    for replica in known:
-        most, least_s = load.tokens_per_step, replica.least_step_s
-        for users in ladder(most_users(replica)):
-            # the first token comes without a decode step
-            rate = most / least_s * load.osl / max(load.osl - 1, 1) if least_s else float("inf")
-            if not seen.hopeless(users * rate / replica.gpus, rate):
-                seen.add(evaluate(replica, load, users))
+    """Every number of users of every replica: the ends of all first, then the middle of each span that may hold something better."""
+    spans = [span for replica in known for span in _spans(seen, replica, load)]
+    while spans:
+        spans = [half for span in spans if not seen.hopeless(span) for half in _halves(seen, span, load)]
+
+
+def _spans(seen: Seen, replica: Replica, load: Load) -> list[Span]:
+    """Of all its numbers of users: one ends where decode steps become too large for a CUDA graph, from where on they take longer."""
+    rungs = ladder(most_users(replica))
+    inside = bisect_right(rungs, replica.engine.graph_batch // load.queries)
+    ends = sorted({0, max(inside - 1, 0), min(inside, len(rungs) - 1), len(rungs) - 1})
+    points = [seen.add(evaluate(replica, load, rungs[end])) for end in ends]
+    neighbours = zip(pairwise(points), pairwise(ends), strict=True)
+    return [Span(replica, low, high, rungs[first + 1 : last]) for (low, high), (first, last) in neighbours if last > first + 1]
+
+
+def _halves(seen: Seen, span: Span, load: Load) -> Iterator[Span]:
+    """What the number in the middle of a span, once evaluated, leaves on both sides."""
+    middle = len(span.between) // 2
+    point = seen.add(evaluate(span.replica, load, span.between[middle]))
+    sides = ((span.low, point, span.between[:middle]), (point, span.high, span.between[middle + 1 :]))
+    yield from (Span(span.replica, *side) for side in sides if side[2])
 
 
 def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load) -> None:
