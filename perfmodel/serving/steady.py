@@ -30,7 +30,8 @@ from perfmodel.serving.load import Load
 
 POINTS = 5
 """Equally likely values that stand for a distribution."""
-HALVINGS = 30
+HALVINGS, SETTLED = 30, 1e-4
+"""Of an interval at most, and the share of a cycle at whose change a fixed point stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class Loop:
             busy = min(rate * self.prompt / room, 1.0)
             points = self._left_over(left, min(max(1 - busy, none), 1.0), users)
             found = mean([(float(max(ceil(tokens / room - 1e-9), 1)), chance) for tokens, chance in self._found(points, arrivals)])
-            if abs(found - steps) < 1e-4 * (steps + self.steps):
+            if abs(found - steps) < SETTLED * (steps + self.steps):
                 break
             steps += 0.6 * (found - steps)
         self.last = steps
@@ -351,7 +352,9 @@ class Loop:
             else:
                 step, share, first, queue, chunk, correction = self.first(users)
             outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
-            self.between = outer / step if self.steps and not outside else 0.0
+            before, self.between = self.between, outer / step if self.steps and not outside else 0.0
+            if abs(self.between - before) < SETTLED * (self.steps + self.last):
+                break
         ttft = mean(first)
         decode = self.steps * step + self.decoded * correction
         rate = users / (outer + ttft + decode)
