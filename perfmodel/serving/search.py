@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -21,7 +21,8 @@ from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
 from perfmodel.serving.replica import Missed, Replica, replicas
-from perfmodel.serving.steady import Loop
+from perfmodel.serving.steady import STANDS, Loop
+from perfmodel.serving.steps import KernelTimes
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
@@ -32,6 +33,8 @@ SLACK = 1.03  # tuned
 """Times what evaluated neighbours deliver that none between them exceeds: steps in kernels' times make small bumps."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
+MOST_ASKED = 8
+"""Candidates that are asked exactly until one is within the limits."""
 MOST_USERS = 4096
 """Of a replica, where neither cache nor engine ends it before."""
 
@@ -163,10 +166,10 @@ def most_users(replica: Replica) -> int:
     return min(replica.most_running, replica.engine.batching.over(replica.split.dp).max_sequences, MOST_USERS)
 
 
-def evaluate(replica: Replica, load: Load, users: int) -> Candidate:
-    """One replica with so many users in steady state."""
+def evaluate(replica: Replica, load: Load, users: int, close: float = CLOSE) -> Candidate:
+    """One replica with so many users in steady state. ``close``: as of ``Loop.closed``."""
     batching, overhead = replica.engine.batching.over(replica.split.dp), replica.engine.overhead
-    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, CLOSE)
+    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, close)
     tpot, rate, gpus = found.tpot_s or 0.0, found.requests_per_s, replica.gpus
     per_user = 1 / tpot if tpot else rate * load.osl / users
     figures = found.ttft_s, found.ttft_p99_s, tpot, rate, rate * load.osl / gpus, per_user
@@ -244,25 +247,54 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Targets(), pools)
+    found = search_among(known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load))
     return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(
-    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, prune: bool = True
+    known: Sequence[Replica],
+    device: Device,
+    gpus: int,
+    load: Load,
+    limits: Targets,
+    pools: bool = True,
+    prune: bool = True,
+    exactly: Callable[[Candidate], Candidate] = lambda point: point,
 ) -> Search:
-    """The same of ``known`` replicas."""
+    """The same of ``known`` replicas. ``exactly``: figures of the best."""
     seen = Seen(limits, prune)
     in_replicas(seen, known, load)
     if pools:
         in_pools(seen, known, device, gpus, load)
-    within = [one for one in seen.found if limits.hold(one)]
-    best = max(within, key=lambda one: (one.tokens_per_s_gpu, one.tokens_per_s_user), default=None)
-    nearest = None if best is not None else min(seen.found, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
+    best, points = _best(seen, exactly)
+    nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
     counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
-    return Search(front(seen.found), best, nearest, counts, limits)
+    return Search(front(points), best, nearest, counts, limits)
 
 
-def filled(point: Candidate, gpus: int) -> Iterator[int]:
-    """How often the candidate fits ``gpus`` GPUs, and the GPUs left over."""
-    yield from divmod(gpus, point.gpus)
+def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candidate | None, list[Candidate]]:
+    """The best of those seen that is within the limits when it is asked ``exactly``, and all points with those that were asked so."""
+    within = [one for one in seen.found if seen.limits.hold(one)]
+    ranked = sorted(within, key=lambda one: (-one.tokens_per_s_gpu, -one.tokens_per_s_user))
+    asked: dict[Candidate, Candidate] = {}
+    for point in ranked[:MOST_ASKED]:
+        found = asked[point] = exactly(point)
+        if seen.limits.hold(found):
+            return found, [asked.get(one, one) for one in seen.found]
+    points = [asked.get(one, one) for one in seen.found]
+    return max((one for one in points if seen.limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None), points
+
+
+def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate], Candidate]:
+    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout. Pools stay as they are."""
+    fine: dict[tuple[str, Split], Replica] = {}
+
+    def exactly(point: Candidate) -> Candidate:
+        if point.prefill is not None:
+            return point
+        if (place := (point.engine, point.split)) not in fine:
+            replica = next(one for one in known if (one.engine.id, one.split) == place)
+            fine[place] = replace(replica, times=replica.times.finely()) if isinstance(replica.times, KernelTimes) else replica
+        return evaluate(fine[place], load, point.users, STANDS)
+
+    return exactly

@@ -30,6 +30,8 @@ from perfmodel.serving.load import Load
 
 POINTS = 5
 """Equally likely values that stand for a distribution."""
+STANDS = 2e-3
+"""Share of a prompt at whose change the queue of prompts stands."""
 HALVINGS, SETTLED = 30, 1e-4
 """Of an interval at most, and the share of a cycle at whose change a fixed point stands."""
 
@@ -123,7 +125,7 @@ class Loop:
         self.between = 0.0  # steps between two requests of a user
         self.outside = 0.0  # requests a second from outside
         self.last = 1.0  # steps to the first token of the last round
-        self.close = 2e-3
+        self.close = STANDS
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -338,7 +340,7 @@ class Loop:
 
     # The loop
 
-    def closed(self, users: int, close: float = 2e-3) -> Steady:
+    def closed(self, users: int, close: float = STANDS) -> Steady:
         """With so many users, those beyond the slots waiting; ``close``: change at which the queue of prompts stands."""
         self.close = close
         return self._closed(min(users, self.slots), max(users - self.slots, 0))
