@@ -221,5 +221,5 @@ def _notes(asked: Searched) -> list[str]:
     return [
         f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
-        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout.",
+        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout, but for the best.",
     ]

@@ -30,11 +30,14 @@ from perfmodel.serving.load import Load
 
 POINTS = 5
 """Equally likely values that stand for a distribution."""
-HALVINGS = 30
 FEW = 4
 """Prompts before and behind the own one that are counted one by one."""
 SMALL = 16
 """Prompts of a burst that are counted one by one."""
+STANDS = 2e-3
+"""Share of a prompt at whose change the queue of prompts stands."""
+HALVINGS, SETTLED = 30, 1e-4
+"""Of an interval at most, and the share of a cycle at whose change a fixed point stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class Loop:
         self.between = 0.0  # steps between two requests of a user
         self.outside = 0.0  # requests a second from outside
         self.last = 1.0  # steps to the first token of the last round
-        self.close = 2e-3
+        self.close = STANDS
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -214,7 +217,7 @@ class Loop:
             busy = min(rate * self.prompt / room, 1.0)
             points = self._left_over(left, min(max(1 - busy, none), 1.0), users)
             found = mean([(float(max(ceil(tokens / room - 1e-9), 1)), chance) for tokens, chance in self._found(points, arrivals)])
-            if abs(found - steps) < 1e-4 * (steps + self.steps):
+            if abs(found - steps) < SETTLED * (steps + self.steps):
                 break
             steps += 0.6 * (found - steps)
         self.last = steps
@@ -376,7 +379,7 @@ class Loop:
 
     # The loop
 
-    def closed(self, users: int, close: float = 2e-3) -> Steady:
+    def closed(self, users: int, close: float = STANDS) -> Steady:
         """With so many users, those beyond the slots waiting; ``close``: change at which the queue of prompts stands."""
         self.close = close
         return self._closed(min(users, self.slots), max(users - self.slots, 0))
@@ -390,7 +393,9 @@ class Loop:
             else:
                 step, share, first, queue, chunk, correction = self.first(users)
             outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
-            self.between = outer / step if self.steps and not outside else 0.0
+            before, self.between = self.between, outer / step if self.steps and not outside else 0.0
+            if abs(self.between - before) < SETTLED * (self.steps + self.last):
+                break
         ttft = mean(first)
         decode = self.steps * step + self.decoded * correction
         rate = users / (outer + ttft + decode)

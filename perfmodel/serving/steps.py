@@ -61,6 +61,10 @@ class KernelTimes:
     attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
 
+    def finely(self) -> KernelTimes:
+        """The same steps in the tables of one layout; rows of kernels are shared."""
+        return replace(self, coarse=False, nodes={}, attention={})
+
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
         return self.interval(step)[0]
