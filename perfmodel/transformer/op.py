@@ -323,6 +323,7 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     window = w.window
     if w.n == 1:
         w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None, packed=True)
+    w = replace(w, packed=True) if latent else w  # heads of a sequence are rows of one tile: they read the same cache
     rows = w.row_group * w.n
     [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
     kept, place = ("K", "V"), CACHE if step.kv_len > step.n else FRESH
