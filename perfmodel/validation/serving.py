@@ -15,7 +15,8 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.runs import ServingRun
+from perfmodel.serving.apart import Pools
+from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
 from perfmodel.timing.predict import FallbackDevices
@@ -23,14 +24,16 @@ from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "concurrency", "isl", "osl")
 LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
+POOLS = ("workers", *(PREFILL + name for name in ("workers", "tensor_parallel", *LAYOUT)))
+"""Of runs with workers that run prompts alone; the layout without a prefix is then that of one that decodes."""
 NUMBERS = ("token_budget", "max_sequences", "admit_every", "draft_tokens", "requests")
 SHARES = ("acceptance", "spread")
 SWITCHES = ("chunked", "fused_all_reduce")
 WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
-KEYS = {*SIZES, *LAYOUT, *NUMBERS, *SHARES, *SWITCHES, *WORDS}
+KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *SHARES, *SWITCHES, *WORDS}
 """Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
 
-_known: dict[tuple[Any, ...], KernelTimes] = {}
+_known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
 """Steps by what runs share: of the last kinds of runs that were asked."""
 _MOST_KNOWN = 8
 
@@ -55,12 +58,21 @@ def checked(record: Record) -> dict[str, Any]:
         if not _has_meaning(name, value):
             raise UnavailableError(f"its shape has {name} {value!r}")
     sizes = dict(shape)
-    gpus = math.prod(sizes.get(name, 1) for name in ("tensor_parallel", "attention_data_parallel", "pipeline_parallel"))
+    gpus = _gpus(sizes, "")
+    if PREFILL + "workers" in sizes:
+        gpus += _gpus(sizes, PREFILL)
+    elif pools := sorted(set(sizes) & set(POOLS)):
+        raise UnavailableError(f"its shape has {pools[0]} without {PREFILL}workers")
     if gpus != sizes["gpus"]:
         raise UnavailableError(f"its layout is of {gpus} GPUs, and it had {sizes['gpus']}")
     if "/" in str(sizes["engine"]):  # a record names an engine; it does not open files
         raise UnavailableError(f"no engine is called {sizes['engine']!r}")
     return sizes
+
+
+def _gpus(sizes: dict[str, Any], kind: str) -> int:
+    each = ("workers", "tensor_parallel", "attention_data_parallel", "pipeline_parallel")
+    return math.prod(sizes.get(kind + name, 1) for name in each)
 
 
 def _has_meaning(name: str, value: object) -> bool:
