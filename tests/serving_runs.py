@@ -15,6 +15,7 @@ from typing import Any
 
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.serving.apart import Pools
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.validation.records import SERVING_RUNS, held_out, read_records, shipped_records
@@ -33,12 +34,13 @@ def runs() -> list[dict[str, Any]]:
 def group(record: dict[str, Any]) -> tuple[str, str, str, str]:
     """Model, device, engine and format of the weights."""
     s = record["shape"]
-    return s["model"], record["hardware"], s["engine"], s["weights_dtype"] or "as published"
+    engine = s["engine"] + (", pools" if "prefill_workers" in s else "")
+    return s["model"], record["hardware"], engine, s["weights_dtype"] or "as published"
 
 
 def scored(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, float] | str]]:
     """Each with its errors and whether the intervals hold, or why it is not predicted."""
-    fallbacks, known = cache(calibrated_devices), dict[tuple[Any, ...], KernelTimes]()
+    fallbacks, known = cache(calibrated_devices), dict[tuple[Any, ...], KernelTimes | Pools]()
     for record in records:
         s = record["shape"]
         run = ServingRun(find_model(s["model"]), find_device(record["hardware"]), find_engine(s["engine"]), s)
@@ -79,7 +81,8 @@ def scores(half: str) -> dict[str, Any]:
             continue
         name = " / ".join(group(record))
         by_group[name].append(found)
-        by_kind["experts" if find_model(record["shape"]["model"]).is_moe else "dense"].append(found)
+        kind = "experts" if find_model(record["shape"]["model"]).is_moe else "dense"
+        by_kind[kind + (", pools" if "prefill_workers" in record["shape"] else "")].append(found)
     return {
         "groups": {name: summed(found) for name, found in sorted(by_group.items())},
         "all": {name: summed(found) for name, found in sorted(by_kind.items())},

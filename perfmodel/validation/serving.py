@@ -17,7 +17,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.apart import Pools
 from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.runs import ServingRun
+from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
 from perfmodel.timing.predict import FallbackDevices
@@ -25,11 +25,13 @@ from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "isl", "osl")
 LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
+POOLS = ("workers", *(PREFILL + name for name in ("workers", "tensor_parallel", *LAYOUT)))
+"""Of runs with workers that run prompts alone; the layout without a prefix is then that of one that decodes."""
 NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "hold_steps", "draft_tokens", "requests")
 SHARES = ("acceptance", "spread")
 SWITCHES = ("chunked", "fused_all_reduce")
 WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
-KEYS = {*SIZES, *LAYOUT, *NUMBERS, *SHARES, *SWITCHES, *WORDS, "rate"}
+KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *SHARES, *SWITCHES, *WORDS, "rate"}
 """Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
 
 _known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
@@ -60,7 +62,11 @@ def checked(record: Record) -> dict[str, Any]:
         if not _has_meaning(name, value):
             raise UnavailableError(f"its shape has {name} {value!r}")
     sizes = dict(shape)
-    gpus = math.prod(sizes.get(name, 1) for name in ("tensor_parallel", "attention_data_parallel", "pipeline_parallel"))
+    gpus = _gpus(sizes, "")
+    if PREFILL + "workers" in sizes:
+        gpus += _gpus(sizes, PREFILL)
+    elif pools := sorted(set(sizes) & set(POOLS)):
+        raise UnavailableError(f"its shape has {pools[0]} without {PREFILL}workers")
     if gpus != sizes["gpus"]:
         raise UnavailableError(f"its layout is of {gpus} GPUs, and it had {sizes['gpus']}")
     if "concurrency" in sizes and "rate" in sizes:
@@ -68,6 +74,11 @@ def checked(record: Record) -> dict[str, Any]:
     if "/" in str(sizes["engine"]):  # a record names an engine; it does not open files
         raise UnavailableError(f"no engine is called {sizes['engine']!r}")
     return sizes
+
+
+def _gpus(sizes: dict[str, Any], kind: str) -> int:
+    each = ("workers", "tensor_parallel", "attention_data_parallel", "pipeline_parallel")
+    return math.prod(sizes.get(kind + name, 1) for name in each)
 
 
 def _has_meaning(name: str, value: object) -> bool:
