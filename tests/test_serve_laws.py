@@ -48,7 +48,9 @@ def _laws_hold(found: ServingAnswer) -> None:
     asked = f"{memory.model.name}, {found.engine.id}, {load}"
     held = min(-(-int(s.running) // 1) + 1, found.most_running)
     assert memory.total(held, length) <= memory.usable <= memory.capacity, asked
-    assert s.running <= found.most_running * (1 + 1e-6), asked
+    slots = memory.slots(load.isl, load.osl)
+    assert s.running <= slots * (1 + 1e-6), asked
+    assert memory.total(slots, length if found.engine.reserved == 1 else load.isl + load.osl // 2) <= memory.usable, asked
     assert found.tokens_per_s == pytest.approx(s.requests_per_s * load.osl), asked
     assert found.tokens_per_s <= found.bound * (1 + 1e-6), asked
     one = found.decode_pass

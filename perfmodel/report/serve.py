@@ -177,7 +177,8 @@ def _verdict(found: ServingAnswer) -> list[str]:
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
     if s.waiting >= LEAST_WAITING:
-        fits = f"Fits {room}: {digits(s.running, 4)} run, {digits(s.waiting, 3)} wait."
+        shorter = ", more while they are shorter" if s.running > most else ""
+        fits = f"Fits {room}{shorter}: {digits(s.running, 4)} run, {digits(s.waiting, 3)} wait."
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
