@@ -5,11 +5,14 @@ Mean wait = rate E[S^2] / 2 (1 - rate E[S]), S: seconds of a whole request; of t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING
 
+from perfmodel.serving.weighted import Weighted
+
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop, Steady, Weighted
+    from perfmodel.serving.steady import Loop, Steady
 
 POINTS = 10
 
@@ -40,4 +43,4 @@ def one_slot(loop: Loop, rate: float) -> Steady:
     wait = rate * square / 2 / (1 - busy)
     first = [(one + late, each / len(prompts)) for one in prompts for late, each in tail(wait / busy, busy)]
     found = loop.result(busy, 0.0, rate, step, 0.0, 0.0, first, loop.overhead.request_s, 0.0)
-    return loop.waited(found, rate * wait)
+    return replace(found, waiting=rate * wait)

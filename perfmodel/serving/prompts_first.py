@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, inf, log
 from typing import TYPE_CHECKING
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from perfmodel.serving.backlog import Arrivals
 from perfmodel.serving.bursts import Bursts, ladder
 from perfmodel.serving.one_slot import tail
+from perfmodel.serving.weighted import Weighted, thin
 
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop, Steady, Weighted
+    from perfmodel.serving.steady import Loop, Steady
 
 POINTS = 5
 FULL = 0.02
@@ -104,7 +105,9 @@ class PromptsFirst:
     def answer(self) -> Steady:
         """The figures."""
         loop, numbers = self.loop, self.numbers
-        stays = [(chance / sum(found[:2]), number, found) for number, (chance, found) in enumerate(zip(numbers[1:], self.steps, strict=True), 1)]
+        stays = [
+            (chance / sum(found[:2]), number, found) for number, (chance, found) in enumerate(zip(numbers[1:], self.steps, strict=True), 1)
+        ]
         often = sum(weight for weight, _, _ in stays)
         met = sum(weight * number for weight, number, _ in stays)
         decode, burst, rest = (sum(weight * number * found[k] for weight, number, found in stays) / met for k in range(3))
@@ -144,8 +147,6 @@ class PromptsFirst:
 
     def first(self, plain: float, burst: float, idle: float) -> Weighted:
         """Seconds from sending to the first token, but for a slot."""
-        from perfmodel.serving.steady import thin
-
         bursts, loop = self.bursts, self.loop
         alone, after = bursts.seen([float(number == 1) for number in bursts.sizes]), bursts.seen(self.start(plain))
         of_alone, of_after = (sum(n * often for n, often in zip(bursts.sizes, seen, strict=True)) for seen in (alone, after))

@@ -71,7 +71,7 @@ class SentRequest:
 
 @dataclass(slots=True)
 class Served:
-    """Sums since the warm-up ended: of requests that ended, of tokens and of time."""
+    """Sums since the warm-up ended: of requests that ended, of tokens and of time. ``tokens``: of all requests, as they were given."""
 
     start: float = 0.0
     ttft: list[float] = field(default_factory=list)
@@ -79,6 +79,7 @@ class Served:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     asked: int = 0
     given: int = 0
+    tokens: float = 0.0
     most_running: int = 0
     steps: int = 0
     busy: float = 0.0
@@ -101,7 +102,7 @@ class Scheduler:
         self.prompts: deque[SentRequest] = deque()
         self.ending: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
         self.decode_steps = self.count = self.ended = self.held = self.looked = 0
-        self.context = self.decoded = 0.0
+        self.context = self.decoded = self.pace = 0.0
 
     def run(self, requests: int, warm_up: int, benchmark: bool) -> Served:
         """Until ``requests`` have ended after the first ``warm_up``."""
@@ -215,11 +216,13 @@ class Scheduler:
         """A decode step has run; sequences that it completes end."""
         self.decode_steps += 1
         self.tally.gaps.append((self.clock - self.decoded, decodes))
+        self.tally.tokens += self.pace
         self.decoded = self.clock
         self.context += decodes * self.load.tokens_per_step
         while self.ending and self.ending[0][0] <= self.decode_steps:
             request = heappop(self.ending)[2]
             self.context -= request.isl + request.steps * self.load.tokens_per_step
+            self.pace -= (request.given - 1) / request.steps
             self.end(request)
 
     def prefill(self, request: SentRequest, tokens: int) -> None:
@@ -229,6 +232,7 @@ class Scheduler:
             return
         self.prompts.remove(request)
         request.first = self.clock
+        self.tally.tokens += 1
         if not request.steps:
             self.end(request)
             return
@@ -236,6 +240,7 @@ class Scheduler:
             self.decoded = self.clock
         self.count += 1
         self.context += request.isl
+        self.pace += (request.given - 1) / request.steps
         heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
 
     def end(self, request: SentRequest) -> None:
@@ -291,7 +296,7 @@ def figures(tally: Served, end: float) -> Simulated:
         running=tally.running / time,
         waiting=tally.waiting / time,
         requests_per_s=len(ttft) / time,
-        tokens_per_s=tally.given / time,
+        tokens_per_s=tally.tokens / time,
         step_s=tally.busy / tally.steps,
         prefill_share=tally.prefill / time,
         utilisation=tally.busy / time,
