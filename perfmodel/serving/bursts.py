@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from perfmodel.serving.backlog import Arrivals
 
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop
+    from perfmodel.serving.loop_steps import LoopSteps
 
 EACH, GROWTH = 12, 1.2
 """Batches of so many prompts are counted one by one, larger ones by this factor."""
@@ -65,7 +65,7 @@ def solve(rows: list[list[float]], right: list[float]) -> list[float]:
 class Bursts:
     """Of prompts that come at ``rate`` to the engine of ``loop``."""
 
-    loop: Loop
+    loop: LoopSteps
     rate: float
 
     @cached_property

@@ -98,7 +98,7 @@ class Mixed(LoopSteps):
         for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
             for old, two in queue.left:
                 found, chance = number * self.prompt + old, one * two
-                decodes = 1 + max(others - found / self.prompt, 0.0)
+                decodes = 1 + max(others - found / self.prompt, 0.0) * bool(self.steps)
                 for size in self.sizes if number == 1 and not old else [0.0]:
                     chunk = min(size or found, queue.room)
                     total += chance * self.seconds(chunk, decodes) / (len(self.sizes) if size else 1)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from perfmodel.serving.backlog import Arrivals
 from perfmodel.serving.bursts import Bursts, ladder
 from perfmodel.serving.one_slot import tail
-from perfmodel.serving.weighted import Weighted, thin
+from perfmodel.serving.weighted import Found, Weighted, thin
 
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop, Steady
+    from perfmodel.serving.loop_steps import LoopSteps
 
 POINTS = 5
 FULL = 0.02
@@ -24,7 +24,7 @@ FULL = 0.02
 class PromptsFirst:
     """The engine of ``loop`` with so many new requests a second, of ``most`` that it can serve."""
 
-    loop: Loop
+    loop: LoopSteps
     rate: float
     most: float
 
@@ -102,7 +102,7 @@ class PromptsFirst:
         total = sum(found)
         return [one / total for one in found]
 
-    def answer(self) -> Steady:
+    def answer(self) -> Found:
         """The figures."""
         loop, numbers = self.loop, self.numbers
         stays = [
@@ -119,7 +119,7 @@ class PromptsFirst:
             step = min(step, (users / self.rate - self.rest[0] - loop.decoded * (rest - burst)) / loop.steps)
         share = 1 - exp(-self.rate * decode)
         chunk = self.rate * step * loop.prompt / share if share else 0.0
-        return loop.result(users, 0.0, self.rate, step, share, chunk, found, loop.overhead.request_s, rest - burst)
+        return users, 0.0, self.rate, step, share, chunk, found, loop.overhead.request_s, rest - burst
 
     def for_a_slot(self, found: Weighted, plain: float) -> Weighted:
         """With the wait for a slot."""

@@ -12,9 +12,11 @@ waits for no rest of a step; one from outside does, and for more of a long one (
 
 Mixed (Agrawal et al. 2024, Sarathi-Serve; vLLM V1): prompts take the room that the decoding sequences leave, C = budget - n (1 + drafts).
 Prompts first (Yu et al. 2022, Orca; SGLang): all prompts that came up in a decode step run before the next one, so that each decode step
-finds all N and W counts no steps of its own; at a rate see ``prompts_first``. Mixed at a rate, the loop is that of as many users as give the
+finds all N and W counts no steps of its own; at a rate see ``prompts_first``. Mixed at a rate, the loop is that of as many users as give
+the
 rate, coming by Poisson.
-Lengths are drawn evenly from ``spread`` times the longest to the longest. Batch dynamics of this kind: Vidur (arXiv 2405.05465),
+Lengths are drawn evenly from ``spread`` times the longest to the longest. Batch
+dynamics of this kind: Vidur (arXiv 2405.05465),
 DistServe (arXiv 2401.09670).
 """
 
@@ -29,6 +31,8 @@ from perfmodel.serving.engine import Batching, Overhead
 from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.load import Load
 from perfmodel.serving.mixed import HALVINGS, Mixed, Queue
+from perfmodel.serving.one_slot import one_slot
+from perfmodel.serving.prompts_first import PromptsFirst
 from perfmodel.serving.weighted import Weighted, mean, quantile, thin
 
 SMALL = 16
@@ -169,13 +173,9 @@ class Loop(Mixed):
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
         if self.slots == 1:
-            from perfmodel.serving.one_slot import one_slot
-
-            return one_slot(self, rate)
+            return self.result(*one_slot(self, rate))
         if not self.batching.mixed and self.steps:
-            from perfmodel.serving.prompts_first import PromptsFirst
-
-            return PromptsFirst(self, rate, most).answer()
+            return self.result(*PromptsFirst(self, rate, most).answer())
         low, high, users = 0.0, float(self.slots), min(rate * self._closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
             found = self._closed(users, 0.0, True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 Weighted = list[tuple[float, float]]
 """Values with their chance."""
+Found = tuple[float, float, float, float, float, float, Weighted, float, float]
+"""Of a loop at a rate: running, waiting, rate, step, share of steps with prompts, their tokens, seconds to
+first tokens, those before, rest."""
 
 
 def mean(values: Weighted) -> float:
