@@ -16,8 +16,9 @@ from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
+from perfmodel.serving.mixed import HALVINGS
 from perfmodel.serving.pools import link
-from perfmodel.serving.steady import HALVINGS, Loop, Steady
+from perfmodel.serving.steady import Loop, Steady
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
 

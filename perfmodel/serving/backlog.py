@@ -68,13 +68,22 @@ def excess(arrivals: Arrivals, steps: int, room: float) -> tuple[float, float]:
     variance = arrivals.size**2 * mean * (1 - share + arrivals.squared)
     if variance <= 0:
         return max(mean * arrivals.size - limit, 0.0), float(mean * arrivals.size > limit)
-    if mean <= EXACT:
-        over = [(number * arrivals.size - limit, chance) for number, chance in arrivals.chances(steps) if number * arrivals.size > limit]
-        return sum(value * chance for value, chance in over), sum(chance for _, chance in over)
-    deviation = sqrt(variance)
-    z = (mean * arrivals.size - limit) / deviation
+    if mean > EXACT:
+        return _above(mean * arrivals.size - limit, sqrt(variance))
+    over = share = 0.0
+    for number, chance in arrivals.chances(steps):
+        found, above = _above(number * arrivals.size - limit, arrivals.size * sqrt(number * arrivals.squared))
+        over, share = over + chance * found, share + chance * above
+    return over, share
+
+
+def _above(mean: float, deviation: float) -> tuple[float, float]:
+    """Mean of what a normal quantity has above zero, and the chance of it."""
+    if deviation <= 0 or abs(mean) > 6 * deviation:
+        return max(mean, 0.0), float(mean > 0)
+    z = mean / deviation
     above = erfc(-z / sqrt(2)) / 2
-    return deviation * (exp(-z * z / 2) / sqrt(2 * pi) + z * above), above
+    return deviation * exp(-z * z / 2) / sqrt(2 * pi) + mean * above, above
 
 
 def backlog(arrivals: Arrivals, room: float) -> tuple[float, float]:

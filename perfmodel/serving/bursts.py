@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from perfmodel.serving.backlog import Arrivals
 
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop
+    from perfmodel.serving.loop_steps import LoopSteps
 
-EACH, GROWTH, STEPS_KEPT = 12, 1.2, 1e3
-"""Batches of so many prompts are counted one by one, larger ones by this factor; decode steps of a burst at most."""
+EACH, GROWTH = 12, 1.2
+"""Batches of so many prompts are counted one by one, larger ones by this factor."""
 
 
 def ladder(most: int) -> list[int]:
@@ -65,7 +65,7 @@ def solve(rows: list[list[float]], right: list[float]) -> list[float]:
 class Bursts:
     """Of prompts that come at ``rate`` to the engine of ``loop``."""
 
-    loop: Loop
+    loop: LoopSteps
     rate: float
 
     @cached_property

@@ -8,8 +8,10 @@ from __future__ import annotations
 from math import log
 from typing import TYPE_CHECKING
 
+from perfmodel.serving.weighted import Found, Weighted
+
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop, Steady, Weighted
+    from perfmodel.serving.loop_steps import LoopSteps
 
 POINTS = 10
 
@@ -26,7 +28,7 @@ def tail(mean: float, chance: float) -> Weighted:
     return [(0.0, 1 - chance), *((mean * value / scale, chance * share) for value, share in zip(shape, shares, strict=True))]
 
 
-def one_slot(loop: Loop, rate: float) -> Steady:
+def one_slot(loop: LoopSteps, rate: float) -> Found:
     """The figures at ``rate`` requests a second, less than is served."""
     step = loop.seconds(0, 1) if loop.steps else 0.0
     room = loop.batching.token_budget
@@ -39,5 +41,4 @@ def one_slot(loop: Loop, rate: float) -> Steady:
     busy = min(rate * mean, 0.999)
     wait = rate * square / 2 / (1 - busy)
     first = [(one + late, each / len(prompts)) for one in prompts for late, each in tail(wait / busy, busy)]
-    found = loop.result(busy, 0.0, rate, step, 0.0, 0.0, first, loop.overhead.request_s, 0.0)
-    return loop.waited(found, rate * wait)
+    return busy, rate * wait, rate, step, 0.0, 0.0, first, loop.overhead.request_s, 0.0

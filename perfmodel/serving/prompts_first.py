@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from perfmodel.serving.backlog import Arrivals
 from perfmodel.serving.bursts import Bursts, ladder
 from perfmodel.serving.one_slot import tail
+from perfmodel.serving.weighted import Found, Weighted, thin
 
 if TYPE_CHECKING:
-    from perfmodel.serving.steady import Loop, Steady, Weighted
+    from perfmodel.serving.loop_steps import LoopSteps
 
 POINTS = 5
 FULL = 0.02
@@ -23,7 +24,7 @@ FULL = 0.02
 class PromptsFirst:
     """The engine of ``loop`` with so many new requests a second, of ``most`` that it can serve."""
 
-    loop: Loop
+    loop: LoopSteps
     rate: float
     most: float
 
@@ -101,7 +102,7 @@ class PromptsFirst:
         total = sum(found)
         return [one / total for one in found]
 
-    def answer(self) -> Steady:
+    def answer(self) -> Found:
         """The figures."""
         loop, numbers = self.loop, self.numbers
         stays = [
@@ -118,7 +119,7 @@ class PromptsFirst:
             step = min(step, (users / self.rate - self.rest[0] - loop.decoded * (rest - burst)) / loop.steps)
         share = 1 - exp(-self.rate * decode)
         chunk = self.rate * step * loop.prompt / share if share else 0.0
-        return loop.result(users, 0.0, self.rate, step, share, chunk, found, loop.overhead.request_s, rest - burst)
+        return users, 0.0, self.rate, step, share, chunk, found, loop.overhead.request_s, rest - burst
 
     def for_a_slot(self, found: Weighted, plain: float) -> Weighted:
         """With the wait for a slot."""
@@ -146,8 +147,6 @@ class PromptsFirst:
 
     def first(self, plain: float, burst: float, idle: float) -> Weighted:
         """Seconds from sending to the first token, but for a slot."""
-        from perfmodel.serving.steady import thin
-
         bursts, loop = self.bursts, self.loop
         alone, after = bursts.seen([float(number == 1) for number in bursts.sizes]), bursts.seen(self.start(plain))
         of_alone, of_after = (sum(n * often for n, often in zip(bursts.sizes, seen, strict=True)) for seen in (alone, after))

@@ -20,9 +20,10 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
+from perfmodel.serving.loop_steps import STANDS
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
 from perfmodel.serving.replica import Missed, Replica, replicas
-from perfmodel.serving.steady import STANDS, Loop
+from perfmodel.serving.steady import Loop
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec

@@ -75,7 +75,7 @@ class SentRequest:
 
 @dataclass(slots=True)
 class Served:
-    """Sums since the warm-up ended: of requests that ended, of tokens and of time."""
+    """Sums since the warm-up ended: of requests that ended, of tokens and of time. ``tokens``: of all requests, as they were given."""
 
     start: float = 0.0
     ttft: list[float] = field(default_factory=list)
@@ -83,6 +83,7 @@ class Served:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     asked: int = 0
     given: int = 0
+    tokens: float = 0.0
     most_running: int = 0
     steps: int = 0
     busy: float = 0.0
@@ -112,7 +113,7 @@ class Scheduler:
         self.prompts: deque[SentRequest] = deque()
         self.ending: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
         self.decode_steps = self.count = self.ended = self.held = self.looked = self.waited = 0
-        self.context = self.decoded = self.begun = 0.0
+        self.context = self.decoded = self.begun = self.pace = 0.0
         self.left: float = inf
 
     def run(self, requests: int, warm_up: int, benchmark: bool) -> Served:
@@ -256,11 +257,13 @@ class Scheduler:
         self.tally.gaps.append((self.clock - (steps - 1) * each - self.decoded, decodes))
         if steps > 1:
             self.tally.gaps.append((each, decodes * (steps - 1)))
+        self.tally.tokens += steps * self.pace
         self.decoded = self.clock
         self.context += decodes * steps * self.load.tokens_per_step
         while self.ending and self.ending[0][0] <= self.decode_steps:
             request = heappop(self.ending)[2]
             self.context -= request.isl + request.steps * self.load.tokens_per_step
+            self.pace -= (request.given - 1) / request.steps
             self.end(request)
 
     def prefill(self, request: SentRequest, tokens: int) -> None:
@@ -270,6 +273,7 @@ class Scheduler:
             return
         self.prompts.remove(request)
         request.first = self.clock
+        self.tally.tokens += 1
         if not request.steps:
             self.end(request)
             return
@@ -277,6 +281,7 @@ class Scheduler:
             self.decoded = self.clock
         self.count += 1
         self.context += request.isl
+        self.pace += (request.given - 1) / request.steps
         heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
 
     def end(self, request: SentRequest) -> None:
@@ -332,7 +337,7 @@ def figures(tally: Served, end: float) -> Simulated:
         running=tally.running / time,
         waiting=tally.waiting / time,
         requests_per_s=len(ttft) / time,
-        tokens_per_s=tally.given / time,
+        tokens_per_s=tally.tokens / time,
         step_s=tally.busy / tally.steps,
         prefill_share=tally.prefill / time,
         utilisation=tally.busy / time,
