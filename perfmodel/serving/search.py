@@ -129,7 +129,7 @@ class Seen:
     within: Beaten = field(default_factory=Beaten)
     every: Beaten = field(default_factory=Beaten)
 
-    def hopeless(self, span: Span) -> bool:
+    def hopeless(self, span: UserRange) -> bool:
         """Whether nothing in ``span`` can be on the front or the best; if so its numbers are counted.
 
         More users get more of a GPU and less each, so that the ends bound what is between them. Where even fewer users are over a
@@ -181,7 +181,7 @@ def evaluate(replica: Replica, load: Load, users: int, close: float = CLOSE) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class UserRange:
     """Numbers of users of a replica between two that are evaluated, none of them evaluated yet."""
 
     replica: Replica
@@ -197,22 +197,22 @@ def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
         spans = [half for span in spans if not seen.hopeless(span) for half in _halves(seen, span, load)]
 
 
-def _spans(seen: Seen, replica: Replica, load: Load) -> list[Span]:
+def _spans(seen: Seen, replica: Replica, load: Load) -> list[UserRange]:
     """Of all its numbers of users: one ends where decode steps become too large for a CUDA graph, from where on they take longer."""
     rungs = ladder(most_users(replica))
     inside = bisect_right(rungs, replica.engine.graph_batch // load.queries)
     ends = sorted({0, max(inside - 1, 0), min(inside, len(rungs) - 1), len(rungs) - 1})
     points = [seen.add(evaluate(replica, load, rungs[end])) for end in ends]
     neighbours = zip(pairwise(points), pairwise(ends), strict=True)
-    return [Span(replica, low, high, rungs[first + 1 : last]) for (low, high), (first, last) in neighbours if last > first + 1]
+    return [UserRange(replica, low, high, rungs[first + 1 : last]) for (low, high), (first, last) in neighbours if last > first + 1]
 
 
-def _halves(seen: Seen, span: Span, load: Load) -> Iterator[Span]:
+def _halves(seen: Seen, span: UserRange, load: Load) -> Iterator[UserRange]:
     """What the number in the middle of a span, once evaluated, leaves on both sides."""
     middle = len(span.between) // 2
     point = seen.add(evaluate(span.replica, load, span.between[middle]))
     sides = ((span.low, point, span.between[:middle]), (point, span.high, span.between[middle + 1 :]))
-    yield from (Span(span.replica, *side) for side in sides if side[2])
+    yield from (UserRange(span.replica, *side) for side in sides if side[2])
 
 
 def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load) -> None:

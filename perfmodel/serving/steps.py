@@ -18,6 +18,7 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
+from perfmodel.transformer.layer import EXPERTS
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
@@ -35,7 +36,15 @@ EXACT = 0
 """Nodes at every number."""
 PER_OCTAVE = {"tokens": (16, 1), "groups": (16, 16, 1), "heads": (4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "power": (1, 1, 1)}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
-COARSELY = {"tokens": (1, 1), "groups": (1, 1, 1), "heads": (1, 1), "decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)}
+COARSELY = {
+    "tokens": (1, 1),
+    "rest": (1, 1),
+    "experts": (1, 1),
+    "heads": (1, 1),
+    "decode": (1, EXACT, EXACT),
+    "prompt": (1, 1, 1),
+    "power": (1, 1, 1),
+}
 """The same to rank many layouts under one load, whose decoding sequences have one length."""
 STEPPED = {("tokens", 0), ("groups", 0), ("groups", 1), ("prompt", 1)}
 """Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
@@ -94,7 +103,7 @@ class KernelTimes:
         if dp > 1:
             waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
             fullest, heads = waiting * each + decoding, waiting + decoding
-            parts = [self._between("groups", (fullest, min(tokens, fullest * dp), graph), self._in_groups)]
+            parts = self._groups(fullest, min(tokens, fullest * dp), graph)
         else:
             parts = [self._between("tokens", (tokens, graph), self._tokenwise)]
         parts.append(self._between("heads", (heads, graph), self._heads))
@@ -110,6 +119,17 @@ class KernelTimes:
             slower, *_ = self._between("power", at, self._slowdown)
             return value * slower + own, low * slower + own, high * slower + own
         return added([*parts, (own, own, own)])
+
+    def _groups(self, fullest: int, tokens: int, graph: int) -> list[Times]:
+        """Layers but attention of so many tokens, ``fullest`` of them in one group. Coarsely, the experts see those of all groups, and
+        the rest those of the fullest, as if all had as many."""
+        if not self.coarse:
+            return [self._between("groups", (fullest, tokens, graph), self._in_groups)]
+        fullest *= self.like.split.dp
+        return [
+            self._between("rest", (fullest, graph), lambda *at: self._balanced(*at)[0]),
+            self._between("experts", (tokens, graph), lambda *at: self._balanced(*at)[1]),
+        ]
 
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
         """Of the kernels of a step, as it runs again and again."""
@@ -169,9 +189,20 @@ class KernelTimes:
             return self._body(replace(self.like, phase=PREFILL, batch=1, n=fullest - each, kv_len=fullest - each, beside=one), graph)
         return NOTHING if one is None else self._body(one, graph)
 
+    def _balanced(self, tokens: int, graph: int) -> tuple[Times, Times]:
+        """Of ``tokens`` in equal groups: of what is not the experts', and of the experts."""
+        step = replace(self.like, phase=DECODE, batch=tokens, n=1, kv_len=1)
+        rows = [(op.name.startswith(EXPERTS), self._row(op, bool(graph))) for op in self._layers(step)]
+        found = added(row for routed, row in rows if not routed), added(row for routed, row in rows if routed)
+        self.nodes["rest", (tokens, graph)], self.nodes["experts", (tokens, graph)] = found
+        return found
+
     def _body(self, step: ModelPass, graph: int) -> Times:
+        return added(self._row(op, bool(graph)) for op in self._layers(step))
+
+    def _layers(self, step: ModelPass) -> list[Op]:
         ops = [*body_ops(self.model, step), *to_next_stage(self.model, step)]
-        return added(self._row(op, bool(graph)) for op in ops if not op.by_sequence)
+        return [op for op in ops if not op.by_sequence]
 
     def _heads(self, heads: int, graph: int) -> Times:
         """Last norm and head of ``heads`` positions of a group, and their logits."""

@@ -183,13 +183,16 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
     partial = group % plan.section or plan.section
     order = range(per_walk) if plan.longest_first else range(per_walk - 1, -1, -1)
     tiles = row_tile_visits if direction == FORWARD else key_tile_visits
+    known = [tuple[int, ...]()] * per_walk
     for _ in range(int(walk.row_heads) // group):
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
-                visits = tiles(walk, plan, i)
-                each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
-                for part in range(plan.splits):
-                    yield from repeat(int(min(each, max(0, visits - part * each))), width)
+                if not known[i]:
+                    visits = tiles(walk, plan, i)
+                    each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
+                    known[i] = tuple(int(min(each, max(0, visits - part * each))) for part in range(plan.splits))
+                for part in known[i]:
+                    yield from repeat(part, width)
 
 
 def row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
