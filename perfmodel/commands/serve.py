@@ -39,6 +39,13 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
     like = asked.like(model, device, asked.split(model), stored)
     times = step_times(model, device, engine, like, cache(calibrated_devices))
+    if asked.prefill_workers is not None:
+        from perfmodel.serving.apart import Pools, serve_apart
+
+        first = asked.like(model, device, asked.prefill_split(model), stored)
+        prefill = step_times(model, device, engine, first, cache(calibrated_devices))
+        pools = Pools(prefill, times, asked.prefill_workers, asked.workers)
+        return report(serve_apart(pools, load, asked.spread, asked.requests, asked.gpu_hour), pictures)
     return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
 
 

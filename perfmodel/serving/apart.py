@@ -74,6 +74,12 @@ class PooledAnswer(ServingAnswer):
         return self.pools.workers * self.found.tokens_per_s
 
     @property
+    def requests_per_s(self) -> float:
+        """Of all users."""
+        assert self.pools is not None
+        return self.pools.workers * self.found.requests_per_s
+
+    @property
     def bound(self) -> float:
         """No decode step is shorter than its bound."""
         assert self.pools is not None
@@ -118,7 +124,7 @@ def transfer_s(pools: Pools, cache: float) -> float:
     return cache * before / (min(before, after) * link(pools.decode.device, pools.gpus))
 
 
-def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None) -> PooledAnswer:
+def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> PooledAnswer:
     """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users.
 
     ``requests``: as of ``answer.serve``.
@@ -139,7 +145,7 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)
-    return PooledAnswer(decode, load, memory, most, found, None, spread, pools)
+    return PooledAnswer(decode, load, memory, most, found, gpu_hour, spread, pools)
 
 
 def _closed(loop: Loop, prefill: Prefill, moved: float, users: int, workers: int) -> Steady:
