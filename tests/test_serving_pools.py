@@ -62,7 +62,7 @@ def test_all_users_are_somewhere(users: int, x: int, y: int) -> None:
 
 def test_prefill_limits_and_more_workers_help() -> None:
     one, two, four = (of(300, x) for x in (1, 2, 4))
-    assert one.requests_per_s < two.requests_per_s < four.requests_per_s
+    assert 1.5 * one.requests_per_s < two.requests_per_s < 1.05 * four.requests_per_s
     assert one.found.ttft_s > two.found.ttft_s > four.found.ttft_s
 
 
