@@ -170,7 +170,7 @@ def sweep(
 ) -> Columns:
     """Every combination of ``axes``, as columns in memory; for more rows than fit ``most_bytes`` there is ``perfmodel sweep -o``.
 
-    ``workload``: attention, matmul, kv-cache or model. ``axes`` are the options of that command with underscores; a value is a
+    ``workload``: attention, matmul, kv-cache, model or serve. ``axes`` are the options of that command with underscores; a value is a
     number, a list, a range or an expression of other axes. ``where``: constraints on inputs and columns. ``columns``: a list of names,
     or a text with commas in between. Units of the columns are in ``units``: B, s, FLOP. UsageError for an axis, constraint or column
     that cannot be read, or more than ``most_bytes``; rows without an answer are counted in ``left_out``.

@@ -233,13 +233,29 @@ def find_engine(name: str) -> Engine:
     from perfmodel.serving.engine import trusted, validated
 
     def checked(path: Path) -> Engine:
-        return validated_section(path, (), validated)
+        return validated_section(path, (), lambda raw: known(validated(raw)))
+
+    def known(engine: Engine) -> Engine:
+        engine.kernels.check(implementations())
+        return engine
 
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
     name = ENGINE_ALIASES.get(name.lower(), name)
     found = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
-    return _trusted(data_folder("configs") / "engines" / f"{found}.yaml", trusted, checked)
+    return _trusted(data_folder("configs") / "engines" / f"{found}.yaml", lambda raw: known(trusted(raw)), checked)
+
+
+@cache
+def implementations() -> dict[str, set[str]]:
+    """Those that a shipped profile has calibrations of, by workload."""
+    from perfmodel.timing.base import LENT_PRODUCTS
+
+    found = {"matmul": set(LENT_PRODUCTS)}
+    for device in calibrated_devices():
+        for block in device.calibration:
+            found.setdefault(block.workload, set()).add(block.implementation)
+    return found
 
 
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm"}

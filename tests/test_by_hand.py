@@ -110,8 +110,8 @@ def test_experts_move_hidden_states_both_ways_and_weights_once() -> None:
 
 def test_parts_of_experts_move_what_they_read_and_write() -> None:
     """Matmuls free of cost: what is left is bytes of activations over the bandwidth. 8 pairs of token and expert."""
-    free = dict.fromkeys(("dram_share", "narrow_dram_share", "compute_share", "narrow_compute_share"), 1e30)
-    p = {**free, "launch_us": 0.0, "quantize_us": 0.0, "half_bandwidth_share": 0.2, "activation_share": 1.0}
+    free = {**dict.fromkeys(("dram_share", "compute_share"), 1e30), **dict.fromkeys(("launch_us", "tile_us"), 0.0)}
+    p = {**free, "half_bandwidth_share": 0.2, "activation_share": 1.0}
     tokens, pairs, hidden, width = 4, 8, 8, 16
     for dtype, size in (("bf16", 2), ("fp8", 1)):
         w = Experts(tokens, hidden, width, 4, 2, 4, DTYPES[dtype])

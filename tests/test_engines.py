@@ -65,6 +65,8 @@ MINIMAL = "id: mine\nname: Mine\n"
         ("memory_share: 90\n", "memory_share is 90"),
         ("memory_share: most\n", "memory_share"),
         ("batching: {token_budget: 0}\n", "batching.token_budget is 0"),
+        ("batching: {hold_steps: -1}\n", "batching.hold_steps is -1"),
+        ("reserved: 1.5\n", "reserved is 1.5"),
         ("batching: {mixd: true}\n", "mixd"),
         ("kernels: {all_reduce: [nccl], atention: [x]}\n", "atention"),
         ("by_device: [{below_gib: 70, token_budget: -1}]\n", "token_budget is -1"),

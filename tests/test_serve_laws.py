@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,6 +14,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.serving.answer import ServingAnswer, serve
 from perfmodel.serving.load import Load
 from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
 REPLICAS = (("llama-3.1-8b", "h200", Split()), ("mixtral-8x7b", "h100-sxm", Split(4, 4)), ("llama-3.1-70b", "h200", Split(4)))
@@ -42,11 +44,10 @@ def _answer(r: random.Random, engines: list[str]) -> ServingAnswer | None:
 
 def _laws_hold(found: ServingAnswer) -> None:
     load, s, memory = found.load, found.found, found.memory
-    length = load.isl + load.osl
+    most, length = memory.slots(load.isl, load.osl, found.spread), load.isl + load.osl // 2
     asked = f"{memory.model.name}, {found.engine.id}, {load}"
-    held = min(-(-int(s.running) // 1) + 1, found.most_running)
-    assert memory.total(held, length) <= memory.usable <= memory.capacity, asked
-    assert s.running <= found.most_running * (1 + 1e-6), asked
+    assert memory.total(most, length) <= memory.usable <= memory.capacity, asked  # of sequences whose outputs are half done
+    assert s.running <= most * (1 + 1e-6), asked
     assert found.tokens_per_s == pytest.approx(s.requests_per_s * load.osl), asked
     assert found.tokens_per_s <= found.bound * (1 + 1e-6), asked
     one = found.decode_pass
@@ -74,3 +75,37 @@ def test_conservation() -> None:
 @pytest.mark.slow
 def test_conservation_over_many() -> None:
     assert _run(2, ALL, engine_names()) > ALL / 2
+
+
+CACHED = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"), ("h200", "h100-sxm", "b200", "a100-sxm-80gb", "mi300x", "l4")
+BOTH = ("h200", "h100-sxm", "b200")
+SHORT_S, OTHER_KERNEL = 100e-6, 1.3
+"""Kernels that read a cache of 8 bits take longer where that is little: FlashAttention-3 of an H100 1.1 times at 10 to 20 us in the
+median, of an H200 up to 1.24 (9 of 10 shapes of aiconfigurator 0.12.0, vLLM 0.24)."""
+
+
+def _cache_laws_hold(r: random.Random) -> None:
+    """A narrower cache is never slower in the same kernel; in another one by what that takes over short caches at most."""
+    name, hardware = map(r.choice, CACHED)
+    model, device, form = find_model(name), find_device(hardware), DTYPES["bf16"]
+    batch, length = 2 ** r.randint(0, 7), 2 ** r.randint(5, 15)
+    like = ModelPass(DECODE, batch, 1, length, form, kernels=find_engine("vllm").kernels)
+    passes = (replace(like, **formats(model, form, "bf16", kv)) for kv in (None, "fp8"))
+    wide, narrow = (run_pass(model, one, device, cache(calibrated_devices), True) for one in passes)
+    for one, other in zip(wide.rows, narrow.rows, strict=True):
+        asked = f"{name} on {hardware}, {batch} x {length}: {one.op.name}"
+        kernels = {row.prediction.calibration.implementation for row in (one, other) if row.prediction is not None}
+        short = len(kernels) == 2 and one.seconds < SHORT_S * one.op.count
+        if not short or hardware in BOTH:  # else those of other devices or libraries
+            assert other.seconds <= one.seconds * (OTHER_KERNEL if short else 1 + 1e-9), asked
+
+
+def test_narrow_caches() -> None:
+    for seed in range(FEW):
+        _cache_laws_hold(random.Random(seed))
+
+
+@pytest.mark.slow
+def test_narrow_caches_over_many() -> None:
+    for seed in range(400):
+        _cache_laws_hold(random.Random(seed))

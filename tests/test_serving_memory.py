@@ -18,6 +18,9 @@ from perfmodel.transformer.step import DECODE, ModelPass, Split
 MODELS = ("llama-3-8b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v2", "gpt-oss-20b")
 
 
+ROOMY = {"batching": Batching(max_sequences=10**6)}
+
+
 def _memory(name: str, split: Split, device: str = "h200", **options: object) -> Memory:
     engine = Engine("some", "Some", **options)  # type: ignore[arg-type]
     return Memory(find_model(name), find_device(device), engine, ModelPass(DECODE, 1, 1, 1, split=split))
@@ -49,6 +52,16 @@ def test_reasons_name_what_does_not_divide():
     assert reasons("mixtral-8x7b", 16)[16, 16, 1, 1] == "--ep 16 does not divide 8 experts"
     assert "no interconnect" in reasons("llama-3-8b", 2, "rtx-4090")[2, 1, 1, 1]
     assert (1, 1, 1, 2) not in reasons("llama-3-8b", 2, "rtx-4090")  # two copies that exchange nothing
+
+
+def test_an_engine_that_keeps_no_room_for_tokens_to_come_runs_more():
+    """A request holds its prompt and half its output on average; one that may not be put back holds all from the start."""
+    kept, loose, most = (_memory("llama-3-8b", Split(1), reserved=share, **ROOMY) for share in (1.0, 0.0, 0.5))
+    assert kept.slots(1000, 1000) == kept.most_running(2000)
+    assert loose.slots(1000, 1000) == loose.most_running(1500)
+    assert most.slots(1000, 1000) == most.most_running(1750)
+    assert kept.slots(1000, 1000, 0.5) == kept.most_running(1500)  # the mean request is shorter than the longest
+    assert kept.slots(1000, 1000) < most.slots(1000, 1000) < loose.slots(1000, 1000)
 
 
 def test_memory_is_never_over_capacity():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -10,7 +10,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.serving.engine import Batching, Overhead
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
-from perfmodel.serving.simulate import simulate
+from perfmodel.serving.simulate import Scheduler, simulate
 from perfmodel.serving.steady import steady
 
 
@@ -50,6 +50,38 @@ def test_steady_state_is_that_of_the_simulation(mixed: bool, draft: dict[str, fl
     seen = simulate(Formula(), load, batching, Overhead(), 1024, spread=0.5, requests=600)
     assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.05)
     assert found.requests_per_s == pytest.approx(seen.requests_per_s, rel=0.05)
+
+
+@pytest.mark.parametrize("users", [4, 64])
+@pytest.mark.parametrize(
+    "batching",
+    [Batching(ahead=True), Batching(mixed=False, ahead=True), Batching(mixed=False, admit_every=10), Batching(hold_steps=20, ahead=True)],
+)
+def test_waits_for_the_scheduler_are_those_of_the_simulation(batching: Batching, users: int) -> None:
+    """A step that is scheduled already, one in ten at which the engine looks, or one that others are to fill."""
+    load = Load(1024, 128, users)
+    found = steady(Formula(), load, batching, Overhead(), 1024, 0.8)
+    seen = simulate(Formula(), load, batching, Overhead(), 1024, spread=0.8, requests=2000)
+    assert found.ttft_s == pytest.approx(seen.ttft_s, rel=0.1)
+    plain = steady(Formula(), load, replace(batching, ahead=False, admit_every=1, hold_steps=0), Overhead(), 1024, 0.8)
+    assert found.ttft_s > plain.ttft_s + 0.9 * Formula().floor
+    assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.05)
+
+
+def test_a_rate_waits_for_the_scheduled_step_too() -> None:
+    load = Load(1024, 128, rate=4.0)
+    found = steady(Formula(), load, Batching(ahead=True), Overhead(), 1024, 0.8)
+    assert found.ttft_s == pytest.approx(simulate(Formula(), load, Batching(ahead=True), Overhead(), 1024, spread=0.8).ttft_s, rel=0.1)
+
+
+@pytest.mark.parametrize("batching", [Batching(ahead=True), Batching(mixed=False, admit_every=7), Batching(hold_steps=5)])
+@pytest.mark.parametrize("load", [Load(700, 90, 12), Load(700, 90, rate=6.0), Load(900, 60, 9, draft_tokens=2, acceptance=0.5)])
+def test_alike_steps_together_take_what_they_take_one_by_one(batching: Batching, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = simulate(Formula(), load, batching, Overhead(request_s=0.01), 6, spread=0.5, requests=200)
+    monkeypatch.setattr(Scheduler, "alike", lambda self, took: 1)
+    one_by_one = simulate(Formula(), load, batching, Overhead(request_s=0.01), 6, spread=0.5, requests=200)
+    for name in ("ttft_s", "tpot_s", "itl_p99_s", "running", "waiting", "requests_per_s", "step_s", "prefill_share", "utilisation"):
+        assert getattr(together, name) == pytest.approx(getattr(one_by_one, name), rel=0.02), name
 
 
 @pytest.mark.parametrize("mixed", [True, False])

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Batching, Engine
 from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.launch import again, hub_name, launch
+from perfmodel.serving.launch import hub_name, launch
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import DecodeWorker, PrefillWorker, decode_worker, pooled, prefill_worker, ratios
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.replica import Replica, sizes, splits
 from perfmodel.serving.search import Candidate, Search, Targets, evaluate, ladder, search, search_among
 from perfmodel.transformer.step import DECODE, ModelPass, Split
@@ -47,7 +49,7 @@ def drawn(seed: int) -> list[Replica]:
     for tp in rng.sample((1, 2, 4, 8), 3):
         times = Formula(tp, rng.uniform(0.005, 0.05), rng.uniform(1e-5, 1e-4))
         engine = replace(ENGINE, id=rng.choice(("vllm", "sglang")))
-        found.append(Replica(engine, Split(tp), times, rng.choice((3, 40, 300)), times.weights_s / tp, 1e8 / tp))
+        found.append(Replica(engine, Split(tp), times, rng.choice((3, 40, 300)), 1e8 / tp))
     return found
 
 
@@ -228,9 +230,41 @@ def test_engines_refuse_what_they_have_no_options_for() -> None:
 
 
 def test_the_question_can_be_asked_again() -> None:
-    line = again("deepseek-v3", "h200", "vllm", Split(1, 8, 1, 8), Load(1024, 512, 1, prefix=8, draft_tokens=1, acceptance=0.5), 64)
-    assert line == (
-        "perfmodel serve deepseek-v3 --hardware h200 --engine vllm --tp 1 --dp 8 --ep 8 --isl 1024 --osl 512 --concurrency 64 "
-        "--prefix 8 --draft-tokens 1 --acceptance 0.5"
+    asked = ServeQuestion("deepseek-v3", gpus=8, osl=512, prefix=8, draft_tokens=1, acceptance=0.5, search=True, ttft="1s", token_budget=64)
+    assert asked.typed("h200", "my own.yaml", Split(1, 8, 1, 8), 64) == (
+        "perfmodel serve deepseek-v3 --hardware h200 --engine 'my own.yaml' --isl 1024 --osl 512 --concurrency 64 "
+        "--prefix 8 --draft-tokens 1 --acceptance 0.5 --tp 1 --dp 8 --ep 8 --token-budget 64"
     )
     assert hub_name(find_model("gpt3-175b")) == "gpt3-175b"
+
+
+def test_the_best_is_what_its_own_question_answers(device: Device) -> None:
+    from perfmodel.serving.steady import steady
+    from perfmodel.serving.steps import step_times
+
+    load, model, engine = Load(700, 60, 1), find_model("llama-3.2-1b"), find_engine("vllm").with_batching(max_sequences=24)
+    like = ModelPass(DECODE, 1, 1, 1)
+    best = search(model, device, 1, load, [engine], like, Targets(0.5, 0.05), pools=False).best
+    assert best is not None
+    times = step_times(model, device, engine, replace(like, split=best.split))
+    alone = steady(times, load.of(best.users), engine.batching, engine.overhead, 24)
+    assert (best.tpot_s, best.ttft_s, best.requests_per_s) == (alone.tpot_s, alone.ttft_s, alone.requests_per_s)
+
+
+def test_a_search_predicts_few_kernels_for_each_configuration(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are built for a few nodes, and numbers of users are evaluated where their neighbours leave room."""
+    from perfmodel.serving import steps
+
+    built, count = steps.body_ops, 0
+
+    def counted(*of: Any) -> Any:
+        nonlocal count
+        count += 1
+        return built(*of)
+
+    monkeypatch.setattr(steps, "body_ops", counted)
+    engines = [find_engine(name).with_batching(max_sequences=128) for name in ("vllm", "sglang")]
+    found = search(find_model("llama-3.2-1b"), device, 4, Load(512, 64, 1), engines, ModelPass(DECODE, 1, 1, 1), pools=False)
+    assert found.configurations > 150
+    assert found.counts["evaluated"] < 0.7 * found.configurations
+    assert count < 0.7 * found.configurations

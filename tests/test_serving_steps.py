@@ -138,3 +138,13 @@ def test_nothing_to_do_takes_no_time_and_more_takes_longer():
     assert found == sorted(found)
     contexts = [times.seconds(Iteration(decodes=64, context=context)) for context in range(500, 6000, 500)]
     assert contexts == sorted(contexts)
+
+
+def test_steps_of_groups_are_those_of_exact_passes_where_prompts_fill_some_groups_alone():
+    split, model = Split(tp=1, dp=2, ep=2), find_model("mixtral-8x7b")
+    times = step_times(
+        model, find_device("h200"), replace(find_engine("vllm"), overhead=Overhead()), ModelPass(PREFILL, 1, 1, 1, split=split)
+    )
+    for prompts, chunk, decodes in ((2, 1024, 9), (3, 500, 17), (1, 500, 43), (3, 2730, 54)):
+        step = Iteration(prompts * chunk, chunk, prompts, decodes, 1500)
+        assert times.seconds(step) == pytest.approx(sum(row.seconds for row in times.passed(step).rows), rel=0.005), step

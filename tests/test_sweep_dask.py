@@ -103,6 +103,16 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     assert again.counts == expected.counts
 
 
+def test_engines_are_swept_on_workers(cluster: LocalCluster, tmp_path: Path) -> None:
+    axes = {"model": "llama-3.1-8b", "hardware": "h200", "engine": ["vllm", "sglang"], "isl": 64, "osl": 8, "concurrency": [1, 2, 4]}
+    study, folders = SweepStudy("serve", axes).complete(), [tmp_path / "there", tmp_path / "here"]
+    for folder, dask in zip(folders, (cluster.scheduler_address, None), strict=True):
+        run_sweep(study, Output(folder, "parquet", folder=True, dask=dask), MEMORY)
+    there, here = map(pq.read_table, folders)
+    assert there.num_rows == 6
+    assert there.equals(here)
+
+
 def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Parts(tmp_path / "nowhere", tmp_path / "nowhere", "parquet", STUDY, 1000)
     monkeypatch.setattr("perfmodel.sweep.dask_run.opened", lambda output, study, rows: nullcontext(nowhere))  # as if not shared

@@ -97,7 +97,8 @@ def test_a_device_that_does_not_multiply_8_bits():
 def test_coverage():
     covers = find_model("latent-attention").covers
     assert covers(Case(W, "trtllm-mla"))
-    assert not covers(Case(replace(W, n=2), "trtllm-mla"))
+    assert covers(Case(replace(W, n=4), "trtllm-mla"))  # drafted tokens are rows of the same tiles
+    assert not covers(Case(replace(W, n=64), "trtllm-mla"))
     assert not covers(Case(replace(W, kv_bits=4), "trtllm-mla"))
     assert all(len(find_model(name).parameters) <= 8 for name in ("latent-attention", "fp8-linear", "flash-decode-narrow"))
 
@@ -214,3 +215,24 @@ def test_records_of_both_caches():
     assert case_of(as_record(raw | {"workload": "attention", "shape": shape})).workload.kv_bits == 8
     with pytest.raises(UnavailableError, match="lacks tokens"):
         case_of(as_record(raw | {"workload": "moe", "shape": {}}))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "llama-3.1-70b", "gpt-oss-120b"])
+def test_drafted_tokens_read_the_cache_with_the_one_before_them(name):
+    """Of one sequence in 8 heads or more a KV head: rows of the same tile, up to 64 of them."""
+    model = find_transformer(name)
+    one, four = (replace(decode(batch=8, kv_len=4096, fused=True), n=n) for n in (1, 4))
+
+    def read(step):
+        kernels = [op.kernel for op in step_ops(model, step) if op.name == "attention"]
+        return sum(access.elements for kernel in kernels for access in kernel.accesses if access.tensor == "KV cache")
+
+    assert read(one) > 0
+    assert read(four) <= (4 if name == "deepseek-v3" else 1) * read(one) * 1.01
+
+
+def test_verifying_drafts_takes_little_longer_than_a_token():
+    alone, drafted = (
+        run_pass(find_transformer("deepseek-v3"), replace(decode(batch=32, kv_len=4096, fused=True), n=n), H200).seconds for n in (1, 2)
+    )
+    assert alone < drafted < 2 * alone

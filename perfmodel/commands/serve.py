@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import Pictured, command, device_for
-from perfmodel.serving.question import ServeQuestion
+from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
-
-DEFAULT_ENGINE = "vllm"
+    from perfmodel.serving.engine import Engine
+    from perfmodel.serving.steps import KernelTimes
+    from perfmodel.transformer.step import ModelPass
 
 
 @command
@@ -28,44 +29,30 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.serve import report
-    from perfmodel.serving.answer import serve as answer
+    from perfmodel.serving.answer import answered
     from perfmodel.serving.steps import step_times
     from perfmodel.transformer.hf import served_as
 
     device = device_for(asked.hardware)
     model, stored = served_as(find_model(asked.name), asked.weights_dtype)
-    load = asked.load()
-    asked.check_lengths(model)
-    engine = asked.configured(find_engine(asked.engine or DEFAULT_ENGINE).on(device))
-    like = asked.like(model, device, asked.split(model), stored)
-    times = step_times(model, device, engine, like, cache(calibrated_devices))
-    if asked.prefill_workers is not None:
-        from perfmodel.serving.apart import Pools, serve_apart
+    engine, fallbacks = find_engine(asked.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
 
-        first = asked.like(model, device, asked.prefill_split(model), stored)
-        prefill = step_times(model, device, engine, first, cache(calibrated_devices))
-        pools = Pools(prefill, times, asked.prefill_workers, asked.workers)
-        return report(serve_apart(pools, load, asked.spread, asked.requests, asked.gpu_hour), pictures)
-    return report(answer(model, engine, like, load, times, asked.gpu_hour, asked.spread, asked.requests), pictures)
+    def times(own: Engine, like: ModelPass) -> KernelTimes:
+        return step_times(model, device, own, like, fallbacks)
+
+    if asked.prefill_workers is not None:
+        from perfmodel.serving.apart import answered_apart
+
+        return report(answered_apart(asked, model, stored, device, engine, times), pictures)
+    return report(answered(asked, model, stored, device, engine, times), pictures)
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     """Of every layout and number of users, under one engine or all."""
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices, engine_names, find_engine, find_model
-    from perfmodel.report.serve_search import Searched, report
-    from perfmodel.serving.search import Targets, search
-    from perfmodel.transformer.hf import served_as
-    from perfmodel.transformer.step import Split
+    from perfmodel.catalog import calibrated_devices, engine_names
+    from perfmodel.report.serve_search import report, searched
 
-    device = device_for(asked.hardware)
-    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
-    load = asked.load()
-    asked.check_lengths(model)
     names = engine_names() if asked.engine is None else [asked.engine]
-    engines = [asked.configured(find_engine(name).on(device)) for name in names]
-    like, gpus = asked.like(model, device, Split(), stored), asked.searched_gpus()
-    targets = Targets(*asked.limits())
-    found = search(model, device, gpus, load, engines, like, targets, cache(calibrated_devices), asked.disaggregated)
-    return report(Searched(model, device, gpus, load, like, engines, found, asked.name, asked.typed_formats(), asked.gpu_hour), pictures)
+    return report(searched(asked, device_for(asked.hardware), names, cache(calibrated_devices)), pictures)

@@ -134,7 +134,8 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
     except ValidationError as error:
         raise DataError(_first_problem(path, section, error, lines)) from None
     except DataError as error:
-        raise DataError(f"{path}: {error.message}", error.fix) from None
+        line = lines.get((*section, *error.message.split(":")[0].split(" ")[0].split(".")))
+        raise DataError(f"{path}{'' if line is None else f', line {line}'}: {error.message}", error.fix) from None
 
 
 def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
@@ -154,6 +155,8 @@ _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _WORDS = {
     "unexpected_keyword_argument": "unknown field; take it out or mend its name",
     "missing": "this field is required",
+    **dict.fromkeys(("tuple_type", "list_type"), "this is no list; write it like [a, b]"),
+    **dict.fromkeys(("dict_type", "dataclass_type"), "this is no mapping of keys to values"),
 }
 
 

@@ -191,7 +191,7 @@ class Power:
         taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(one) for one in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
             most = self.fit.burst_over_limit * self.limit_w
-            bursts = [self._common([one], [f], [top], most) for one, f, top in zip(demands, taken, bursts, strict=True)]
+            bursts = [self._common([one], [f], [top], most, LOWEST) for one, f, top in zip(demands, taken, bursts, strict=True)]
         elif clock == BURST:
             return self._sum(demands, taken, taken)
         lasting = self._settled(demands, taken, bursts, self.limit_w)
@@ -213,9 +213,11 @@ class Power:
         highest = self._common(demands, taken, tops, most)
         return [min(highest, top) for top in tops]
 
-    def _common(self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float) -> float:
+    def _common(
+        self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float, otherwise: float | None = None
+    ) -> float:
         """The highest clock at which ``demands`` in turn, none above its own of ``tops``, draw at most so many watts on average."""
-        highest = self._highest(lambda f: self._sum(demands, taken, [min(f, top) for top in tops]).watts, most)
+        highest = self._highest(lambda f: self._sum(demands, taken, [min(f, top) for top in tops]).watts, most, otherwise)
         return min(highest, max(tops))
 
     def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
@@ -230,11 +232,13 @@ class Power:
     def _joules(self, one: Demand, seconds: float, f: float) -> float:
         return float(energy(seconds, one.switched_j, one.memory_j, one.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
 
-    def _highest(self, watts: Callable[[float], float], most: float) -> float:
-        """The highest clock at which ``watts``, which grow with it, stay within ``most``."""
+    def _highest(self, watts: Callable[[float], float], most: float, otherwise: float | None = None) -> float:
+        """The highest clock at which ``watts``, which grow with it, stay within ``most``; ``otherwise`` where none does, if given."""
         if watts(1.0) <= most:
             return 1.0
         if watts(LOWEST) > most:
+            if otherwise is not None:
+                return otherwise
             least = f"{watts(LOWEST):.0f} W even at the lowest clock"
             raise UnavailableError(f"{self.device.id} cannot stay within {self.limit_w:g} W: it draws {least}", "give a higher limit")
         low, high = LOWEST, 1.0

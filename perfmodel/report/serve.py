@@ -86,9 +86,10 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("shares", found.shares),
         Metric("limited_by", next(iter(found.shares))),
+        Metric("at_least", found.at_least),
         Metric("requests_per_s", found.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
-        Metric("waiting", s.waiting if s.waiting >= LEAST_WAITING else None, "requests waiting"),
+        Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
         Metric("decoding", s.decoding),
         Metric("step_s.decode", s.decode_s, "decode step alone", "s"),
         Metric("step_s.with_prompts", s.step_s, "between decode steps", "s"),
@@ -183,12 +184,21 @@ def _verdict(found: ServingAnswer) -> list[str]:
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
     if s.waiting >= LEAST_WAITING:
-        fits = f"Fits {room}: {digits(s.running, 4)} run, {digits(s.waiting, 3)} wait."
+        early = " as they grow" if s.running > most + 0.5 else ""
+        fits = f"Fits {room}: {round(s.running):,} run{early}, {_number(s.waiting)} wait."
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [fits, first + each + all_get, _limited(found)]
+
+
+def _number(value: float) -> str:
+    """
+    >>> _number(0.25), _number(999558.2)
+    ('0.25', '999,558')
+    """
+    return f"{value:,.0f}" if value >= 10 else digits(value, 2)
 
 
 def _limited(found: ServingAnswer) -> str:
@@ -228,6 +238,7 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
         **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
         **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
+        **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
     }
 
 
@@ -251,8 +262,14 @@ def _notes(found: ServingAnswer) -> list[str]:
 def overhead_words(engine: Engine) -> str:
     """What the engine takes beside its kernels, and where that is from."""
     o = engine.overhead
-    if not any((o.step_s, o.kernel_s, o.sequence_s, o.request_s)):
+    if not any((o.step_s, o.prompt_s, o.kernel_s, o.sequence_s, o.request_s)):
         return "No time of the engine itself beside its kernels is counted."
-    parts = (("step", o.step_s), ("kernel", o.kernel_s), ("sequence", o.sequence_s), ("request", o.request_s))
+    parts = (
+        ("step", o.step_s),
+        ("step with prompts more", o.prompt_s),
+        ("kernel", o.kernel_s),
+        ("sequence", o.sequence_s),
+        ("request", o.request_s),
+    )
     times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     return f"The engine itself: {times}{f'; fitted to {o.fitted}' if o.fitted else ''}."

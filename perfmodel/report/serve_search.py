@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from perfmodel.core.errors import UsageError
@@ -16,11 +17,14 @@ from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, PREFILL_ROLE, again, launch
+from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
 from perfmodel.serving.load import Load
-from perfmodel.serving.search import Candidate, Search
+from perfmodel.serving.question import ServeQuestion
+from perfmodel.serving.search import Candidate, Search, Targets, search
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import ModelPass
+from perfmodel.transformer.step import Split
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
@@ -32,18 +36,28 @@ MORE = " \\"
 
 @dataclass(frozen=True)
 class Searched:
-    """``found`` among layouts of ``gpus``; ``like`` has the formats. ``options``: as typed, of formats, for the lines to paste."""
+    """``found`` by the search that ``asked`` is, on ``device``."""
 
+    asked: ServeQuestion
     model: ModelSpec
     device: Device
-    gpus: int
-    load: Load
-    like: ModelPass
     engines: Sequence[Engine]
     found: Search
-    name: str
-    options: str = ""
-    gpu_hour: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Most of a layout."""
+        return self.asked.searched_gpus()
+
+    @cached_property
+    def load(self) -> Load:
+        """Of each number of users."""
+        return self.asked.load()
+
+    @property
+    def gpu_hour(self) -> float | None:
+        """Its price."""
+        return self.asked.gpu_hour
 
     @property
     def chosen(self) -> Candidate | None:
@@ -51,13 +65,28 @@ class Searched:
         return self.found.best or self.found.nearest
 
     def lines(self, point: Candidate) -> list[str]:
-        """Commands that start the engine so, and that ask about it again."""
+        """Commands that start the engine so, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
         if point.prefill is None:
-            asks = again(self.name, self.device.id, point.engine, point.split, self.load, point.users) + self.options
-            return [launch(self.model, engine, point.split, point.users, self.load), asks]
+            starts = [launch(self.model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
+            return [*starts, self.asked.typed(self.device.id, point.engine, point.split, point.users)]
+        if engine.id not in LINES:
+            return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
         return [launch(self.model, engine, split, point.users, self.load, role) for split, role in both]
+
+
+def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
+    """The search that ``asked`` is, under ``engines`` on ``device``."""
+    from perfmodel.catalog import find_engine, find_model
+
+    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
+    load, gpus, targets = asked.load(), asked.searched_gpus(), Targets(*asked.limits())
+    asked.check_lengths(model)
+    known = [asked.configured(find_engine(name).on(device)) for name in engines]
+    like = asked.like(model, device, Split(), stored)
+    found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated)
+    return Searched(asked, model, device, known, found)
 
 
 def report(asked: Searched, pictures: bool = False) -> Report:
@@ -76,21 +105,22 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         **head("serve", {**inputs, **limits, "gpu_hour": asked.gpu_hour}, asked.device),
         "best": None if asked.found.best is None else as_json(_metrics(point, asked)),
         "nearest": None if asked.found.nearest is None else as_json(_metrics(point, asked)),
+        "at_least": asked.found.at_least,
         "front": list(map(as_json, points)),
         "searched": dict(asked.found.counts),
         "paste": pasted,
     }
     table = as_rows("", points, labels=COLUMNS)
-    paste = Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])
+    paste = [Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])] if pasted else []
     return Report(
         _title(asked),
         verdict(asked, point),
-        [table, paste],
+        [table, *paste],
         _notes(asked),
         data,
         charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
         figures=_figures(asked, point),
-        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), paste],
+        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), *paste],
     )
 
 
@@ -134,10 +164,11 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
     users = f"{counted(point.users, 'user')}{' of each decode worker' if point.prefill is not None else ''}"
-    each = f", then one every {format_time(point.tpot_s, 3)}" if point.tpot_s else ""
+    least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
+    each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     return [
-        f"{start}: {point.engine}, {layout_words(point)}, {users}: {tokens(point.tokens_per_s_gpu)} per GPU{price}.",
-        f"First token after {format_time(point.ttft_s, 3)}{each}.",
+        f"{start}: {point.engine}, {layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
+        f"First token after {least}{format_time(point.ttft_s, 3)}{each}.",
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]
 
@@ -190,5 +221,5 @@ def _notes(asked: Searched) -> list[str]:
     return [
         f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
-        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout.",
+        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout, but for the best.",
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked, PowerState
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
@@ -13,9 +16,10 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
-from perfmodel.serving.steps import KernelTimes, Times
+from perfmodel.serving.steps import KernelTimes, Times, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
 from perfmodel.transformer.spec import ModelSpec
@@ -23,12 +27,10 @@ from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
-HOST, PROMPTS = "the engine's host", "others' prompts"
+HOST, PROMPTS, POWER = "the engine's host", "others' prompts", "the power limit"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
-AT_ROOF = 0.1
-"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 HOUR, MILLION = 3600.0, 1e6
 MOST_GPUS = 64
 """That a message proposes."""
@@ -36,7 +38,7 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class ServingAnswer:
-    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences that the cache holds."""
+    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences it holds to the end."""
 
     times: KernelTimes
     load: Load
@@ -97,12 +99,16 @@ class ServingAnswer:
     @cached_property
     def decode_pass(self) -> PassEstimate:
         """Rows of the mean decode step; of a prompt's step where nothing decodes. As they run for seconds, where power is known."""
-        return under_power(self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step), PowerAsked())
+        return under_power(self._decode_alone, self.times.power)
+
+    @cached_property
+    def _decode_alone(self) -> PassEstimate:
+        return self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
         """Rows of a prompt's step, as they run for seconds."""
-        return under_power(self.times.passed(self.prompt_step), PowerAsked())
+        return under_power(self.times.passed(self.prompt_step), self.times.power)
 
     @property
     def ttft(self) -> Times:
@@ -126,8 +132,7 @@ class ServingAnswer:
     @cached_property
     def at_least(self) -> bool:
         """Whether the roof stands for a good part of a decode step, of which no time is predicted: the times are then the least."""
-        one = self.decode_pass
-        return sum(row.seconds for row in one.rows if row.prediction is None) > AT_ROOF * one.seconds
+        return not mostly_predicted(self._decode_alone)
 
     @property
     def cost(self) -> Estimate:
@@ -145,7 +150,8 @@ class ServingAnswer:
         if self.found.tpot_s is not None:
             steps = (load.osl - 1) / load.tokens_per_step
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
-            most = min(load.concurrency or self.most_running, self.most_running)
+            most = max(self.most_running, ceil(self.found.running))
+            most = min(load.concurrency or most, most)
             least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
             by_step = split.pp * most / (steps * least) * load.osl if least else by_step
         return min(by_step, split.gpus / arithmetic * load.osl if arithmetic else by_step)
@@ -161,10 +167,11 @@ class ServingAnswer:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
         own = min(self.times.own_seconds(sequences), seconds)
-        found, kernels = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole}, self.decode_pass.seconds
-        for row in self.decode_pass.rows:
-            name = limit_of(row)
-            found[name] = found.get(name, 0.0) + row.seconds / kernels * (seconds - own) / whole
+        found, one = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0}, self.decode_pass
+        alone = self._decode_alone.rows if self.times.power.given else one.rows
+        for row, fast in zip(one.rows, alone, strict=True):
+            for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
+                found[name] = found.get(name, 0.0) + own_s / one.seconds * (seconds - own) / whole
         return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property
@@ -210,6 +217,21 @@ def _watts(state: PowerState) -> float:
     return state.sustained.joules / state.sustained.seconds
 
 
+def answered(
+    asked: ServeQuestion,
+    model: ModelSpec,
+    stored: str | None,
+    device: Device,
+    engine: Engine,
+    times: Callable[[Engine, ModelPass], KernelTimes],
+) -> ServingAnswer:
+    """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
+    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    asked.check_lengths(model)
+    engine, like = asked.configured(engine), asked.like(model, device, asked.split(model), stored)
+    return serve(model, engine, like, load, replace(times(engine, like), power=power), asked.gpu_hour, asked.spread, asked.requests)
+
+
 def serve(
     model: ModelSpec,
     engine: Engine,
@@ -229,10 +251,10 @@ def serve(
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching = engine.batching.over(like.split.dp)
-    found = steady(times, load, batching, engine.overhead, most, spread)
+    batching, slots = engine.batching.over(like.split), memory.slots(load.isl, load.osl, spread)
+    found = steady(times, load, batching, engine.overhead, slots, spread)
     if requests is not None and load.concurrency is not None:
-        found = benchmarked(Loop(times, load, batching, engine.overhead, most, spread), found, load.concurrency, requests)
+        found = benchmarked(Loop(times, load, batching, engine.overhead, slots, spread), found, load.concurrency, requests)
     return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
 
 

@@ -9,9 +9,12 @@ it (ai-dynamo/dynamo, docs, "Disaggregated Serving": the decode worker streams t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.power import PowerAsked
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
@@ -20,6 +23,13 @@ from perfmodel.serving.pools import link
 from perfmodel.serving.steady import HALVINGS, Loop, Steady
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.serving.engine import Engine
+    from perfmodel.serving.question import ServeQuestion
+    from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.step import ModelPass
 
 
 @dataclass(frozen=True)
@@ -140,12 +150,30 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
         if held < 1:
             need = one.total(one.like.split.dp, length) / 1e9
             raise UsageError(f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB", "give it more GPUs")
-    loop = Loop(decode, load, replace(decode.engine.batching.over(decode.like.split.dp), mixed=False), decode.engine.overhead, most, spread)
+    loop = Loop(decode, load, replace(decode.engine.batching.over(decode.like.split), mixed=False), decode.engine.overhead, most, spread)
     prefill, moved = prefill_of(pools, loop), transfer_s(pools, before.sequence_bytes(round(loop.isl)))
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)
     return PooledAnswer(decode, load, memory, most, found, gpu_hour, spread, pools)
+
+
+def answered_apart(
+    asked: ServeQuestion,
+    model: ModelSpec,
+    stored: str | None,
+    device: Device,
+    engine: Engine,
+    times: Callable[[Engine, ModelPass], KernelTimes],
+) -> PooledAnswer:
+    """The answer to ``asked`` with its pools; arguments as of ``answer.answered``."""
+    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    asked.check_lengths(model)
+    engine = asked.configured(engine)
+    first, second = (asked.like(model, device, split, stored) for split in (asked.prefill_split(model), asked.split(model)))
+    before, after = (replace(times(engine, like), power=power) for like in (first, second))
+    assert asked.prefill_workers is not None
+    return serve_apart(Pools(before, after, asked.prefill_workers, asked.workers), load, asked.spread, asked.requests, asked.gpu_hour)
 
 
 def _closed(loop: Loop, prefill: Prefill, moved: float, users: int, workers: int) -> Steady:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erfc, exp, inf, lgamma, log, pi, sqrt
 
-MOST_STEPS, EXACT, NEGLIGIBLE = 400, 12.0, 1e-7
+MOST_STEPS, EXACT, NEGLIGIBLE = 10_000, 12.0, 1e-7
 """Terms of the sums; mean number up to which chances are summed one by one, beyond it they are normal; and what is left out."""
 
 
@@ -38,10 +38,16 @@ class Arrivals:
         if mean > EXACT:
             normal = (-1.59, -0.97, -0.59, -0.28, 0.0, 0.28, 0.59, 0.97, 1.59)  # means of nine equal parts
             return [(max(round(mean + spread * value), 0), 1 / 9) for value in normal]
+        if share >= 1:
+            return [(round(self.users), 1.0)]
         low, high = max(int(mean - 5 * spread), 0), int(mean + 6 * spread + 6)
         if self.users < inf:
             high = min(high, max(round(self.users), 0))
-        found = [(number, self._chance(number, mean, share)) for number in range(low, high + 1)]
+        found = [(low, self._chance(low, mean, share))]
+        odds = mean if self.users == inf else share / (1 - share)
+        for number in range(low + 1, high + 1):  # each from the one before it: binomial, or Poisson from outside
+            chance = found[-1][1] * odds / number
+            found.append((number, chance if self.users == inf else chance * max(round(self.users) - number + 1, 0)))
         total = sum(chance for _, chance in found) or 1.0
         return [(number, chance / total) for number, chance in found if chance > NEGLIGIBLE] or [(0, 1.0)]
 
@@ -51,8 +57,6 @@ class Arrivals:
             return 1.0 if number == 0 else 0.0
         if not users:
             return exp(number * log(mean) - mean - lgamma(number + 1))
-        if share >= 1:
-            return 1.0 if number == users else 0.0
         ways = lgamma(users + 1) - lgamma(number + 1) - lgamma(users - number + 1)
         return exp(ways + number * log(share) + (users - number) * log(1 - share))
 

@@ -10,12 +10,14 @@ from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
-    from perfmodel.transformer.step import Request
+    from perfmodel.transformer.step import Request, Split
 
 STRICT = {"extra": "forbid"}
 GIB = 2**30
 LONGEST_S = 3600.0
 """That an engine takes beside its kernels."""
+FULL = 0.9
+"""Share of a step's tokens from which prompts wait for no others. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Batching:
 
     ``token_budget``: most tokens of a step; a prompt that is longer is cut into chunks if ``chunked``, else it runs alone. ``mixed``:
     prompts and decoding sequences share a step; else waiting prompts run first, and decoding waits. ``max_sequences``: that run at a
-    time. ``admit_every``: decode steps between two looks at what has come in.
+    time. ``admit_every``: decode steps between two looks at what has come in. ``ahead``: the next step is scheduled as one begins, so what
+    comes later joins the one after it. ``hold_steps``: that prompts wait at most for others to fill a step with.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -34,15 +37,18 @@ class Batching:
     mixed: bool = True
     max_sequences: int = 1024
     admit_every: int = 1
+    ahead: bool = False
+    hold_steps: int = 0
 
-    def over(self, groups: int) -> Batching:
-        """Of so many data-parallel groups together: each runs as many sequences."""
-        return replace(self, max_sequences=self.max_sequences * groups)
+    def over(self, split: Split) -> Batching:
+        """Of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
+        return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of the engine that no kernel hides: per step, between two kernels of it, per sequence, and per request before its first step.
+    """Seconds of the engine that no kernel hides: per step, more of one with prompts, between two kernels, per sequence, and per request
+    before its first step.
 
     ``fitted``: the runs they were fitted to, in words; empty for none.
     """
@@ -50,6 +56,7 @@ class Overhead:
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     step_s: float = 0.0
+    prompt_s: float = 0.0
     kernel_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
@@ -84,6 +91,7 @@ class Engine:
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
     go around attention. ``kv_block``: tokens of a block of the cache.
+    ``reserved``: share of the tokens that a request is still to give for which room is kept in the cache, as others come in.
     ``widths``: ends of the 80 % intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts.
     ``by_device``: other defaults of batching, the first that fits counts.
     ``sources``: where the values are from.
@@ -101,6 +109,7 @@ class Engine:
     kv_block: int = 16
     memory_share: float = 0.9
     reserve: int = 0
+    reserved: float = 1.0
     overhead: Overhead = field(default_factory=Overhead)
     widths: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -120,9 +129,13 @@ class Engine:
                     raise DataError(f"{place}.{name} is {value}", "give a whole number from 1")
         if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
             raise DataError("kv_block, graph_batch and reserve count tokens, sequences and bytes", "give none below zero, kv_block from 1")
+        if self.batching.hold_steps < 0:
+            raise DataError(f"batching.hold_steps is {self.batching.hold_steps}", "give a whole number from 0")
+        if not 0 <= self.reserved <= 1:
+            raise DataError(f"reserved is {self.reserved:g}", "give a share of the tokens still to come, such as 0.1")
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
-        for name in ("step_s", "kernel_s", "sequence_s", "request_s"):
+        for name in ("step_s", "prompt_s", "kernel_s", "sequence_s", "request_s"):
             value = getattr(self.overhead, name)
             if not 0 <= value <= LONGEST_S:
                 raise DataError(f"overhead.{name} is {value:g}", f"give seconds from 0 to {LONGEST_S:g}")
@@ -131,6 +144,10 @@ class Engine:
                 if not 0 < low <= 1 <= high < float("inf"):
                     raise DataError(f"widths.{kind}.{name} is {low:g} to {high:g}", "give shares around 1, such as [0.9, 1.2]")
         return self
+
+    def held(self, isl: int, osl: int) -> float:
+        """Tokens of the cache that a request counts for on average while it runs."""
+        return isl + osl * (1 + self.reserved) / 2
 
     def runs(self, asked: Request) -> Request:
         """``asked`` in its kernels: a decode step that is larger than its CUDA graphs is launched kernel by kernel."""

@@ -1,4 +1,4 @@
-"""Lines to paste: what starts an engine with a layout, and what asks this program about it again.
+"""Lines to paste: what starts an engine with a layout.
 
 Sources: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment" (experts spread over all GPUs of a stage); SGLang docs,
 "Server Arguments" (``--tp-size`` counts all GPUs of a stage, ``--dp-size`` the groups among them); TensorRT-LLM docs, "trtllm-serve" and
@@ -100,18 +100,6 @@ def launch(model: ModelSpec, engine: Engine, split: Split, sequences: int, load:
     if engine.id == "tensorrt-llm":  # its docs, "Disaggregated Serving"
         return line.replace("\nEND\n", "\ncache_transceiver_config: {backend: DEFAULT}\nEND\n")
     return line + (CONNECTOR if engine.id == "vllm" else f" --disaggregation-mode {role}")
-
-
-def again(model: str, hardware: str, engine: str, split: Split, load: Load, users: int) -> str:
-    """The question about this layout and so many users, as a command."""
-    options: Options = {"hardware": hardware, "engine": engine, "tp": split.tp}
-    options |= {name: getattr(split, name) for name in ("dp", "ep", "pp") if getattr(split, name) > 1}
-    options |= {"isl": load.isl, "osl": load.osl, "concurrency": users}
-    if load.prefix:
-        options["prefix"] = load.prefix
-    if load.draft_tokens:
-        options |= {"draft-tokens": load.draft_tokens, "acceptance": f"{load.acceptance:g}"}
-    return f"perfmodel serve {model} {_written(options)}"
 
 
 def _each(sequences: int, split: Split) -> int:

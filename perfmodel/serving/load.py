@@ -65,6 +65,8 @@ class Load:
             raise UsageError(f"--prefix is {self.prefix}", f"give 0 to {self.isl - 1}: the last token of the prompt is always new")
         if self.draft_tokens > MOST_DRAFTS:
             raise UsageError(f"--draft-tokens is {self.draft_tokens:,}", f"give at most {MOST_DRAFTS}")
-        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
-            raise UsageError("--draft-tokens and --acceptance: out of range", "such as --draft-tokens 3 --acceptance 0.7")
+        if self.draft_tokens < 0:
+            raise UsageError(f"--draft-tokens is {self.draft_tokens}", "give a whole number from 0, such as 3")
+        if not 0 <= self.acceptance <= 1:
+            raise UsageError(f"--acceptance is {self.acceptance:g}", "give a chance from 0 to 1, such as 0.7")
         return self

@@ -88,6 +88,10 @@ class Memory:
         fit = self.engine.batching.max_sequences if not each else self.room // each
         return min(int(fit), self.engine.batching.max_sequences) * self.like.split.dp
 
+    def slots(self, isl: int, osl: int, spread: float = 1.0) -> int:
+        """Sequences that run at a time on average, each with the room that the engine keeps for it; see ``spread`` in ``simulate``."""
+        return self.most_running(max(round((1 + spread) / 2 * self.engine.held(isl, osl)), 1))
+
     def cached_tokens(self, length: int) -> int:
         """Tokens that the caches of all groups hold, in sequences of ``length``, the last one cut to whole blocks."""
         block, each = self.engine.kv_block, self.sequence_bytes(length)

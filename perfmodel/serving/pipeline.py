@@ -17,13 +17,19 @@ from perfmodel.transformer.parameters import layer_matrices
 from perfmodel.transformer.spec import ModelSpec
 
 
-def micro_batches(step: Iteration, in_flight: int) -> list[Iteration]:
+def micro_batches(step: Iteration, in_flight: int, cut: bool = False) -> list[Iteration]:
     """``step`` as so many micro-batches, or fewer where it has fewer sequences: each with its part of the prompts and of the decoding ones.
+
+    ``cut``: the engine runs prompts in chunks, so that a prompt's next chunk enters behind the one before it.
 
     >>> [(one.chunk, one.prompts, one.decodes) for one in micro_batches(Iteration(900, 300, 3, 5, 100), 2)]
     [(600, 2, 2), (300, 1, 3)]
+    >>> [(one.chunk, one.prompts, one.decodes) for one in micro_batches(Iteration(900, 900, 1, 5, 100), 2, cut=True)]
+    [(450, 1, 2), (450, 1, 3)]
     """
     prompts = step.prompts if step.chunk else 0
+    if cut and 0 < prompts < in_flight <= step.chunk:
+        prompts = in_flight
     count = max(min(in_flight, prompts + step.decodes), 1)
     found, given, decoded, tokens = [], 0, 0, 0
     for index in range(1, count + 1):

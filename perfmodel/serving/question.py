@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.core.question import Common, Condition, Question, as_in, option
+from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
 from perfmodel.transformer.question import RARER, PhaseQuestion
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.step import ModelPass, Split
 
+DEFAULT_ENGINE = "vllm"
 USERS = 64
 """Of a question that says neither how many there are nor how many requests come."""
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
@@ -25,6 +26,7 @@ DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave i
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
+OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "disaggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class ServeQuestion(Question):
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype", group=RARER)
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
+    power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
+    clock: str | None = option("burst or sustained. [default: burst, without --power-limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
     requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, reader=WITHOUT, group=RARER)
@@ -101,7 +105,13 @@ class ServeQuestion(Question):
         if self.gpus is not None and found.gpus != self.gpus:
             sizes = f"--tp {found.tp}, --dp {found.dp} and --pp {found.pp}"
             raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
-        return found.check(model)
+        try:
+            return found.check(model)
+        except UsageError as error:
+            if self.tp is not None or self.gpus is None:
+                raise
+            message = error.message.replace(f"--tp {tp} ", f"--tp {tp} of --gpus {self.gpus} ", 1)
+            raise UsageError(message, f"{error.fix}; or give --tp too") from None
 
     def prefill_split(self, model: ModelSpec) -> Split:
         """The layout of a worker that runs prompts alone; UsageError for sizes without a meaning."""
@@ -146,10 +156,15 @@ class ServeQuestion(Question):
             raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
         return gpus
 
-    def typed_formats(self) -> str:
-        """Options of formats that were given, as they are typed."""
-        given = self.given()
-        return "".join(f" --{name.replace('_', '-')} {given[name]}" for name in ("dtype", "weights_dtype", "kv_dtype") if name in given)
+    def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
+        """The question about a layout and users that this search has found, as a command; ``hardware``, ``engine``: where none is given."""
+        import shlex
+
+        sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
+        same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
+        given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, "concurrency": users, **same, **sizes}
+        words = [f"{as_typed(one)} {shlex.quote(str(given[one.name]))}" for one in fields(self)[1:] if one.name in given]
+        return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
 
     def check_lengths(self, model: ModelSpec) -> None:
         """UsageError for requests that are longer than the model takes."""

@@ -11,20 +11,18 @@ from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import KernelTimes, Times, step_times
+from perfmodel.serving.steps import Times, step_times
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassRow
-from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
-from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.op import Op
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, ModelPass, Split
+from perfmodel.transformer.step import ModelPass, Split
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """``split`` of the model under ``engine``. ``most_running``: sequences that the cache holds to their last token.
 
-    ``least_step_s``: no decode step is shorter: the weights that one token needs, once through the DRAM of a GPU.
     ``cache_bytes``: of a prompt, on each GPU that holds a part of it.
     """
 
@@ -32,7 +30,6 @@ class Replica:
     split: Split
     times: StepTimes
     most_running: int
-    least_step_s: float = 0.0
     cache_bytes: float = 0.0
 
     @property
@@ -104,14 +101,8 @@ def replicas(
                 continue
             held.add(stage)
             times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
-            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.latent_attention)
+            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.attention, engine.kernels.latent_attention)
             times.attention = attention.setdefault(alike, times.attention)  # experts and stages do not change it
             cache = memory.sequence_bytes(load.isl)
-            found.append(Replica(engine, split, times, most, _least_step_s(model, device, times), cache))
+            found.append(Replica(engine, split, times, most, cache))
     return found, missed
-
-
-def _least_step_s(model: ModelSpec, device: Device, times: KernelTimes) -> float:
-    rate = device.best_dram_rate
-    one = replace(times.like, phase=DECODE, batch=1, n=1, kv_len=1)
-    return 0.0 if rate is None else float(total_bytes(step_ops(model, one), WEIGHTS)) / rate

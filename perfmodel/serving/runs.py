@@ -12,13 +12,15 @@ from perfmodel.serving.answer import ServingAnswer, serve
 from perfmodel.serving.apart import Pools, serve_apart
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.load import Load
+from perfmodel.serving.memory import Memory
+from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
 
-BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every")
+BATCHING = ("token_budget", "max_sequences", "chunked", "admit_every", "hold_steps")
 """Options of batching that a run may have."""
 PREFILL = "prefill_"
 """Begins the keys of the layout of workers that run prompts alone, of runs that have such."""
@@ -31,7 +33,10 @@ ACCEPTED = 0.6  # tuned
 
 @dataclass(frozen=True, slots=True)
 class ServingRun:
-    """``shape``: keys of a record: engine, layout, formats, users, lengths; ``spread``, ``draft_tokens`` and options of batching if any."""
+    """``shape``: keys of a record: engine, layout, formats, lengths; ``spread``, ``draft_tokens`` and options of batching if any.
+
+    Its users are a ``concurrency``, or come at a ``rate`` a second; with neither, all ``requests`` are sent at once, or always enough.
+    """
 
     model: ModelSpec
     device: Device
@@ -70,13 +75,31 @@ class ServingRun:
     def predicted(self, times: KernelTimes | Pools) -> ServingAnswer:
         """What its users see; UsageError where it does not fit."""
         s, drafts = self.shape, self.shape.get("draft_tokens", 0)
-        spread, users = s.get("spread", 1.0), s["concurrency"]
+        users, rate = s.get("concurrency"), s.get("rate")
         accepted = s.get("acceptance", ACCEPTED) if drafts else 0.0
-        load = Load(s["isl"], s["osl"], users, draft_tokens=drafts, acceptance=accepted)
-        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users)
-        given = {name: s.get(name) for name in BATCHING}
+        load = Load(s["isl"], s["osl"], users, rate, draft_tokens=drafts, acceptance=accepted)
+        given, spread = {name: s.get(name) for name in BATCHING}, s.get("spread", 1.0)
         if isinstance(times, Pools):
             decode = replace(times.decode, engine=times.decode.engine.with_batching(**given))
-            return serve_apart(replace(times, decode=decode), load, spread, requests)
+            return serve_apart(replace(times, decode=decode), load, spread, s.get("requests", PROMPTS_OF_BENCHMARK * (users or 1)))
         times = replace(times, engine=times.engine.with_batching(**given))
+        if users is None and rate is None:
+            return self.offline(times, load)
+        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users else None)
         return serve(times.model, times.engine, times.like, load, times, spread=spread, requests=requests)
+
+    def offline(self, times: KernelTimes, load: Load) -> ServingAnswer:
+        """All ``requests`` of the shape are sent at once and none after them; where it says no number, there are always enough.
+
+        Of a number, tokens a second are over the whole run: with its start, and its end where few requests are left.
+        """
+        engine, like, spread, requests = times.engine, times.like, self.shape.get("spread", 1.0), self.shape.get("requests")
+        most = max(Memory(times.model, times.device, engine, like).slots(load.isl, load.osl, spread), 1)
+        found = serve(times.model, engine, like, load.of(min(most, requests or most)), times, spread=spread)
+        if requests is None:
+            return found
+        batching = engine.batching.over(like.split)
+        options = {"requests": requests, "spread": spread, "benchmark": True}
+        seen = simulate(times, load.of(requests), batching, engine.overhead, most, **options)
+        kept = replace(found.found, ttft_s=seen.ttft_s, tpot_s=seen.tpot_s, requests_per_s=seen.requests_per_s)
+        return replace(found, found=kept)

@@ -2,32 +2,40 @@
 
 Candidates are replicas (one engine, layout and number of users each, from one to what the cache holds) and pools of prefill and decode
 workers. Replicas of fewer GPUs than there are fill them, so that all compare by what one GPU delivers. A candidate is not evaluated
-where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, by
-which no decode step is shorter than the weights of one token take to be read.
+where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, which
+those with fewer and with more users of its replica give.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
 from perfmodel.serving.replica import Missed, Replica, replicas
-from perfmodel.serving.steady import Loop
+from perfmodel.serving.steady import STANDS, Loop
+from perfmodel.serving.steps import KernelTimes, mostly_predicted
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
 CLOSE = 1e-3
 """Change at which the fixed point of a steady state stands in a search."""
+SLACK = 1.03  # tuned
+"""Times what evaluated neighbours deliver that none between them exceeds: steps in kernels' times make small bumps."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
+MOST_ASKED = 8
+"""Candidates that are asked exactly until one is within the limits."""
 MOST_USERS = 4096
 """Of a replica, where neither cache nor engine ends it before."""
 
@@ -80,6 +88,7 @@ class Candidate:
 class Search:
     """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
     without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
+    ``at_least``: its times are roofs for a good part.
     """
 
     front: Sequence[Candidate]
@@ -88,6 +97,7 @@ class Search:
     counts: Mapping[str, int]
     limits: Targets
     missed: Sequence[Missed] = ()
+    at_least: bool = False
 
     @property
     def configurations(self) -> int:
@@ -116,19 +126,29 @@ class Seen:
     found: list[Candidate] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     within: Beaten = field(default_factory=Beaten)
+    every: Beaten = field(default_factory=Beaten)
 
-    def hopeless(self, per_gpu: float, per_user: float) -> bool:
-        """Whether one within the limits beats this bound; if so it is counted."""
-        beaten = self.prune and self.within.by(per_gpu, per_user)
-        self.counts["pruned"] += beaten
+    def hopeless(self, span: Span) -> bool:
+        """Whether nothing in ``span`` can be on the front or the best; if so its numbers are counted.
+
+        More users get more of a GPU and less each, so that the ends bound what is between them. Where even fewer users are over a
+        limit, so are these: they need not be the best.
+        """
+        ends = (span.low, span.high)
+        bound = SLACK * max(one.tokens_per_s_gpu for one in ends), SLACK * max(one.tokens_per_s_user for one in ends)
+        over = any(times > SLACK for times in self.limits.excess(span.low).values())
+        beaten = self.prune and (self.every if over else self.within).by(*bound)
+        self.counts["pruned"] += beaten * len(span.between)
         return beaten
 
-    def add(self, point: Candidate) -> None:
+    def add(self, point: Candidate) -> Candidate:
         """One that was evaluated."""
         self.counts["evaluated"] += 1
         self.found.append(point)
+        self.every.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
         if self.limits.hold(point):
             self.within.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
+        return point
 
 
 def ladder(most: int) -> list[int]:
@@ -146,28 +166,52 @@ def ladder(most: int) -> list[int]:
 
 def most_users(replica: Replica) -> int:
     """That run at a time: more would wait."""
-    return min(replica.most_running, replica.engine.batching.over(replica.split.dp).max_sequences, MOST_USERS)
+    return min(replica.most_running, replica.engine.batching.over(replica.split).max_sequences, MOST_USERS)
 
 
-def evaluate(replica: Replica, load: Load, users: int) -> Candidate:
-    """One replica with so many users in steady state."""
-    batching, overhead = replica.engine.batching.over(replica.split.dp), replica.engine.overhead
-    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, CLOSE)
+def evaluate(replica: Replica, load: Load, users: int, close: float = CLOSE) -> Candidate:
+    """One replica with so many users in steady state. ``close``: as of ``Loop.closed``."""
+    batching, overhead = replica.engine.batching.over(replica.split), replica.engine.overhead
+    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, close)
     tpot, rate, gpus = found.tpot_s or 0.0, found.requests_per_s, replica.gpus
     per_user = 1 / tpot if tpot else rate * load.osl / users
     figures = found.ttft_s, found.ttft_p99_s, tpot, rate, rate * load.osl / gpus, per_user
     return Candidate(replica.engine.id, replica.split, users, gpus, *figures)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Numbers of users of a replica between two that are evaluated, none of them evaluated yet."""
+
+    replica: Replica
+    low: Candidate
+    high: Candidate
+    between: Sequence[int]
+
+
 def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
-    """Every number of users of every replica."""
-    for replica in known:
-        most, least_s = load.tokens_per_step, replica.least_step_s
-        for users in ladder(most_users(replica)):
-            # the first token comes without a decode step
-            rate = most / least_s * load.osl / max(load.osl - 1, 1) if least_s else float("inf")
-            if not seen.hopeless(users * rate / replica.gpus, rate):
-                seen.add(evaluate(replica, load, users))
+    """Every number of users of every replica: the ends of all first, then the middle of each span that may hold something better."""
+    spans = [span for replica in known for span in _spans(seen, replica, load)]
+    while spans:
+        spans = [half for span in spans if not seen.hopeless(span) for half in _halves(seen, span, load)]
+
+
+def _spans(seen: Seen, replica: Replica, load: Load) -> list[Span]:
+    """Of all its numbers of users: one ends where decode steps become too large for a CUDA graph, from where on they take longer."""
+    rungs = ladder(most_users(replica))
+    inside = bisect_right(rungs, replica.engine.graph_batch // load.queries)
+    ends = sorted({0, max(inside - 1, 0), min(inside, len(rungs) - 1), len(rungs) - 1})
+    points = [seen.add(evaluate(replica, load, rungs[end])) for end in ends]
+    neighbours = zip(pairwise(points), pairwise(ends), strict=True)
+    return [Span(replica, low, high, rungs[first + 1 : last]) for (low, high), (first, last) in neighbours if last > first + 1]
+
+
+def _halves(seen: Seen, span: Span, load: Load) -> Iterator[Span]:
+    """What the number in the middle of a span, once evaluated, leaves on both sides."""
+    middle = len(span.between) // 2
+    point = seen.add(evaluate(span.replica, load, span.between[middle]))
+    sides = ((span.low, point, span.between[:middle]), (point, span.high, span.between[middle + 1 :]))
+    yield from (Span(span.replica, *side) for side in sides if side[2])
 
 
 def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load) -> None:
@@ -206,25 +250,62 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Targets(), pools)
-    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
+    found = search_among(known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load))
+    at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
+    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
+
+
+def predicted(known: Iterable[Replica], point: Candidate, load: Load) -> bool:
+    """Whether its decode steps are, by time models."""
+    own = next(one.times for one in known if one.engine.id == point.engine and one.split == point.split)
+    step = Iteration(decodes=point.users, context=load.isl + load.osl // 2, queries=load.queries)
+    return not isinstance(own, KernelTimes) or mostly_predicted(own.passed(step))
 
 
 def search_among(
-    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, prune: bool = True
+    known: Sequence[Replica],
+    device: Device,
+    gpus: int,
+    load: Load,
+    limits: Targets,
+    pools: bool = True,
+    prune: bool = True,
+    exactly: Callable[[Candidate], Candidate] = lambda point: point,
 ) -> Search:
-    """The same of ``known`` replicas."""
+    """The same of ``known`` replicas. ``exactly``: figures of the best."""
     seen = Seen(limits, prune)
     in_replicas(seen, known, load)
     if pools:
         in_pools(seen, known, device, gpus, load)
-    within = [one for one in seen.found if limits.hold(one)]
-    best = max(within, key=lambda one: (one.tokens_per_s_gpu, one.tokens_per_s_user), default=None)
-    nearest = None if best is not None else min(seen.found, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
+    best, points = _best(seen, exactly)
+    nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
     counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
-    return Search(front(seen.found), best, nearest, counts, limits)
+    return Search(front(points), best, nearest, counts, limits)
 
 
-def filled(point: Candidate, gpus: int) -> Iterator[int]:
-    """How often the candidate fits ``gpus`` GPUs, and the GPUs left over."""
-    yield from divmod(gpus, point.gpus)
+def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candidate | None, list[Candidate]]:
+    """The best of those seen that is within the limits when it is asked ``exactly``, and all points with those that were asked so."""
+    within = [one for one in seen.found if seen.limits.hold(one)]
+    ranked = sorted(within, key=lambda one: (-one.tokens_per_s_gpu, -one.tokens_per_s_user))
+    asked: dict[Candidate, Candidate] = {}
+    for point in ranked[:MOST_ASKED]:
+        found = asked[point] = exactly(point)
+        if seen.limits.hold(found):
+            return found, [asked.get(one, one) for one in seen.found]
+    points = [asked.get(one, one) for one in seen.found]
+    return max((one for one in points if seen.limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None), points
+
+
+def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate], Candidate]:
+    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout. Pools stay as they are."""
+    fine: dict[tuple[str, Split], Replica] = {}
+
+    def exactly(point: Candidate) -> Candidate:
+        if point.prefill is not None:
+            return point
+        if (place := (point.engine, point.split)) not in fine:
+            replica = next(one for one in known if (one.engine.id, one.split) == place)
+            fine[place] = replace(replica, times=replica.times.finely()) if isinstance(replica.times, KernelTimes) else replica
+        return evaluate(fine[place], load, point.users, STANDS)
+
+    return exactly

@@ -9,18 +9,22 @@ The scheduler takes for a step what vLLM and SGLang take by default:
 
 Users send the next request when the last has ended (``--max-concurrency`` with ``--request-rate inf`` of vLLM's ``benchmark_serving.py``),
 or requests come at a rate (Poisson, as there). ``benchmark=True`` is that benchmark: every user sends at time 0 and every request counts,
-so the first burst is in the figures. Else users start at moments of their own, and the first requests are left out.
+so the first burst is in the figures, and so are the bursts of those that started together and end nearly so. Else users start at moments
+of their own, and the first requests are left out.
+
+Steps in which nothing begins or ends are taken together, at their mean context.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from math import ceil, inf
 from random import Random
 
-from perfmodel.serving.engine import Batching, Overhead
+from perfmodel.serving.engine import FULL, Batching, Overhead
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 
@@ -91,7 +95,14 @@ class Scheduler:
     """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
 
     def __init__(
-        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0, seed: int = 0
+        self,
+        times: StepTimes,
+        load: Load,
+        batching: Batching,
+        overhead: Overhead,
+        most_running: int,
+        spread: float = 1.0,
+        seed: int = 0,
     ) -> None:
         self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
         self.slots = slots(load, batching, most_running)
@@ -100,11 +111,13 @@ class Scheduler:
         self.waiting: deque[SentRequest] = deque()
         self.prompts: deque[SentRequest] = deque()
         self.ending: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
-        self.decode_steps = self.count = self.ended = self.held = self.looked = 0
-        self.context = self.decoded = 0.0
+        self.decode_steps = self.count = self.ended = self.held = self.looked = self.waited = 0
+        self.context = self.decoded = self.begun = 0.0
+        self.left: float = inf
 
     def run(self, requests: int, warm_up: int, benchmark: bool) -> Served:
-        """Until ``requests`` have ended after the first ``warm_up``."""
+        """Until ``requests`` have ended after the first ``warm_up``; a ``benchmark`` sends no more than those."""
+        self.left = requests if benchmark else inf
         self.first_requests(benchmark)
         while self.ended < warm_up + requests:
             if self.ended < warm_up:
@@ -129,6 +142,9 @@ class Scheduler:
 
     def send(self, at: float, rest: float = 1.0) -> None:
         """A request sent at a moment; ``rest``: the share of its output that is left, of one met under way."""
+        if not self.left:
+            return
+        self.left -= 1
         isl, osl = self.length(self.load.isl), max(round(self.length(self.load.osl) * rest), 1)
         steps, given = self.steps_for(osl - 1)
         request = SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, steps, 1 + given)
@@ -150,19 +166,20 @@ class Scheduler:
 
     def wait_until(self, moment: float) -> None:
         """The engine is idle until then."""
-        assert moment >= self.clock
-        self.clock = moment
+        self.clock = max(moment, self.clock)
 
     def arrive(self) -> None:
         """Requests that have come join the queue; those that find a slot become prompts that run."""
-        while self.coming and self.coming[0][0] <= self.clock:
+        known = self.begun if self.batching.ahead and (self.prompts or self.ending) else self.clock
+        while self.coming and self.coming[0][0] <= known:
             request = heappop(self.coming)[2]
             self.waiting.append(request)
             if self.load.concurrency is None:
                 self.send(request.sent + self.random.expovariate(self.load.rate or 1.0))
-        if self.ending and not self.prompts and self.decode_steps - self.looked < self.batching.admit_every:
+        passed = (self.decode_steps - self.looked) % self.batching.admit_every
+        self.looked = self.decode_steps - passed
+        if passed and self.ending and not self.prompts:
             return
-        self.looked = self.decode_steps
         while self.waiting and self.held < self.slots:
             self.prompts.append(self.waiting.popleft())
             self.held += 1
@@ -186,37 +203,61 @@ class Scheduler:
     def step(self) -> None:
         """One step: which tokens run, how long it takes, who gets one."""
         decodes = len(self.ending) if self.batching.mixed or not self.prompts else 0
-        chunks = self.chunks(self.batching.token_budget - decodes * self.load.queries, decodes > 0)
+        chunks = self.held_back(self.chunks(self.batching.token_budget - decodes * self.load.queries, decodes > 0), decodes)
         chunk = sum(tokens for _, tokens in chunks)
         reached = sum(request.isl - request.left + tokens for request, tokens in chunks)
         context = round(self.context / decodes) + self.load.queries if decodes else 0
         made = Iteration(chunk, reached // max(len(chunks), 1), max(len(chunks), 1), decodes, context, self.load.queries)
-        took = self.times.seconds(made)
+        took, alike = self.times.seconds(made), 1
         assert took > 0
-        self.clock += took
-        self.note(took, chunk > 0)
+        if not self.prompts:
+            alike = self.alike(took)
+            took = self.times.seconds(replace(made, context=context + round((alike - 1) / 2 * self.load.tokens_per_step)))
+        self.begun = self.clock + (alike - 1) * took  # of the last step
+        self.clock += alike * took
+        self.note(alike, took, chunk > 0)
         if decodes:
-            self.decode(decodes)
+            self.decode(decodes, alike, took)
         for request, tokens in chunks:
             self.prefill(request, tokens)
-            self.looked = -self.batching.admit_every
+            self.looked = self.decode_steps
 
-    def note(self, took: float, prefill: bool) -> None:
-        """Adds a step to the sums over time."""
-        tally = self.tally
-        tally.steps += 1
+    def held_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
+        """None of ``chunks`` while they wait for others to fill the step."""
+        few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
+        if chunks and decodes and few and self.waited < self.batching.hold_steps:
+            self.waited += 1
+            return []
+        self.waited = 0
+        return chunks
+
+    def alike(self, took: float) -> int:
+        """Decode steps until a sequence ends, or one comes or is looked for."""
+        steps = self.ending[0][0] - self.decode_steps
+        if self.waiting and self.held < self.slots:
+            steps = min(steps, self.looked + self.batching.admit_every - self.decode_steps)
+        if self.coming:
+            steps = min(steps, ceil((self.coming[0][0] - self.clock) / took))
+        return max(steps, 1)
+
+    def note(self, steps: int, each: float, prefill: bool) -> None:
+        """Adds so many steps to the sums over time."""
+        tally, took = self.tally, steps * each
+        tally.steps += steps
         tally.busy += took
         tally.prefill += took if prefill else 0.0
         tally.running += took * self.held
         tally.waiting += took * len(self.waiting)
         tally.most_running = max(tally.most_running, self.held)
 
-    def decode(self, decodes: int) -> None:
-        """A decode step has run; sequences that it completes end."""
-        self.decode_steps += 1
-        self.tally.gaps.append((self.clock - self.decoded, decodes))
+    def decode(self, decodes: int, steps: int, each: float) -> None:
+        """So many decode steps have run, alike; sequences that the last one completes end."""
+        self.decode_steps += steps
+        self.tally.gaps.append((self.clock - (steps - 1) * each - self.decoded, decodes))
+        if steps > 1:
+            self.tally.gaps.append((each, decodes * (steps - 1)))
         self.decoded = self.clock
-        self.context += decodes * self.load.tokens_per_step
+        self.context += decodes * steps * self.load.tokens_per_step
         while self.ending and self.ending[0][0] <= self.decode_steps:
             request = heappop(self.ending)[2]
             self.context -= request.isl + request.steps * self.load.tokens_per_step

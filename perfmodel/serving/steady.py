@@ -20,17 +20,24 @@ DistServe (arXiv 2401.09670).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, comb, exp, inf, log, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals, backlog
-from perfmodel.serving.engine import Batching, Overhead
+from perfmodel.serving.engine import FULL, Batching, Overhead
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 
 POINTS = 5
 """Equally likely values that stand for a distribution."""
-HALVINGS = 30
+FEW = 4
+"""Prompts before and behind the own one that are counted one by one."""
+SMALL = 16
+"""Prompts of a burst that are counted one by one."""
+STANDS = 2e-3
+"""Share of a prompt at whose change the queue of prompts stands."""
+HALVINGS, SETTLED = 30, 1e-4
+"""Of an interval at most, and the share of a cycle at whose change a fixed point stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class Loop:
         self.between = 0.0  # steps between two requests of a user
         self.outside = 0.0  # requests a second from outside
         self.last = 1.0  # steps to the first token of the last round
-        self.close = 2e-3
+        self.close = STANDS
         self.known: dict[tuple[int, int, int, int], float] = {}
 
     def _points(self, longest: int) -> list[float]:
@@ -210,7 +217,7 @@ class Loop:
             busy = min(rate * self.prompt / room, 1.0)
             points = self._left_over(left, min(max(1 - busy, none), 1.0), users)
             found = mean([(float(max(ceil(tokens / room - 1e-9), 1)), chance) for tokens, chance in self._found(points, arrivals)])
-            if abs(found - steps) < 1e-4 * (steps + self.steps):
+            if abs(found - steps) < SETTLED * (steps + self.steps):
                 break
             steps += 0.6 * (found - steps)
         self.last = steps
@@ -244,8 +251,9 @@ class Loop:
         queue = self.queue(users, outside)
         arrivals = Arrivals(queue.rate, queue.users, self.prompt, self.squared)
         others = self.others(users, outside)
-        step, share, tokens = self._seen(queue, arrivals, others)
-        return step, share, self._first(queue, arrivals, others), queue, tokens / share if share else 0.0
+        step, share, tokens = self._seen(queue, arrivals, others) if self._come(queue) <= 0 else self._together(queue, others)
+        joined = replace(arrivals, rate=max(self._come(queue), queue.rate))
+        return step, share, self._first(queue, joined, others), queue, tokens / share if share else 0.0
 
     def _seen(self, queue: Queue, arrivals: Arrivals, others: float) -> tuple[float, float, float]:
         """Of a step with an own decode: its seconds, the chance of prompts, and their mean tokens."""
@@ -259,13 +267,23 @@ class Loop:
                     total += chance * self.seconds(chunk, decodes) / (len(self.sizes) if size else 1)
                 share += chance * (found > 0)
                 tokens += chance * min(found, queue.room)
-        wanted = queue.rate * self.prompt
+        wanted, own, cycle = queue.rate * self.prompt, self.prompt / queue.room, self.steps + queue.steps + self.between
+        if own > 1 and cycle > own and queue.users < inf:  # others' prompts run in all steps but those of the own one
+            wanted = min(wanted * cycle / (cycle - own), queue.room)
         if share and abs(tokens - wanted) > 1e-6 * queue.room:  # the sum of the chunks is the sum of the prompts
             decodes = 1 + others * self.steps / (self.steps + queue.steps)
             slope = (self.seconds(queue.room, decodes) - self.seconds(0, decodes)) / queue.room
             total += (wanted - tokens) * slope
             share, tokens = min(max(share * wanted / tokens, 0.0), 1.0), wanted
         return total, share, tokens
+
+    def _together(self, queue: Queue, others: float) -> tuple[float, float, float]:
+        """The same where prompts have waited for each other and run in as few steps as they fill."""
+        tokens = (1 + self._come(queue)) * self.prompt
+        chunk = tokens / ceil(tokens / queue.room - 1e-9)
+        share = min(queue.rate * self.prompt / chunk, 1.0)
+        decodes = 1 + others * self.steps / (self.steps + queue.steps)
+        return (1 - share) * self.seconds(0, decodes) + share * self.seconds(chunk, decodes), share, share * chunk
 
     def _decoding_share(self, found: float) -> float:
         return 1.0 if self.steps else 0.0
@@ -275,27 +293,30 @@ class Loop:
         found: Weighted = []
         room, own = queue.room, 1 / len(self.sizes)
         for number, one in thin([(float(number), chance) for number, chance in arrivals.chances()]):
-            for place in (0.25, 0.75) if number else (0.5,):
+            places = [k / number for k in range(round(number) + 1)] if 0 < number <= FEW else [0.25, 0.75] if number else [0.5]
+            for place in places:
                 for old, two in queue.left:
                     before, behind = old + number * place * self.prompt, number * (1 - place) * self.prompt
                     decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
-                    chance = one * two * own / (2 if number else 1)
+                    chance = one * two * own / len(places)
                     found += [
                         (
-                            self._until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
+                            self.until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
                             chance,
                         )
                         for size in self.sizes
                     ]
         return found
 
-    def _until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
+    def until(self, tokens: float, size: float, behind: float, room: float, decodes: float, later: float = 0.0) -> float:
         """Seconds of the steps that run ``tokens`` of prompts, the last ``size`` of them the own ones, ``behind`` more after them."""
         whole = max(ceil(tokens / room - 1e-9) - 1, 0)
         budget = self.batching.token_budget
         if (not self.batching.mixed or not self.batching.chunked) and size <= budget:
             whole = 0 if tokens <= budget else max(round((tokens - size) / room), 1)
         last = max(tokens - whole * room, size if size <= room else 1.0)
+        if not self.batching.chunked and size > budget:
+            return round((tokens - size) / room) * self.seconds(room, decodes) + self.seconds(size, decodes)
         if not whole:
             return self.seconds(max(min(tokens + behind, room), min(tokens, budget)), decodes)
         reached = self._reached(room) if size <= room else self.load.prefix + (size + room) / 2
@@ -311,18 +332,39 @@ class Loop:
 
     def first(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
         """The same where prompts run before the next decode step; and the seconds of prompts after the own one, before decoding."""
-        others, room = self.others(users, False), self.room(0)
-        arrivals = Arrivals(others / max(self.steps, 1.0), others, self.prompt, self.squared)
-        scale = max(1 / self.steps, 1.0) if self.steps else 1.0
-        queue = Queue(others / self.steps if self.steps else 0.0, others, room, 1.0, [(0.0, 1.0)])
-        bursts = [(number * scale, chance) for number, chance in arrivals.chances()]
-        decode = self.seconds(0, users)
-        burst = mean([(self._burst(number * self.prompt, room), chance) for number, chance in thin(bursts)])
-        first = self._first(queue, arrivals, others)
-        whole = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in thin(bursts)])
-        rest = max(whole - mean(first), 0.0)
-        share = 1 - sum(chance for number, chance in bursts if not number)
-        return decode + burst, share, first, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+        others, room, again = self.others(users, False), self.room(0), 1 - self.decoded
+        rate = others * min(self.decoded / self.steps, 1.0)
+        look = min(self.batching.admit_every, max(self.steps, 1.0))  # steps between two bursts
+        arrivals = Arrivals(rate * look, others, self.prompt, self.squared)
+        queue = Queue(others / self.steps, others, room, 1.0, [(0.0, 1.0)])
+        bursts = thin([(float(number), chance) for number, chance in arrivals.chances()])
+        decode, known = self.seconds(0, users), dict[int, float]()
+        burst = mean([(self._repeated(number, again, room, known), chance) for number, chance in bursts])
+        own = self._first(queue, arrivals, others)
+        one = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in bursts])
+        more = mean([(self._repeated(number + 1, again, room, known), chance) for number, chance in bursts]) - one
+        rest = max(one - mean(own), 0.0) + more * (1 - again * self.decoded)
+        if again:
+            fewer = Arrivals(rate * look * again, others, self.prompt, self.squared)
+            second = self._first(queue, fewer, others)
+            own = [(value, chance * (1 - again)) for value, chance in own] + [(value, chance * again) for value, chance in second]
+        share = (1 - sum(chance for number, chance in bursts if not number)) / look
+        return decode + burst / look, share, own, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+
+    def _repeated(self, number: float, again: float, room: float, known: dict[int, float]) -> float:
+        """Seconds of a burst that so many prompts begin, each followed by the next with this chance: those that ask one token only."""
+        whole = round(number)
+        if not again or not whole:
+            return self._burst(number * self.prompt, room)
+        if whole not in known:
+            took = self._burst(whole * self.prompt, room)
+            if whole > SMALL:
+                known[whole] = took + self._repeated(whole * again, again, room, known)
+            else:
+                chances = [comb(whole, k) * again**k * (1 - again) ** (whole - k) for k in range(whole + 1)]
+                later = sum(chances[k] * self._repeated(k, again, room, known) for k in range(1, whole))
+                known[whole] = (took + later) / (1 - chances[whole])
+        return known[whole]
 
     def _burst(self, tokens: float, room: float) -> float:
         """Seconds of all steps of prompts between two decode steps."""
@@ -332,12 +374,12 @@ class Loop:
             whole = int(tokens / room + 1e-9)
             left = tokens - whole * room
             return whole * self.seconds(room, 0) + (self.seconds(left, 0) if left > 0.5 else 0.0)
-        each = [self._until(size, size, 0.0, room, 0.0) for size in self.sizes]
+        each = [self.until(size, size, 0.0, room, 0.0) for size in self.sizes]
         return tokens / self.prompt * sum(each) / len(each)
 
     # The loop
 
-    def closed(self, users: int, close: float = 2e-3) -> Steady:
+    def closed(self, users: int, close: float = STANDS) -> Steady:
         """With so many users, those beyond the slots waiting; ``close``: change at which the queue of prompts stands."""
         self.close = close
         return self._closed(min(users, self.slots), max(users - self.slots, 0))
@@ -345,20 +387,22 @@ class Loop:
     def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
-        for _ in range(4 if self.overhead.request_s and not waiting and not outside else 1):
+        for _ in range(4 if self._late and not waiting and not outside else 1):
             if self.batching.mixed or not self.steps:
                 step, share, first, queue, chunk = self.mixed(users, outside)
             else:
                 step, share, first, queue, chunk, correction = self.first(users)
             outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
-            self.between = outer / step if self.steps and not outside else 0.0
+            before, self.between = self.between, outer / step if self.steps and not outside else 0.0
+            if abs(self.between - before) < SETTLED * (self.steps + self.last):
+                break
         ttft = mean(first)
         decode = self.steps * step + self.decoded * correction
         rate = users / (outer + ttft + decode)
         wait = outer if not waiting else max((users + waiting) / rate - decode - ttft, 0.0)
-        return self._result(users, waiting, rate, step, share, chunk, first, wait, correction)
+        return self.result(users, waiting, rate, step, share, chunk, first, wait, correction)
 
-    def _result(
+    def result(
         self, users: float, waiting: float, rate: float, step: float, share: float, chunk: float, first: Weighted, wait: float, rest: float
     ) -> Steady:
         """The figures; ``rest``: of a burst of prompts after the own one, less a whole burst."""
@@ -370,20 +414,39 @@ class Loop:
 
     def _wait(self, step: float, share: float, queue: Queue, users: float, outside: bool) -> float:
         """Until the first step of a prompt begins: what a request takes before, and the rest of the step that runs then."""
-        own = self.overhead.request_s
+        own, ahead = self.overhead.request_s, int(self.batching.ahead)
         if outside:
             plain = self.seconds(0, max(users, min(self.steps, 1.0)))
             long = plain + (step - plain) / share if share else plain
             squared = (1 - share) * plain**2 + share * long**2
-            return own + (1 - exp(-users)) * (1 - 1 / self.slots) * (squared / step / 2 if step else 0.0)
-        if not own or users < 2 or (not self.steps and queue.steps < 1.01):
+            rest = squared / step / 2 + ahead * step + self._held(queue) * plain if step else 0.0
+            return own + (1 - exp(-users)) * (1 - 1 / self.slots) * rest
+        if not self._late or users < 2 or (not self.steps and queue.steps < 1.01):
             return own
-        plain, busy = self.seconds(0, users), 1 - exp(1 - users)
+        plain = self.seconds(0, users)
+        busy = 1 - (own / (own + (self.last + self.steps) * step)) ** (users - 1) if self.steps else 1 - exp(1 - users)
         long = plain + (step - plain) / share if share else plain
         if not self.batching.mixed:
             share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
-        until = [(ceil(own / each) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
-        return own + busy * max(mean(until) - own, 0.0)
+        until = [((ceil(own / each) + ahead) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
+        return own + busy * (max(mean(until) - own, 0.0) + self._held(queue) * plain)
+
+    @property
+    def _late(self) -> bool:
+        """Whether a request may miss the step after the one that it comes in."""
+        return bool(self.overhead.request_s or self.batching.ahead or self.batching.admit_every > 1 or self.batching.hold_steps)
+
+    def _held(self, queue: Queue) -> float:
+        """Steps that a prompt waits for the engine to look, and for others to fill its step with."""
+        looks, hold = (min(self.batching.admit_every, max(self.steps, 1.0)) - 1) / 2, self.batching.hold_steps
+        if not hold or not self.batching.mixed:
+            return looks
+        come = self._come(queue)
+        return looks + (min(hold, come / queue.rate) if queue.rate else hold) * (1 + come / 2) / (1 + come)
+
+    def _come(self, queue: Queue) -> float:
+        """Prompts that join one that waits for others, until they fill a step."""
+        return min(queue.rate * self.batching.hold_steps, max(FULL * self.batching.token_budget / self.prompt - 1, 0.0))
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
@@ -391,8 +454,14 @@ class Loop:
         self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
+        if self.slots == 1:
+            from perfmodel.serving.one_slot import one_slot
+
+            return one_slot(self, rate)
         if not self.batching.mixed and self.steps:
-            return self._open_first(rate)
+            from perfmodel.serving.prompts_first import PromptsFirst
+
+            return PromptsFirst(self, rate, most).answer()
         low, high, users = 0.0, float(self.slots), min(rate * self._closed(1.0).ttft_s, self.slots / 2)
         for _ in range(HALVINGS):
             found = self._closed(users, 0.0, True)
@@ -412,62 +481,12 @@ class Loop:
         times = {name: getattr(found, name) + wait for name in ("ttft_s", "ttft_p50_s", "ttft_p99_s")}
         return replace(found, waiting=wait * found.requests_per_s, **times)
 
-    def _open_first(self, rate: float) -> Steady:
-        """Prompts first, at a rate: those that come while prompts run make the burst longer; all that comes in a step runs after it."""
-        room, decodes, step = self.room(0), 0.0, 0.0
-        for _ in range(60):
-            plain = self.seconds(0, 1 + decodes)
-            stretches = self._stretches(rate, plain, room)
-            last, step = step, sum(length * alive for length, alive in stretches)
-            decodes += 0.5 * (min(rate * self.steps * step, self.slots - 1.0) - decodes)
-            if abs(step - last) < 1e-4 * step:
-                break
-        idle = exp(-decodes)
-        first: Weighted = [(self._until(size, size, 0.0, room, 0.0), idle / POINTS) for size in self._five()]
-        for length, alive in stretches:
-            chance = (1 - idle) * length * alive / step
-            for number, one in thin([(float(number), each) for number, each in Arrivals(rate * length, inf, self.prompt).chances()], 5):
-                for point in range(POINTS):
-                    part, size = (point + 0.5) / POINTS, self._five()[-1 - point]
-                    before = size + number * part * self.prompt
-                    took = self._until(before, size, number * (1 - part) * self.prompt, room, 0.0)
-                    first.append(((1 - part) * length + took, chance * one / POINTS))
-        rest = self._rest(stretches, rate, room, step)
-        users = decodes + rate * mean(first)
-        share = 1 - exp(-rate * plain)
-        chunk = rate * step * self.prompt / share
-        return self._result(users, 0.0, rate, step, share, chunk, first, self.overhead.request_s, rest - (step - plain))
+    def waited(self, found: Steady, waiting: float) -> Steady:
+        """With so many that wait for a slot."""
+        return replace(found, waiting=waiting)
 
-    def _five(self) -> list[float]:
+    def five(self) -> list[float]:
         return self.sizes if len(self.sizes) == POINTS else self.sizes * POINTS
-
-    def _stretches(self, rate: float, plain: float, room: float) -> list[tuple[float, float]]:
-        """Lengths of a decode step and of the batches of prompts after it, each with the chance that there is one."""
-        found, alive, length, come = [(plain, 1.0)], 1.0, plain, rate * plain
-        while alive > 1e-4 and come < self.slots and len(found) < 400:
-            some = 1 - exp(-rate * length)
-            alive *= some
-            number = rate * length / some
-            length = self._burst(number * self.prompt, room)
-            come += alive * rate * length
-            found.append((length, alive))
-        return found
-
-    def _rest(self, stretches: list[tuple[float, float]], rate: float, room: float, step: float) -> float:
-        """Seconds from a first token to the end of the burst, of the mean request."""
-        after = total = 0.0
-        for place in range(len(stretches) - 1, -1, -1):
-            length, alive = stretches[place]
-            number = rate * length
-            whole, own = (
-                self._burst((1 + number) * self.prompt, room),
-                self._until(self.prompt * (1 + number / 2), self.prompt, number / 2 * self.prompt, room, 0.0),
-            )
-            follows = stretches[place + 1][1] if place + 1 < len(stretches) else 0.0
-            ahead = after / follows if follows else 0.0
-            total += length * alive / step * (max(whole - own, 0.0) + ahead * (1 - exp(-rate * whole)))
-            after = alive * length + after if place else after
-        return total
 
 
 def thin(values: Weighted, most: int = 9) -> Weighted:
@@ -488,29 +507,4 @@ def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead,
     loop = Loop(times, load.check(), batching, overhead, most_running, spread)
     if load.rate is None:
         return loop.closed(load.concurrency or 1)
-    found = loop.open(load.rate)
-    return found if batching.mixed else _simulated(found, loop)
-
-
-def _simulated(found: Steady, loop: Loop) -> Steady:
-    """Prompts first, at a rate: prompts that come while prompts run hold up all that decodes, for which no mean value stands.
-
-    So the simulation answers, over enough requests to turn over all that run some times.
-    """
-    from perfmodel.serving.simulate import simulate
-
-    requests = round(min(max(SIMULATED_TURNS * found.running, FEWEST_SIMULATED), MOST_SIMULATED))
-    seen = simulate(loop.times, loop.load, loop.batching, loop.overhead, loop.slots, requests=requests, spread=loop.spread)
-    step = found.step_s if seen.tpot_s is None else seen.tpot_s / loop.per_token
-    return replace(
-        found,
-        tpot_s=seen.tpot_s,
-        ttft_s=seen.ttft_s,
-        ttft_p50_s=seen.ttft_p50_s,
-        ttft_p99_s=seen.ttft_p99_s,
-        decoding=min(found.decoding, seen.running),
-        running=seen.running,
-        waiting=seen.waiting,
-        step_s=step,
-        decode_s=min(found.decode_s, step),
-    )
+    return loop.open(load.rate)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
@@ -19,17 +20,24 @@ from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
-from perfmodel.transformer.ops import sequence_ops, step_ops
-from perfmodel.transformer.parallel import hand_over
+from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
+from perfmodel.transformer.parallel import gathered_logits, to_next_stage
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
+from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, share
+from perfmodel.transformer.step_power import slowdown
 
 Times = tuple[float, float, float]
 """Seconds, with the ends of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
-PER_OCTAVE = {"tokens": (16, 4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "groups": (4, 8, 16, 4, 1)}
+AT_ROOF = 0.1
+"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
+EXACT = 0
+"""Nodes at every number."""
+PER_OCTAVE = {"tokens": (16, 1), "groups": (16, 16, 1), "heads": (4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "power": (1, 1, 1)}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
-STEPPED = {("tokens", 0), ("prompt", 1)}
+COARSELY = {"tokens": (1, 1), "groups": (1, 1, 1), "heads": (1, 1), "decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)}
+"""The same to rank many layouts under one load, whose decoding sequences have one length."""
+STEPPED = {("tokens", 0), ("groups", 0), ("groups", 1), ("prompt", 1)}
 """Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
 
 
@@ -38,6 +46,7 @@ class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
     ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
     """
 
@@ -50,6 +59,11 @@ class KernelTimes:
     nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     coarse: bool = False
     attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+    power: PowerAsked = field(default_factory=PowerAsked)
+
+    def finely(self) -> KernelTimes:
+        """The same steps in the tables of one layout; rows of kernels are shared."""
+        return replace(self, coarse=False, nodes={}, attention={})
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -60,7 +74,7 @@ class KernelTimes:
         pp = self.like.split.pp
         if pp == 1:
             return self._through(step)
-        ways = list(zip(*map(self._through, micro_batches(step, pp)), strict=True))
+        ways = list(zip(*map(self._through, micro_batches(step, pp, self.engine.batching.chunked)), strict=True))
         value, low, high = (round_s(one, self._slowest) for one in ways)
         return value, low, high
 
@@ -74,29 +88,44 @@ class KernelTimes:
         tokens = step.chunk + step.decodes * step.queries
         if not tokens:
             return NOTHING
-        sequences = step.decodes + (step.prompts if step.chunk else 0)
-        graph, heads = int(self._in_graph(step)), step.decodes * step.queries + (step.prompts if step.chunk else 0)
         prompts, each = _prompts_of(step)
-        if self.like.split.dp > 1:
-            parts = [self._between("groups", (prompts, each, step.decodes, step.queries, graph), self._in_groups)]
+        graph, dp = int(self._in_graph(step)), self.like.split.dp
+        fullest, heads = tokens, step.decodes * step.queries + prompts
+        if dp > 1:
+            waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
+            fullest, heads = waiting * each + decoding, waiting + decoding
+            parts = [self._between("groups", (fullest, min(tokens, fullest * dp), graph), self._in_groups)]
         else:
-            parts = [self._between("tokens", (tokens, heads, graph), self._tokenwise)]
+            parts = [self._between("tokens", (tokens, graph), self._tokenwise)]
+        parts.append(self._between("heads", (heads, graph), self._heads))
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
         if step.chunk:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
-        own = self.own_seconds(sequences)
+        own = self.own_seconds(step.decodes + prompts, bool(step.chunk))
+        if self.power.given:
+            at = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
+            value, low, high = added(parts)
+            slower, *_ = self._between("power", at, self._slowdown)
+            return value * slower + own, low * slower + own, high * slower + own
         return added([*parts, (own, own, own)])
 
-    def own_seconds(self, sequences: float) -> float:
+    def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
+        """Of the kernels of a step, as it runs again and again."""
+        step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
+        found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
+        return found, found, found
+
+    def own_seconds(self, sequences: float, prompts: bool = False) -> float:
         """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
 
         Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
         docs, "Data Parallel Deployment" (an engine core process for each rank).
         """
         o = self.engine.overhead
-        return o.step_s + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
+        started = o.step_s + o.prompt_s if prompts else o.step_s
+        return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
 
     @cached_property
     def kernels(self) -> int:
@@ -126,34 +155,42 @@ class KernelTimes:
 
     # Parts of a step
 
-    def _tokenwise(self, tokens: int, heads: int, graph: int) -> Times:
-        """All but attention: of ``tokens``, the head of ``heads``."""
-        one = replace(self.like, phase=DECODE, batch=min(heads, tokens), n=1, kv_len=1)
-        more = tokens - min(heads, tokens)
-        if more:  # tokens of which the head sees none: one more sequence
-            one = replace(self.like, phase=PREFILL, batch=1, n=more, kv_len=more, beside=one)
-        return self._sum(one, of_attention=False, graph=bool(graph))
+    def _tokenwise(self, tokens: int, graph: int) -> Times:
+        """All layers but attention, of ``tokens``."""
+        return self._body(replace(self.like, phase=PREFILL, batch=1, n=tokens, kv_len=tokens), graph)
 
-    def _in_groups(self, prompts: int, each: int, decodes: int, queries: int, graph: int) -> Times:
-        """All but attention: ``each`` tokens of ``prompts`` and ``queries`` of ``decodes``, as groups share these sequences."""
-        decode = replace(self.like, phase=DECODE, batch=decodes, n=queries, kv_len=queries) if decodes else None
-        if prompts and each:
-            return self._sum(replace(self.like, phase=PREFILL, batch=prompts, n=each, kv_len=each, beside=decode), False, bool(graph))
-        return NOTHING if decode is None else self._sum(decode, False, bool(graph))
+    def _in_groups(self, fullest: int, tokens: int, graph: int) -> Times:
+        """The same of so many tokens of all groups, ``fullest`` of them in one: as many single ones in each, and a prompt in that."""
+        dp = self.like.split.dp
+        elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
+        each = -(-elsewhere // (dp - 1))
+        one = replace(self.like, phase=DECODE, batch=elsewhere + each, n=1, kv_len=1) if each else None
+        if fullest > each:
+            return self._body(replace(self.like, phase=PREFILL, batch=1, n=fullest - each, kv_len=fullest - each, beside=one), graph)
+        return NOTHING if one is None else self._body(one, graph)
+
+    def _body(self, step: ModelPass, graph: int) -> Times:
+        ops = [*body_ops(self.model, step), *to_next_stage(self.model, step)]
+        return added(self._row(op, bool(graph)) for op in ops if not op.by_sequence)
+
+    def _heads(self, heads: int, graph: int) -> Times:
+        """Last norm and head of ``heads`` positions of a group, and their logits."""
+        if not heads:
+            return NOTHING
+        step = replace(self.like, phase=DECODE, batch=heads * self.like.split.dp, n=1, kv_len=1)
+        ops = [*head_ops(self.model, step), *gathered_logits(self.model, step)]
+        return added(self._row(op, bool(graph)) for op in ops)
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
-        return self._sum(one, of_attention=True, graph=sequences <= self.engine.graph_batch)
+        return self._attention(one, sequences <= self.engine.graph_batch)
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
         one = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
-        return self._sum(one, of_attention=True, graph=False)
+        return self._attention(one, False)
 
-    def _sum(self, step: ModelPass, of_attention: bool, graph: bool) -> Times:
-        if of_attention:
-            return added(self._row(op, graph) for op in sequence_ops(self.model, step))
-        ops = [*step_ops(self.model, step), *hand_over(self.model, step)]
-        return added(self._row(op, graph) for op in ops if not op.by_sequence)
+    def _attention(self, step: ModelPass, graph: bool) -> Times:
+        return added(self._row(op, graph) for op in sequence_ops(self.model, step))
 
     def _row(self, op: Op, graph: bool) -> Times:
         row = self.known.get((op, graph))
@@ -170,11 +207,11 @@ class KernelTimes:
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
         """Multilinear between the nodes around ``at``."""
         corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-        for axis, (number, nodes) in enumerate(zip(at, PER_OCTAVE[part], strict=True)):
+        for axis, (number, nodes) in enumerate(zip(at, (COARSELY if self.coarse else PER_OCTAVE)[part], strict=True)):
             steps = not self.coarse and (part, axis) in STEPPED
-            below, above = around(number, 1 if self.coarse else nodes, steps)
-            share = (number - below) / (above - below) if above > below else 0.0
-            ends = [(below, 1 - share), (above, share)] if share else [(below, 1.0)]
+            below, above = around(number, nodes, steps) if nodes else (number, number)
+            rest = (number - below) / (above - below) if above > below else 0.0
+            ends = [(below, 1 - rest), (above, rest)] if rest else [(below, 1.0)]
             corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
         known = self.attention if part in ("decode", "prompt") else self.nodes
         value, low, high = NOTHING
@@ -190,6 +227,11 @@ def _prompts_of(step: Iteration) -> tuple[int, int]:
     """Prompts of a step, and tokens of each."""
     prompts = max(step.prompts, 1) if step.chunk else 0
     return prompts, max(step.chunk // prompts, 1) if prompts else 0
+
+
+def mostly_predicted(step: PassEstimate) -> bool:
+    """Whether the roof stands for a small part of a step alone, of which no time is predicted: else times are the least."""
+    return sum(row.seconds for row in step.rows if row.prediction is None) <= AT_ROOF * step.seconds
 
 
 def added(parts: Iterable[Times]) -> Times:
@@ -224,7 +266,13 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     return value // size * size, value // size * size + size
 
 
+TYPICAL_IMBALANCE = 1.2  # known
+"""Exponent of the power law of a router's picks. Source: ai-dynamo/aiconfigurator @095f58a, docs/POWER_LAW_DISTRIBUTION.md (typical
+production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
+
+
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
-    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels."""
-    like = replace(like, kernels=engine.kernels, fused=engine.fused)
+    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels; a router that ``like`` has even is as usual."""
+    imbalance = like.imbalance or (TYPICAL_IMBALANCE if model.is_moe else 0.0)
+    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=imbalance)
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

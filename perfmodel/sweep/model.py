@@ -40,6 +40,7 @@ from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, large
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
+from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
 
 
 @cache
@@ -58,12 +59,20 @@ AXIS = choice(
 )
 """The axis of models."""
 stored = partial(choice, names=lambda: list(BITS))
+WEIGHTS = choice("weights_dtype", "format of the weights; by default as published", names=lambda: [*BITS, *PUBLISHED_AS])
+"""Formats without scales, and those of checkpoints."""
 
 
 # Whole models
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
-"""A size in a message: rows that fail alike are counted together, whatever theirs are."""
+
+
+def size_free(message: str) -> str:
+    """``message`` without the sizes of options: rows that fail alike are counted together, whatever theirs are."""
+    return _VALUE.sub(r"\1", message)
+
+
 _FITS = "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it"
 
 
@@ -84,7 +93,7 @@ class ModelVariant(SweepVariant):
         try:
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
-            raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
+            raise type(error)(size_free(error.message), error.fix) from None
         return {name: None if value is None else float(value) for name, value in read_columns(MODEL.columns, found).items()}
 
 
@@ -126,7 +135,7 @@ MODEL = SweepWorkload(
         HARDWARE,
         choice("phase", "prefill, decode or generate", names=lambda: list(PHASES)),
         DTYPE,
-        stored("weights_dtype", "format of the weights"),
+        WEIGHTS,
         stored("kv_dtype", "format of the KV cache"),
         choice("fused", "element-wise operations inside other kernels"),
         choice("graph", "kernels launched as a CUDA graph; by default in decode", typed="cuda-graph"),

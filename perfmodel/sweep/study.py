@@ -15,7 +15,7 @@ from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
-_MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model"}
+_MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model", "serve": "serving"}
 WORKLOADS = tuple(_MODULES)
 MOST_TOP = 10_000
 

@@ -44,10 +44,11 @@ KEY_TILE = 64
 class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
-    None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
-    ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the format whose calibrations count, if
-    another one; ``like``: which kernels those time, in words, where this is none of them, so that the interval is wider.
+    None: the fastest fused one that is calibrated, of those in ``among`` where the device has one. ``obstacle``: why no calibration covers
+    it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
+    ``direction``: pass of the kernel. ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the
+    format whose calibrations count, if another one; ``like``: which kernels those time, in words, where this is none of them, so that the
+    interval is wider.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Timed:
     otherwise: Timed | None = None
     calibrated: str = ""
     like: str = ""
+    among: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +193,24 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
-    """What is asked of a part of a layer's experts with weights in ``form``: as of a product."""
+    """What is asked of a part of a layer's experts with weights in ``form``: kernels made for the format first, else those like them.
+
+    MXFP4 weights meet activations in 16 bits. Source: vllm-project/vllm, Mxfp4MoEMethod; NVFP4 and fp8 ones round them.
+    """
     names, inside = step.kernels.experts, multiplied_in(step, form)
     if form.bits == 8 * step.dtype.size and not form.is_integer:
         return Timed("moe", w, names)
     each = float(plain(form.bytes(w.hidden, w.width)) / plain(w.hidden * w.width))
-    streamed = Timed("moe", replace(w, stored=each), names, like=f"{w.dtype.name} experts, with weights of {form.bits} bits")
-    if inside is None:
+    narrow, own = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
+    words = f"{w.dtype.name} experts, with weights of {form.bits} bits"
+    streamed = Timed("moe", narrow, names, like=words, preferred=Timed("moe", narrow, own))
+    if inside is None or form.name == "mxfp4":
         return streamed
     if inside.name == "fp8":
         return Timed("moe", replace(w, dtype=inside), names, otherwise=streamed)
-    words = "fp8 experts, at the rates and bytes of fp4"
-    return Timed("moe", replace(w, dtype=inside, stored=each), names, otherwise=streamed, calibrated="fp8", like=words)
+    multiplied, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
+    made_for = Timed("moe", multiplied, step.kernels.nvfp4_experts, otherwise=streamed)
+    return Timed("moe", multiplied, names, otherwise=streamed, calibrated="fp8", like=words, preferred=made_for)
 
 
 def _element_bytes(form: MatrixFormat, w: Matmul) -> Number:
@@ -318,12 +326,13 @@ def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Num
 def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
     """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
 
-    A single query sees the last ``window`` keys only: they are all the kernel is given.
+    A single query sees the last ``window`` keys only: they are all the kernel is given. The query heads of decoding sequences are
+    packed by the KV head that they share, drafted tokens with them.
     """
-    window = w.window
+    window, decoding = w.window, w.n == 1 or step.phase == DECODE
     if w.n == 1:
-        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None, packed=True)
-    w = replace(w, packed=True) if latent else w  # heads of a sequence are rows of one tile: they read the same cache
+        w = replace(w, causal=False, kv_len=w.kv_len if window is None else minimum(w.kv_len, window), window=None)
+    w = replace(w, packed=decoding or w.packed)
     rows = w.row_group * w.n
     [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
     kept, place = ("K", "V"), CACHE if step.kv_len > step.n else FRESH
@@ -331,7 +340,7 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     accesses = [in_bits(access, place, step.kv_bits) if access.tensor in kept else access for access in read]
     if sinks:
         accesses.append(stored(WEIGHTS, READ, sinks, step.weight_bits))
-    fp8 = (latent or w.n == 1) and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
+    fp8 = decoding and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
     form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
@@ -345,11 +354,11 @@ def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
     """
     same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
     if same:
-        return Timed("attention", w, None)
+        return Timed("attention", w, None, among=step.kernels.attention)
     if step.kv_bits != 8 or step.dtype.size != 2:
         return Timed("attention", w, None, _no_cache_kernel(step))
     if w.n > 1 and step.phase != DECODE:
-        return Timed("attention", w, None, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
+        return Timed("attention", w, None, among=step.kernels.attention, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
     like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"

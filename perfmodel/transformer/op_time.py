@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -46,8 +47,11 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         timed = timed.preferred or timed
         case = Case(timed.workload, attention or "", timed.direction)
         request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
+        if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.among):
+            with suppress(UnavailableError):
+                return likened(select_kernel(request, timed.among.__contains__, guesses=False), timed)
         return likened(select_kernel(request, is_fused, guesses=False), timed)
-    asked, reason = [_runs(one, device) for one in ([timed] if timed.preferred is None else [timed.preferred, timed])], ""
+    asked, reason = _asked(timed, device), ""
     for source in _sources(asked[0], fallbacks):
         for one in asked:
             for name in one.implementations or ():
@@ -63,6 +67,14 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
+
+
+def _asked(timed: Timed | None, device: Device) -> list[Timed]:
+    """``timed`` as it runs on ``device``, after all that is preferred to it."""
+    if timed is None:
+        return []
+    runs = _runs(timed, device)
+    return [*_asked(runs.preferred or timed.preferred, device), runs]
 
 
 def _runs(timed: Timed, device: Device) -> Timed:
@@ -139,7 +151,7 @@ LARGEST_SAVING = 0.5  # tuned
 MEASURED_SPLITS = (Split(), Split(tp=2))
 """Tensor-parallel layouts for which steps were measured."""
 
-TIMED_IN_GRAPHS = ("experts", "latent-attention")
+TIMED_IN_GRAPHS = ("experts", "experts-narrow", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
 
 

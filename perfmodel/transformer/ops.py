@@ -36,13 +36,19 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
     The last norm and the matrix hidden -> vocab see the last position of each sequence only.
     """
+    return merged([*_body(model, step), *((op, 1) for op in head_ops(model, step))])
+
+
+def body_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those of ``step_ops`` before the last norm and the head."""
+    return merged(_body(model, step))
+
+
+def _body(model: ModelSpec, step: ModelPass) -> list[tuple[Op, Number]]:
     ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
-    counted: list[tuple[Op, Number]] = [(op, 1) for op in ops]
-    for layer, count in model.layer_kinds:
-        counted += [(op, count) for op in layer_ops(layer, model, step)]
-    return merged([*counted, *((op, 1) for op in head_ops(model, step))])
+    return [*((op, 1) for op in ops), *((op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step))]
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:

@@ -53,12 +53,18 @@ def joined_gpus(device: Device) -> int:
 
 def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
-    ops = []
-    if step.split.tp > 1:
-        ops.append(collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step))
-    if step.split.pp > 1:
-        ops.append(collective(P2P, 2, step.tokens * model.hidden, step).times(step.split.pp - 1))
-    return ops
+    return [*gathered_logits(model, step), *to_next_stage(model, step)]
+
+
+def gathered_logits(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """From all tensor-parallel GPUs, if there are any."""
+    return [collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step)] if step.split.tp > 1 else []
+
+
+def to_next_stage(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """The hidden state, from every stage but the last."""
+    stages = step.split.pp
+    return [collective(P2P, 2, step.tokens * model.hidden, step).times(stages - 1)] if stages > 1 else []
 
 
 def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:

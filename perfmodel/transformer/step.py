@@ -14,7 +14,7 @@ from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
-from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -26,6 +26,15 @@ def share(number: Number, parts: int) -> Number:
     (10, 3)
     """
     return number if parts == 1 else ceil_div(number, parts)
+
+
+MOST_TP = 64
+"""That a message proposes."""
+
+
+def cut_by(tp: int, a: AttentionLayer) -> bool:
+    """Whether so many GPUs share the heads evenly; a KV head may be on several."""
+    return a.heads % tp == 0 and (not isinstance(a, GroupedAttention) or a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +84,18 @@ class Split:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
         if self.stage % self.ep:
             known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
-            raise UsageError(f"--ep {self.ep} does not divide {known}", "the same GPUs hold the experts: give one that does")
-        for layer, _ in model.layer_kinds:
-            self._check_layer(layer.attention, layer.mlp)
+            fits = ", ".join(str(ep) for ep in range(1, min(self.stage, MOST_TP) + 1) if self.stage % ep == 0)
+            raise UsageError(f"--ep {self.ep} does not divide {known}", f"the same GPUs hold the experts: one of {fits} does")
+        layers = [layer for layer, _ in model.layer_kinds]
+        fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, one.attention) for one in layers))} does"
+        for a in (one.attention for one in layers if not cut_by(self.tp, one.attention)):
+            if a.heads % self.tp:
+                raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", fits)
+            raise UsageError(f"--tp {self.tp} and {getattr(a, 'kv_heads', 0)} KV heads: neither divides the other", fits)
+        for mlp in (one.mlp for one in layers if isinstance(one.mlp, MoeMlp) and one.mlp.experts % self.ep):
+            whole = [ep for ep in range(1, self.stage + 1) if self.stage % ep == 0 and mlp.experts % ep == 0]
+            raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", f"one of {', '.join(map(str, whole))} does")
         return self
-
-    def _check_layer(self, a: AttentionLayer, mlp: DenseMlp | MoeMlp | None) -> None:
-        if a.heads % self.tp:
-            fits = [tp for tp in range(1, min(a.heads, 64) + 1) if a.heads % tp == 0]
-            raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", f"one of {', '.join(map(str, fits))} does")
-        if isinstance(a, GroupedAttention) and a.kv_heads % self.tp and self.tp % a.kv_heads:
-            raise UsageError(f"--tp {self.tp} and {a.kv_heads} KV heads: neither divides the other", "give another --tp")
-        if isinstance(mlp, MoeMlp) and mlp.experts % self.ep:
-            raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", "give one that does")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,8 @@ class Request(ModelPass):
         if self.phase not in PHASES:
             raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, [*PHASES, TRAIN]))
         self.split.check(self.model)
+        if self.imbalance and not self.model.is_moe:
+            raise UsageError(f"--imbalance {self.imbalance:g}: {self.model.name} has no experts", "leave it out")
         self.step(self.phase if self.phase != GENERATE else PREFILL).check()
         if self.phase == GENERATE and self.kv_len <= self.n:
             raise UsageError(f"--kv-len {self.kv_len} leaves nothing to generate after --n {self.n}", "give a larger --kv-len")

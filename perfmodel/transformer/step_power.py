@@ -50,6 +50,14 @@ def _slowed(row: PassRow, factor: float) -> PassRow:
     return row if row.prediction is None else replace(row, prediction=power.scaled(row.prediction, factor))
 
 
+def slowdown(found: PassEstimate, asked: PowerAsked, idle_s: float) -> float:
+    """Seconds of the kernels of ``found`` under ``asked`` over those without, where steps follow one another ``idle_s`` apart."""
+    rows = [row for row in found.rows if row.seconds > 0]
+    waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
+    state = power.state_of([*(of_row(row, found.device) for row in rows), *waits], found.device, asked, SUSTAINED)
+    return 1.0 if state is None else sum(state.shown.each[: len(rows)]) / sum(row.seconds for row in rows)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPower:
     """Training steps in turn on ``gpus``: kernels of one as they run, and ``waits_s`` of a step in which they wait or exchange."""

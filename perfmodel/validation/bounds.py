@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.catalog import find_model, model_names
-from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype
+from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype, dtype_of_products
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
@@ -40,15 +40,17 @@ ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 """Fused attention of the steps that an implementation runs."""
 
 
+EXPERTS_IN = {**DTYPES, "fp4": dtype_of_products("fp4")}
+"""Formats in which experts are multiplied."""
 Sizes = dict[str, Any]
-"""A record's shape, checked."""
+"""A record's shape, checked. ``weight_bits``: of a stored weight with its share of scales, where it is narrower than its product."""
 
 
 def case_of(record: Record) -> Case:
     """The case that a record measured; UnavailableError says what the record lacks."""
     if record.workload not in _WORKLOADS:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
-    known = PRODUCTS if record.workload == "matmul" else DTYPES
+    known = {"matmul": PRODUCTS, "moe": EXPERTS_IN}.get(record.workload, DTYPES)
     if record.dtype not in known:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
     wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
@@ -85,6 +87,8 @@ def _has_meaning(name: str, value: Any) -> bool:
         return isinstance(value, bool if name in _SWITCHES else str)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
+    if name == "weight_bits":
+        return 1 <= value <= 64
     return 0 <= value <= 1 if name in _SHARES else isinstance(value, int) and value >= 1
 
 
@@ -101,6 +105,10 @@ def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:
 
 def _matmul(sizes: Sizes, dtype: Dtype, record: Record) -> Matmul:
     return Matmul(**sizes, dtype=dtype, scale_block=scale_block(record.implementation, record.dtype)).check()
+
+
+def _experts(sizes: Sizes, dtype: Dtype, record: Record) -> Experts:
+    return Experts(stored=sizes.pop("weight_bits", 0) / 8, **sizes, dtype=dtype).check()
 
 
 def _rows(sizes: Sizes, dtype: Dtype, record: Record) -> Stream:
@@ -171,11 +179,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
         "kv_bits",
         lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
     ),
-    "moe": (
-        "tokens hidden width experts experts_per_token touched",
-        "",
-        lambda sizes, dtype, record: Experts(**sizes, dtype=dtype).check(),
-    ),
+    "moe": ("tokens hidden width experts experts_per_token touched", "weight_bits", _experts),
 }
 """Keys of a shape that must be there, those that may be, and the workload that they describe."""
 

@@ -37,9 +37,9 @@ MAX_LINE_BYTES = 1 << 20
 HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
 """Ends of the sources of records that say themselves what they are for."""
 SERVING = "serving"
-"""Workload of a run of an engine: ``tpot_s`` and ``ttft_s`` in place of ``time_s``."""
-SERVING_RUNS = "public-serving"
-"""Shipped files of them, which are read only when named: a prediction of one takes 0.1 to 0.3 s."""
+"""Workload of a run of an engine: ``tpot_s``, ``ttft_s`` or ``tokens_per_s`` in place of ``time_s``."""
+SERVING_RUNS, THROUGHPUT_RUNS = "public-serving", "public-throughput"
+"""Shipped files of them, which are read only when named: a prediction of one takes 0.1 s to seconds."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
 
@@ -75,7 +75,7 @@ class Record:
     buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
     seconds, where a power limit acts (sustained); ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call.
     A serving run has mean seconds to the first token, ``ttft_s``, and per token after it, ``tpot_s``, which is its ``time_s`` too;
-    ``version`` is the engine's.
+    ``version`` is the engine's. ``tokens_per_s``: output tokens of all users; a run that has them alone has their inverse for a time.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -100,6 +100,7 @@ class Record:
     energy_j: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
+    tokens_per_s: float | None = None
     version: str = ""
 
     @property
@@ -166,7 +167,7 @@ def shipped_records(*names: str) -> list[Path]:
     """Files of the project's own measurements, by device; of ``names``, as ``name_of`` says them; without, all but serving runs."""
     folder = Path(__file__).parent / "measured"
     found = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
-    return [path for path in found if (name_of(path) in names if names else name_of(path) != SERVING_RUNS)]
+    return [path for path in found if (name_of(path) in names if names else name_of(path) not in (SERVING_RUNS, THROUGHPUT_RUNS))]
 
 
 def as_record(raw: dict[str, Any]) -> Record:
@@ -195,9 +196,17 @@ def _refuse(constant: str) -> Any:
 
 def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
     found = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
-    if raw.get("workload") == SERVING and "time_s" not in raw and "tpot_s" in raw:
-        found["time_s"] = {"median": raw["tpot_s"]}
+    if raw.get("workload") == SERVING and "time_s" not in raw:
+        if "tpot_s" in raw:
+            found["time_s"] = {"median": raw["tpot_s"]}
+        elif "tokens_per_s" in raw:
+            found["time_s"] = {"median": _each(raw["tokens_per_s"])}
     return found
+
+
+def _each(rate: object) -> float:
+    """Seconds per token at so many a second; 0 where it has no meaning."""
+    return 1 / rate if isinstance(rate, (int, float)) and rate > 0 else 0.0
 
 
 def _software(path: Path) -> dict[str, Any]:
@@ -258,6 +267,8 @@ def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
     except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
         raise DataError(f"{place}: not JSON: {str(error)[:200]}") from None
     times = {"time_s.median" if record.tpot_s is None else "tpot_s": record.time_s.median, "ttft_s": record.ttft_s}
+    if record.tokens_per_s is not None:
+        times = {**times, "1 / tokens_per_s": _each(record.tokens_per_s), "time_s.median": None}
     for name, seconds in times.items():
         if seconds is not None and not LEAST_S <= seconds <= MOST_S:
             raise DataError(f"{place}: {name} is {seconds}", "give seconds, above zero")

@@ -1,7 +1,8 @@
-"""Records of the workload ``serving``: a run of an engine, with mean seconds to the first token and per token after it.
+"""Records of the workload ``serving``: a run of an engine, with mean seconds to the first token and per token after it, or tokens/s.
 
 No prediction of a run is of a kernel: it is the engine's preset, the steps of its kernels and the queue around them
-(``serving.runs``). The measured time of a row is that per token; the time to the first token stands beside it.
+(``serving.runs``). The measured time of a row is that per token, of all users together where only tokens a second are known; the
+time to the first token stands beside it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from perfmodel.serving.steps import Times as Ends
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.records import Record
 
-SIZES = ("gpus", "tensor_parallel", "concurrency", "isl", "osl")
+SIZES = ("gpus", "tensor_parallel", "isl", "osl")
 LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
 POOLS = ("workers", *(PREFILL + name for name in ("workers", "tensor_parallel", *LAYOUT)))
 """Of runs with workers that run prompts alone; the layout without a prefix is then that of one that decodes."""
-NUMBERS = ("token_budget", "max_sequences", "admit_every", "draft_tokens", "requests")
+NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "hold_steps", "draft_tokens", "requests")
 SHARES = ("acceptance", "spread")
 SWITCHES = ("chunked", "fused_all_reduce")
 WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
-KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *SHARES, *SWITCHES, *WORDS}
+KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *SHARES, *SWITCHES, *WORDS, "rate"}
 """Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
 
 _known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
@@ -40,7 +41,10 @@ _MOST_KNOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class PredictedRun:
-    """What users of a run see: seconds per token and to the first, with the ends of their intervals, and the least per token."""
+    """What users of a run see: seconds per token and to the first, with the ends of their intervals, and the least per token.
+
+    ``tpot`` of a run that has tokens a second alone: seconds per token of all users together.
+    """
 
     tpot: Ends
     ttft: Ends
@@ -65,6 +69,8 @@ def checked(record: Record) -> dict[str, Any]:
         raise UnavailableError(f"its shape has {pools[0]} without {PREFILL}workers")
     if gpus != sizes["gpus"]:
         raise UnavailableError(f"its layout is of {gpus} GPUs, and it had {sizes['gpus']}")
+    if "concurrency" in sizes and "rate" in sizes:
+        raise UnavailableError("it has a concurrency and a rate: its users are one of both")
     if "/" in str(sizes["engine"]):  # a record names an engine; it does not open files
         raise UnavailableError(f"no engine is called {sizes['engine']!r}")
     return sizes
@@ -84,6 +90,8 @@ def _has_meaning(name: str, value: object) -> bool:
         return False
     if name in SHARES:
         return 0 < value <= 1
+    if name == "rate":
+        return 0 < value < math.inf
     return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
 
 
@@ -95,7 +103,7 @@ def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Predic
     run = ServingRun(find_model(shape["model"]), device, find_engine(shape["engine"]), shape)
     if shape["osl"] < 2:
         raise UnavailableError("one token has no time per token after the first", "give runs of two tokens or more")
-    if shape.get("requests", shape["concurrency"]) < shape["concurrency"]:
+    if shape.get("requests", math.inf) < shape.get("concurrency", 0):
         raise UnavailableError("fewer requests than users")
     if (key := (id(device), *run.key)) not in _known:
         while len(_known) >= _MOST_KNOWN:
@@ -104,6 +112,9 @@ def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Predic
     found = run.predicted(_known[key])
     tpot = found.tpot
     assert tpot is not None
+    if record.tpot_s is None:
+        each = 1 / found.tokens_per_s
+        return PredictedRun((each, each * tpot[1] / tpot[0], each * tpot[2] / tpot[0]), found.ttft, 1 / found.bound)
     return PredictedRun(tpot, found.ttft, least_tpot_s(found))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.report.serve_search import Searched, layout_words, picture, verdict
+from perfmodel.report.serve_search import Searched, layout_words, picture, searched, verdict
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.search import Candidate, Targets, search
+from perfmodel.serving.search import Candidate
 from perfmodel.study.schema import Options, Scope, SectionResult
 
 
@@ -31,19 +31,9 @@ class ServingSection(Options):
 
     def build(self, scope: Scope) -> SectionResult:
         """A front, a row per point and what is best, of each device."""
-        from perfmodel.catalog import find_engine, find_model
-        from perfmodel.transformer.hf import served_as
-        from perfmodel.transformer.step import Split
-
-        asked = ServeQuestion(self.model, gpus=self.gpus, isl=self.isl, osl=self.osl, search=True, ttft=self.ttft, tpot=self.tpot)
-        (model, stored), load, targets = served_as(find_model(self.model), self.weights_dtype), asked.load(), Targets(*asked.limits())
-        asked.check_lengths(model)
-        found = list[Searched]()
-        for device in scope.devices(self.devices):
-            engines = [find_engine(name).on(device) for name in self.engines]
-            like = asked.like(model, device, Split(), stored)
-            one = search(model, device, asked.searched_gpus(), load, engines, like, targets, scope.fallbacks, self.disaggregated)
-            found.append(Searched(model, device, self.gpus, load, like, engines, one, self.model, gpu_hour=self.gpu_hour))
+        same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
+        asked = ServeQuestion(self.model, search=True, **same)
+        found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
         words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]
         return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [])
 

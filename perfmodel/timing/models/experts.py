@@ -1,8 +1,8 @@
 """Routed experts: tokens sorted by expert, gate and up for every touched expert in one grouped matmul, down in another, the sum.
 
 A grouped matmul walks the tiles of all experts; an expert's rows are padded to its tiles, whose height follows the rows. Its weights
-come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Activations pass through
-memory between the kernels.
+come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Each tile costs its start and
+end, which is what many narrow experts, as tensor parallelism leaves them, mostly are. Activations pass through memory between the kernels.
 Source: vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a layer); flashinfer-ai/flashinfer, trtllm_fused_moe.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
@@ -20,13 +21,11 @@ from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, onc
 
 PARAMETERS = (
     Parameter("launch_us", "each of the four parts, without its work", 5.0),
-    Parameter("dram_share", "of the DRAM bandwidth, 16-bit weights", 0.85),
-    Parameter("narrow_dram_share", "the same, 8-bit weights", 0.8),
-    Parameter("compute_share", "of the matmul peak, 16 bits", 0.65),
-    Parameter("narrow_compute_share", "the same, 8 bits", 0.4),
+    Parameter("dram_share", "of the DRAM bandwidth, weights", 0.85),
+    Parameter("compute_share", "of the matmul peak", 0.65),
     Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit", 0.2),
+    Parameter("tile_us", "start and end of a tile of a grouped matmul", 0.3),
     Parameter("activation_share", "of the DRAM bandwidth, activations between kernels", 0.7),
-    Parameter("quantize_us", "8-bit products: kernels that quantize activations, per part", 1.0),
 )
 LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""
@@ -56,6 +55,7 @@ class _ExpertPart:
     idle: float = 1.0
     weights: float = 0.0
     busy: float = 0.0
+    waves: float = 0.0
 
 
 @once_per_case
@@ -80,22 +80,20 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
     own, touched = rows_per_expert(w), float(w.touched)
     height = tile_rows(own)
     filled = float(tiles(w, height))
-    blocks = filled * columns / COLUMNS
+    blocks = filled * ceil_div(columns, COLUMNS)
     executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.element_bytes
-    return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
+    return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0), max(blocks / slots, 1.0))
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the kernels of ``case.workload`` over all tokens; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
     bandwidth, peak, parts = _work(case, device)
-    narrow = case.workload.dtype.size == 1
-    kind, half = "narrow_" if narrow else "", p["half_bandwidth_share"]
-    launch = (p["launch_us"] + (p["quantize_us"] if narrow else 0.0)) * 1e-6
+    half, launch, tile = p["half_bandwidth_share"], p["launch_us"] * 1e-6, p["tile_us"] * 1e-6
 
     def matmul_s(part: _ExpertPart) -> float:
-        multiplied = part.executed / (peak * p[kind + "compute_share"]) * part.idle
-        streamed = part.weights / (bandwidth * p[kind + "dram_share"]) * (part.busy + half) / (part.busy * (1 + half))
-        total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
+        multiplied = part.executed / (peak * p["compute_share"]) * part.idle
+        streamed = part.weights / (bandwidth * p["dram_share"]) * (part.busy + half) / (part.busy * (1 + half))
+        total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP) + part.waves * tile
         return total
 
     activations = bandwidth * p["activation_share"]
@@ -103,16 +101,29 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Routed, gated experts with products in fp16, bf16, fp8 or fp4, forward."""
-    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8", "fp4")
+    """Routed, gated experts with products in fp16 or bf16, forward."""
+    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16")
 
 
-MODEL = Model(
-    "experts",
-    PARAMETERS,
-    covers,
-    seconds,
-    "grouped matmuls: padded tiles over streamed weights",
-    assumes=f"{ALONE}; tokens already sorted to experts as the shape says",
-    implementations=("triton-moe", "trtllm-moe"),
+def covers_narrow(case: Case) -> bool:
+    """Routed, gated experts with products in fp8 or fp4, forward."""
+    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp8", "fp4")
+
+
+IMPLEMENTATIONS = (
+    *("triton-moe", "trtllm-moe", "cutlass-moe", "sglang-triton-moe", "vllm-fused-moe"),
+    *("marlin-moe", "triton-mxfp4-moe", "trtllm-mxfp4-moe", "trtllm-fp4-moe"),
 )
+"""Kernels of libraries, by format of the weights where they are made for one."""
+MODELS = {
+    name: Model(
+        name,
+        PARAMETERS,
+        covered,
+        seconds,
+        "grouped matmuls: padded tiles over streamed weights",
+        assumes=f"{ALONE}; tokens already sorted to experts as the shape says",
+        implementations=IMPLEMENTATIONS,
+    )
+    for name, covered in (("experts", covers), ("experts-narrow", covers_narrow))
+}

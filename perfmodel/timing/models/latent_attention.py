@@ -72,10 +72,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Forward, up to ``MOST_QUERIES`` 16-bit queries per sequence over a latent cache of 16 or 8 bits."""
+    """Forward, 16-bit queries of decoding sequences, drafted ones beside them, over a latent cache of 16 or 8 bits."""
     w = case.workload
-    alike = w.kv_bits in (8, 16) and w.dtype.size == 2 if isinstance(w, LatentDecode) else False
-    return alike and case.direction == FORWARD and w.n <= MOST_QUERIES
+    return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n <= MOST_QUERIES and w.kv_bits in (8, 16) and w.dtype.size == 2
 
 
 MODEL = Model(

@@ -1,0 +1,165 @@
+"""Sweeps over serving engines, row by row, by the formulas of ``perfmodel serve``: steps that rows share are predicted once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from perfmodel import catalog
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.serving.answer import ServingAnswer, answered
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
+from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.sweep.base import (
+    DTYPE,
+    HARDWARE,
+    SweepColumn,
+    SweepInput,
+    SweepVariant,
+    SweepWorkload,
+    canonical_name,
+    choice,
+    count,
+    device_named,
+    fallbacks,
+    with_question_defaults,
+)
+from perfmodel.sweep.model import AXIS, WEIGHTS, model_named, size_free, stored
+from perfmodel.transformer.hf import served_as
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import ModelPass
+
+_TOO_LARGE = re.compile(r" with one request of .*")
+
+
+@cache
+def engine_named(name: str) -> Engine:
+    """The engine that ``name`` means, read once."""
+    return catalog.find_engine(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeVariant(SweepVariant):
+    """One model under one engine on one device, in one set of formats. ``steps``: times of steps by layout, as rows ask for them."""
+
+    model: ModelSpec
+    published: str | None
+    device: Device
+    engine: Engine
+    choices: Mapping[str, Any]
+    steps: dict[ModelPass, KernelTimes] = field(default_factory=dict)
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """``columns`` of one row."""
+        asked = ServeQuestion(self.model.name).updated({**self.choices, **values})
+        try:
+            found = answered(asked, self.model, self.published, self.device, self.engine, self._times)
+        except PerfmodelError as error:
+            raise type(error)(_TOO_LARGE.sub(" does not fit", size_free(error.message)), error.fix) from None
+        known = {name: SERVE.column(name).of for name in columns}
+        return {name: None if (value := of(found)) is None else float(value) for name, of in known.items() if of is not None}
+
+    def _times(self, engine: Engine, like: ModelPass) -> KernelTimes:
+        if like not in self.steps:
+            same = next(iter(self.steps.values()), None)
+            made = step_times(self.model, self.device, self.engine, like, fallbacks)
+            self.steps[like] = made if same is None else replace(made, known=same.known)
+        return replace(self.steps[like], engine=engine)
+
+
+def variant(choices: Mapping[str, Any]) -> ServeVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
+    device = device_named(choices["hardware"])
+    dtype_on(choices["dtype"], device)
+    model, published = served_as(model_named(choices["model"]), choices["weights_dtype"])
+    return ServeVariant(model, published, device, engine_named(choices["engine"]).on(device), choices)
+
+
+def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
+    """The engine's own limits on the device."""
+    batching = engine_named(choices["engine"]).on(device_named(choices["hardware"])).batching
+    return {"token_budget": batching.token_budget, "max_sequences": batching.max_sequences}
+
+
+def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``axes``, with what follows from the number of GPUs as the command takes it: they share each matrix, else are groups."""
+    if "gpus" not in axes or {"tp", "dp"} <= set(axes):
+        return axes
+    return {**axes, **({"dp": "gpus / (tp * pp)"} if "tp" in axes else {"tp": "gpus / (dp * pp)"})}
+
+
+def _of(name: str) -> Any:
+    return lambda found: getattr(found.found, name)
+
+
+def _bytes(found: ServingAnswer) -> int:
+    return found.memory.total(found.split.dp, found.load.isl + found.load.osl)
+
+
+SERVE = SweepWorkload(
+    name="serve",
+    inputs=with_question_defaults(
+        ServeQuestion,
+        AXIS,
+        HARDWARE,
+        choice(
+            "engine",
+            "serving engine, by name or the path of a file",
+            DEFAULT_ENGINE,
+            names=catalog.engine_names,
+            canonical=lambda name: canonical_name(name, engine_named(name).id),
+        ),
+        DTYPE,
+        WEIGHTS,
+        stored("kv_dtype", "format of the KV cache"),
+        SweepInput("isl", "tokens of a prompt"),
+        SweepInput("osl", "tokens generated for it"),
+        SweepInput("concurrency", "users, each with one request at a time; by default 64"),
+        SweepInput("rate", "requests a second instead, as they come", least=0),
+        SweepInput("prefix", "tokens of a prompt in the cache", least=0),
+        SweepInput("draft_tokens", "tokens drafted per step", least=0),
+        SweepInput("acceptance", "chance that a drafted one is right", least=0, most=1),
+        SweepInput("gpus", "GPUs; given alone, they share each matrix", "tp * dp * pp"),
+        SweepInput("tp", "GPUs that share each matrix", 1),
+        SweepInput("dp", "groups with sequences of their own", 1),
+        SweepInput("ep", "sets of GPUs with different experts"),
+        SweepInput("pp", "pipeline stages of consecutive layers"),
+        SweepInput("token_budget", "most tokens of a step; by default the engine's", varies=True),
+        SweepInput("max_sequences", "most sequences at a time; by default the engine's", varies=True),
+    ),
+    columns=(
+        SweepColumn("ttft_s", "s", "mean time to the first token", of=_of("ttft_s")),
+        SweepColumn("ttft_p50_s", "s", "its median", of=_of("ttft_p50_s")),
+        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_of("ttft_p99_s")),
+        SweepColumn("tpot_s", "s", "mean time per token after it", of=_of("tpot_s")),
+        SweepColumn("tokens_per_s", "1/s", "output tokens of all users", of=lambda a: a.tokens_per_s),
+        SweepColumn("tokens_per_s_gpu", "1/s", "the same per GPU", of=lambda a: a.tokens_per_s_gpu),
+        SweepColumn("tokens_per_s_user", "1/s", "what a user sees after the first token", of=lambda a: a.tokens_per_s_user),
+        SweepColumn("tokens_per_s_bound", "1/s", "output tokens at most, by the bound", of=lambda a: a.bound),
+        SweepColumn("requests_per_s", "1/s", "requests that end", of=_of("requests_per_s")),
+        SweepColumn("running", "sequences", "requests running, on average", of=_of("running")),
+        SweepColumn("waiting", "sequences", "requests waiting, on average", of=_of("waiting")),
+        SweepColumn("decode_s", "s", "a decode step alone", of=_of("decode_s")),
+        SweepColumn("step_s", "s", "between decode steps", of=_of("step_s")),
+        SweepColumn("power_w", "W", "mean power of a GPU, where it is modelled", of=lambda a: a.watts),
+        SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
+        count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
+        count("memory_bytes", "B", "with activations and the cache of a request in each group", of=_bytes),
+        count("max_requests", "sequences", "requests that fit", of=lambda a: a.most_running, more=True),
+        count("at_least", "", "1 where the roof stands for a good part of a step: then times are the least", of=lambda a: a.at_least),
+    ),
+    variant=variant,
+    shown=("ttft_s", "tpot_s", "tokens_per_s", "tokens_per_s_gpu", "tokens_per_s_user", "running", "max_requests", "at_least"),
+    objective="tpot_s",
+    words={"time": "tpot_s", "memory": "memory_bytes"},
+    always=("model", "hardware", "engine", "isl", "osl", "gpus"),
+    pointwise=True,
+    defaults=defaults,
+    normalize=normalize,
+)
