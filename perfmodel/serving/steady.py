@@ -486,6 +486,7 @@ class Loop:
         return replace(found, waiting=waiting)
 
     def five(self) -> list[float]:
+        """``POINTS`` sizes of prompts, all equally likely."""
         return self.sizes if len(self.sizes) == POINTS else self.sizes * POINTS
 
 
