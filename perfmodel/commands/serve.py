@@ -9,6 +9,9 @@ from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
+    from perfmodel.serving.engine import Engine
+    from perfmodel.serving.steps import KernelTimes
+    from perfmodel.transformer.step import ModelPass
 
 
 @command
@@ -33,9 +36,15 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     device = device_for(asked.hardware)
     model, stored = served_as(find_model(asked.name), asked.weights_dtype)
     engine, fallbacks = find_engine(asked.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
-    return report(
-        answered(asked, model, stored, device, engine, lambda own, like: step_times(model, device, own, like, fallbacks)), pictures
-    )
+
+    def times(own: Engine, like: ModelPass) -> KernelTimes:
+        return step_times(model, device, own, like, fallbacks)
+
+    if asked.prefill_workers is not None:
+        from perfmodel.serving.apart import answered_apart
+
+        return report(answered_apart(asked, model, stored, device, engine, times), pictures)
+    return report(answered(asked, model, stored, device, engine, times), pictures)
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:

@@ -14,6 +14,7 @@ from perfmodel.report.op_common import head
 from perfmodel.report.power import with_power
 from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
+from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
@@ -47,6 +48,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
     )
 
 
+POOLED = "Pools: memory, requests that run and steps are those of one decode worker; the rest is of all."
 LISTED = (
     *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound"),
     *(
@@ -85,7 +87,7 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("shares", found.shares),
         Metric("limited_by", next(iter(found.shares))),
         Metric("at_least", found.at_least),
-        Metric("requests_per_s", s.requests_per_s, "requests/s"),
+        Metric("requests_per_s", found.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
         Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
         Metric("decoding", s.decoding),
@@ -166,6 +168,10 @@ def _title(found: ServingAnswer) -> str:
     gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
     cut = split_words(found.split)
+    if isinstance(found, PooledAnswer) and found.pools is not None:
+        p = found.pools
+        first = split_words(p.prefill.like.split) or "1 GPU"
+        cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
     return (
         f"{found.memory.model.name}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
     )
@@ -243,6 +249,7 @@ def _notes(found: ServingAnswer) -> list[str]:
     words = [
         f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
         f"{engine.memory_share:.0%} of the memory.",
+        *([POOLED] if isinstance(found, PooledAnswer) else []),
         "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once.",
         overhead_words(engine),
     ]

@@ -69,6 +69,11 @@ class ServingAnswer:
         return self.found.tokens_per_s
 
     @property
+    def requests_per_s(self) -> float:
+        """Of all users."""
+        return self.found.requests_per_s
+
+    @property
     def tokens_per_s_gpu(self) -> float:
         """Output tokens per GPU."""
         return self.tokens_per_s / self.gpus

@@ -9,9 +9,12 @@ it (ai-dynamo/dynamo, docs, "Disaggregated Serving": the decode worker streams t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.power import PowerAsked
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
@@ -21,6 +24,13 @@ from perfmodel.serving.pools import link
 from perfmodel.serving.steady import Loop, Steady
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.serving.engine import Engine
+    from perfmodel.serving.question import ServeQuestion
+    from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.step import ModelPass
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,12 @@ class PooledAnswer(ServingAnswer):
         return self.pools.workers * self.found.tokens_per_s
 
     @property
+    def requests_per_s(self) -> float:
+        """Of all users."""
+        assert self.pools is not None
+        return self.pools.workers * self.found.requests_per_s
+
+    @property
     def bound(self) -> float:
         """No decode step is shorter than its bound."""
         assert self.pools is not None
@@ -119,7 +135,7 @@ def transfer_s(pools: Pools, cache: float) -> float:
     return cache * before / (min(before, after) * link(pools.decode.device, pools.gpus))
 
 
-def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None) -> PooledAnswer:
+def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> PooledAnswer:
     """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users.
 
     ``requests``: as of ``answer.serve``.
@@ -140,7 +156,25 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)
-    return PooledAnswer(decode, load, memory, most, found, None, spread, pools)
+    return PooledAnswer(decode, load, memory, most, found, gpu_hour, spread, pools)
+
+
+def answered_apart(
+    asked: ServeQuestion,
+    model: ModelSpec,
+    stored: str | None,
+    device: Device,
+    engine: Engine,
+    times: Callable[[Engine, ModelPass], KernelTimes],
+) -> PooledAnswer:
+    """The answer to ``asked`` with its pools; arguments as of ``answer.answered``."""
+    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    asked.check_lengths(model)
+    engine = asked.configured(engine)
+    first, second = (asked.like(model, device, split, stored) for split in (asked.prefill_split(model), asked.split(model)))
+    before, after = (replace(times(engine, like), power=power) for like in (first, second))
+    assert asked.prefill_workers is not None
+    return serve_apart(Pools(before, after, asked.prefill_workers, asked.workers), load, asked.spread, asked.requests, asked.gpu_hour)
 
 
 def _closed(loop: Loop, prefill: Prefill, moved: float, users: int, workers: int) -> Steady:

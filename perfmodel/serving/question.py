@@ -24,6 +24,7 @@ SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
+POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "disaggregated")
 
@@ -54,6 +55,11 @@ class ServeQuestion(Question):
     dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
     ep: int = option("Sets of GPUs with different experts.", default=1, reader=ONE)
     pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
+    prefill_workers: int | None = option("Run prompts alone; --workers of the layout only decode.", reader=ONE, group=RARER)
+    workers: int = option("That only decode.", default=1, reader=POOLED, group=RARER)
+    prefill_tp: int = option("GPUs of one that share each matrix.", default=1, reader=POOLED, group=RARER)
+    prefill_dp: int = option("Groups of one.", default=1, reader=POOLED, group=RARER)
+    prefill_ep: int = option("Its sets of GPUs with different experts.", default=1, reader=POOLED, group=RARER)
     dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype", group=RARER)
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype", group=RARER)
@@ -106,6 +112,15 @@ class ServeQuestion(Question):
                 raise
             message = error.message.replace(f"--tp {tp} ", f"--tp {tp} of --gpus {self.gpus} ", 1)
             raise UsageError(message, f"{error.fix}; or give --tp too") from None
+
+    def prefill_split(self, model: ModelSpec) -> Split:
+        """The layout of a worker that runs prompts alone; UsageError for sizes without a meaning."""
+        from perfmodel.core.checks import positive_int
+        from perfmodel.transformer.step import Split
+
+        for name in ("prefill_workers", "workers", "prefill_tp", "prefill_dp", "prefill_ep"):
+            positive_int(name.replace("_", "-"), getattr(self, name))
+        return Split(self.prefill_tp, self.prefill_ep, 1, self.prefill_dp).check(model)
 
     def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
         """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""

@@ -1,0 +1,135 @@
+"""Given pools of prefill and decode workers: the closed loop over both, runs that have them, and decode with drafted tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.serving.apart import PooledAnswer, Pools, Prefill, serve_apart
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.load import Load
+from perfmodel.serving.steps import KernelTimes, step_times
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
+from perfmodel.validation.records import as_record
+from perfmodel.validation.serving import checked
+
+LAYOUT = {"tensor_parallel": 8, "expert_parallel": 8, "attention_data_parallel": 1, "pipeline_parallel": 1}
+SHAPE = {
+    **{"model": "deepseek-v3", "engine": "tensorrt-llm", "weights_dtype": "fp8", "kv_dtype": "fp8", **LAYOUT, "workers": 4, "gpus": 36},
+    **{"prefill_workers": 1, "prefill_tensor_parallel": 1, "prefill_expert_parallel": 4, "prefill_attention_data_parallel": 4},
+    **{"concurrency": 36, "isl": 1024, "osl": 8192, "spread": 0.8},
+}
+RAW: dict[str, Any] = {
+    **{"workload": "serving", "implementation": "tensorrt-llm", "hardware": "nvidia-gb300", "dtype": "bf16", "shape": SHAPE},
+    **{"ttft_s": 1.0, "tpot_s": 0.01},
+}
+SMALL = "llama-3.1-8b"
+
+
+@cache
+def times(model: str = SMALL, hardware: str = "nvidia-h200-sxm", split: Split = Split(), kv: str | None = None) -> KernelTimes:  # noqa: B008
+    half, spec = DTYPES["bf16"], find_model(model)
+    like = ModelPass(DECODE, 1, 1, 1, half, split=split, **formats(spec, half, None, kv))
+    return step_times(spec, find_device(hardware), find_engine("tensorrt-llm"), like, cache(calibrated_devices))
+
+
+def of(users: int, x: int = 1, y: int = 1, **given: Any) -> PooledAnswer:
+    decode = replace(times(), engine=times().engine.with_batching(**given))
+    return serve_apart(Pools(times(), decode, x, y), Load(2000, 200, users))
+
+
+@pytest.mark.parametrize(("users", "x", "y"), [(1, 1, 1), (16, 1, 1), (64, 1, 2), (300, 2, 1), (300, 1, 3)])
+def test_all_users_are_somewhere(users: int, x: int, y: int) -> None:
+    """Little's law over the whole loop: rate x (time to the first token + all others) is the number of users."""
+    found = of(users, x, y)
+    tpot = found.found.tpot_s
+    assert tpot is not None
+    # the step with the first token is a decode step: it counts once
+    stay = found.found.ttft_s + tpot * 199 - found.found.step_s
+    assert found.requests_per_s * stay == pytest.approx(users, rel=0.02) or users < y
+    assert found.tokens_per_s == pytest.approx(200 * found.requests_per_s)
+    assert found.gpus == x + y
+    assert found.tokens_per_s <= found.bound
+
+
+def test_prefill_limits_and_more_workers_help() -> None:
+    one, two, four = (of(300, x) for x in (1, 2, 4))
+    assert 1.5 * one.requests_per_s < two.requests_per_s < 1.05 * four.requests_per_s
+    assert one.found.ttft_s > two.found.ttft_s > four.found.ttft_s
+
+
+def test_users_beyond_the_slots_wait_for_one() -> None:
+    free, full = of(64, 4), of(64, 4, max_sequences=16)
+    assert full.found.decoding == pytest.approx(16)
+    assert full.found.waiting > 30
+    assert full.found.ttft_s > 5 * free.found.ttft_s
+
+
+def test_a_crowd_takes_half_the_time_of_its_prompts() -> None:
+    assert Prefill(0.1, 20.0, 0.0).crowd_s(101) == pytest.approx(0.1 + 50 / 20)
+    assert Prefill(0.1, 20.0, 0.3).first_s(1e-9) == pytest.approx(0.4)
+
+
+def test_no_rate_and_no_single_token() -> None:
+    pools = Pools(times(), times())
+    for load in (Load(1000, 100, rate=1.0), Load(1000, 1, 4)):
+        with pytest.raises(UsageError, match="pools answer users"):
+            serve_apart(pools, load)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gpus": 12}, "layout is of 36 GPUs"),
+        ({"workers": 0}, "workers 0"),
+        ({"prefill_workers": 0}, "prefill_workers 0"),
+    ],
+)
+def test_pools_of_a_record(changes: dict[str, Any], words: str) -> None:
+    assert checked(as_record(RAW))["workers"] == 4
+    with pytest.raises(UnavailableError, match=words):
+        checked(as_record({**RAW, "shape": {**SHAPE, **changes}}))
+
+
+def test_workers_without_prefill_are_refused() -> None:
+    shape = {name: value for name, value in SHAPE.items() if not name.startswith("prefill_")}
+    with pytest.raises(UnavailableError, match="workers without prefill_workers"):
+        checked(as_record({**RAW, "shape": shape}))
+
+
+def test_groups_take_the_time_of_their_own_sequences() -> None:
+    """A data-parallel group's process has its own sequences alone."""
+    one, eight = times(), times("deepseek-v3", split=Split(1, 8, 1, 8))
+    each = one.engine.overhead.sequence_s
+    assert one.own_seconds(64) - one.own_seconds(0) == pytest.approx(64 * each)
+    assert eight.own_seconds(64) - eight.own_seconds(0) == pytest.approx(8 * each)
+
+
+@pytest.mark.parametrize("queries", [2, 4])
+def test_drafted_tokens_over_a_compressed_cache(queries: int) -> None:
+    """Arithmetic grows with the queries and the cache is read once: predicted, and bounded in the format of the cache."""
+    steps = times("deepseek-v3", "nvidia-b200-sxm", Split(1, 8, 1, 8), "fp8")
+    ops = [
+        next(op for op in step_ops(steps.model, steps.pass_of(Iteration(0, 0, 1, 512, 4096, n))) if op.name == "attention")
+        for n in (1, queries)
+    ]
+    one, more = ops
+    assert one.multiplied == more.multiplied == DTYPES["fp8"]
+    rows = [next(row for row in steps.passed(Iteration(0, 0, 1, 512, 4096, n)).rows if row.op.name == "attention") for n in (1, queries)]
+    assert rows[1].prediction is not None
+    assert rows[0].seconds < rows[1].seconds < 1.1 * queries * rows[0].seconds
+    assert float(rows[1].cost.terms["tensor"]) < 1.1 * queries * float(rows[0].cost.terms["tensor"])
+
+
+def test_the_command_answers_for_pools(run: Callable[..., Any]) -> None:
+    asked = "serve llama-3.1-8b --hardware h200 --engine tensorrt-llm --concurrency 8"
+    assert "1 x (1 GPU) to 2 x (1 GPU)" in run(f"{asked} --prefill-workers 1 --workers 2").out
+    assert "give --prefill-workers too" in run(f"{asked} --workers 2").err
