@@ -75,7 +75,7 @@ def sampled() -> list[dict[str, Any]]:
     """Every third run of each group of the fit half, in the order of lengths, layout and users."""
     groups = defaultdict(list)
     for record in serving_runs.runs():
-        if record["half"] == serving_runs.FIT:
+        if record["half"] == serving_runs.FIT and "workers" not in record["shape"]:
             groups[serving_runs.group(record)].append(record)
     keys = ("isl", "osl", "tensor_parallel", "attention_data_parallel", "concurrency")
     return [one for name in sorted(groups) for one in sorted(groups[name], key=lambda r: [r["shape"][key] for key in keys])[::EVERY]]
@@ -206,7 +206,9 @@ def written(text: str, seconds: Seconds, found: Mapping[str, Mapping[str, tuple[
     lines = [
         f"  {kind}: {{{', '.join(f'{name}: [{low:g}, {high:g}]' for name, (low, high) in own.items())}}}" for kind, own in found.items()
     ]
-    return text[: text.index("widths:")] + "\n".join(["widths:", *lines, ""])
+    before, own = text.split("widths:\n")
+    others = [line for line in own.splitlines() if line.split(":")[0].strip() not in found]
+    return before + "\n".join(["widths:", *others, *lines, ""])
 
 
 if __name__ == "__main__":
