@@ -42,6 +42,8 @@ FACTORS = tuple(0.05 * step for step in range(20 * MOST + 1))
 PARTS = {REQUEST: (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, MOST)}
 """Of a second, at which it is predicted anew: a request's makes it miss one step more at a time."""
 ROUNDS = 6
+GAIN = 0.01
+"""Part of the error that other seconds have to save: what stands is what a second fit finds."""
 Group = tuple[str, str, str]
 Seconds = dict[str, float]
 Missed = Mapping[Group, Sequence[tuple[float, float]]]
@@ -138,7 +140,8 @@ def fitted(groups: Mapping[Group, Sequence[Run]]) -> Seconds:
         for name, value in start.items():
             figure = int(name == REQUEST)
             ways = [best | {name: min(float(f"{factor * value:.2g}"), MOST * value)} for factor in FACTORS]
-            best = min([best, *ways], key=lambda one: error(groups, one, figure))
+            least = min(ways, key=lambda one: error(groups, one, figure))
+            best = least if error(groups, least, figure) < (1 - GAIN) * error(groups, best, figure) else best
         if best == before:
             break
     return best

@@ -16,6 +16,7 @@ WORKLOAD_OF = {
     **dict.fromkeys(("all_reduce", "collectives", "all_to_all"), "collective"),
     **{
         "attention": "attention",
+        "narrow_attention": "attention",
         "latent_attention": "latent-attention",
         "products": "matmul",
         "narrow_products": "matmul",
@@ -29,6 +30,8 @@ WORKLOAD_OF = {
 class KernelChoice:
     """Implementations by the kind of kernel. ``attention``: of heads' K and V, the fastest that is calibrated on the device; else of all.
 
+    ``narrow_attention``: over a cache of 8 bits.
+
     ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
     ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: those
@@ -40,6 +43,7 @@ class KernelChoice:
     collectives: tuple[str, ...] = ("nccl",)
     all_to_all: tuple[str, ...] = ("nccl",)
     attention: tuple[str, ...] = ()
+    narrow_attention: tuple[str, ...] = ("vllm-flash-attn-fp8-cache",)
     latent_attention: tuple[str, ...] = ("trtllm-mla",)
     products: tuple[str, ...] = ("torch-matmul", "cublas", "xla")
     narrow_products: tuple[str, ...] = ("trtllm-fp8-linear",)

@@ -362,7 +362,7 @@ def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
     like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"
-    return Timed("attention", narrow, ("vllm-flash-attn-fp8-cache",), like=like)
+    return Timed("attention", narrow, step.kernels.narrow_attention, like=like)
 
 
 def _latent_timed(w: Attention, step: ModelPass) -> Timed:

@@ -137,6 +137,8 @@ def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: f
 
 # A cache of 8 bits
 
+MOST_DRAFTED = 8
+"""Tokens of a sequence whose heads are rows of the same tiles: one, and those that were drafted. It was timed with one."""
 LIKE = "vllm-flash-attn"
 """Implementation whose blocks and splits the kernel shares."""
 
@@ -161,11 +163,11 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_narrow(case: Case) -> bool:
-    """Forward, n = 1, 16-bit Q over an 8-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
+    """Forward, 16-bit Q of a token, or of a few with drafted ones, over an 8-bit cache, head dims up to 256; no mask, window or blocks."""
     w = case.workload
     if not isinstance(w, NarrowCacheAttention) or not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD:
         return False
-    return bool(w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
+    return bool(w.n <= MOST_DRAFTED and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
 
 
 _SIXTEEN_BITS = Model(
@@ -183,6 +185,6 @@ _EIGHT_BITS = replace(
     parameters=(*PARAMETERS, Parameter("element_cycles", "work on a thousand elements of the cache that one block streams", 10.0)),
     covers=covers_narrow,
     seconds=narrow_seconds,
-    implementations=("vllm-flash-attn-fp8-cache",),
+    implementations=("vllm-flash-attn-fp8-cache", "trtllm-attention-fp8-cache"),
 )
 MODELS = {model.name: model for model in (_SIXTEEN_BITS, _EIGHT_BITS)}
