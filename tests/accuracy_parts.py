@@ -142,6 +142,7 @@ def left_out_part(page: str | None = None) -> str:
 
 
 SERVED = Path(__file__).parent / "data" / "serving_scores.json"
+THROUGHPUT = SERVED.with_name("throughput_scores.json")
 REFERENCE = {
     ("llama-3.1-70b", "nvidia-h100-sxm-80gb", "vllm"): "4.6 %, p90 9.8 % (with H200)",
     ("llama-3.1-70b", "nvidia-h200-sxm", "vllm"): "4.6 %, p90 9.8 % (with H100)",
@@ -170,10 +171,42 @@ def serving_part(page: str | None = None) -> str:
     return words + table(["half", "models", *heads], totals) + "\n" + table(wide, rows)
 
 
+def throughput_part(page: str | None = None) -> str:
+    """Published throughput, by kind of model, by source and by group."""
+    found = read_json(THROUGHPUT)
+    names = {"tokens_per_s": "tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT"}
+
+    def rows(place: str) -> list[list[str]]:
+        return [
+            [
+                what,
+                names[name],
+                f"{one['runs']:,}",
+                f"{one['median']:.1%}",
+                f"{one['p90']:.1%}",
+                f"{one['bias']:+.1%}",
+                f"{one['held']:.0%}",
+            ]
+            for what, own in found[place].items()
+            for name, one in own.items()
+        ]
+
+    heads = ["figure", "runs", "median", "p90", "with its sign", "intervals hold"]
+    return "\n".join(
+        [
+            f"{found['predicted']:,} of {found['runs']:,} runs are predicted.\n",
+            table(["models", *heads], rows("all")),
+            table(["models / source and version / engine / requests", *heads], rows("sources")),
+            table(["model / device / engine", *heads], rows("groups")),
+        ]
+    )
+
+
 PARTS = {
     "wide": wide_part,
     "left_out": left_out_part,
     "serving": serving_part,
+    "throughput": throughput_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "tuned": tuned_part,

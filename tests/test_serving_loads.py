@@ -13,7 +13,8 @@ import pytest
 from perfmodel.serving.engine import Batching, Overhead
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
-from perfmodel.serving.simulate import Simulated, simulate
+from perfmodel.serving.seen import Simulated
+from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steady import Steady, steady
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
