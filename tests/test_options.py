@@ -20,6 +20,7 @@ from perfmodel.core.question import Question
 from perfmodel.kernels.attention.algorithms import names
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
+from perfmodel.serving.question import ServeQuestion
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.validation.records import shipped_records, unpacked
@@ -141,6 +142,7 @@ def test_absurd_numbers_are_refused_in_every_axis(workload):
         "matmul": "--m 64 --n 64 --k 64",
         "kv-cache": "--model llama-3-8b",
         "model": "--model llama-3-8b",
+        "serve": "--model llama-3-8b --hardware h200",
     }
     for one in workload_named(workload).inputs:
         for value in ABSURD[-1:] if one.kind == "name" else ABSURD:
@@ -434,7 +436,7 @@ def test_every_axis_is_read_or_refused(name, line):
 
 
 KINDS = {"whole": "int", "size": "str", "number": "float", "name": "str", "flag": "bool"}
-ASKED = {"attention": AttentionQuestion, "matmul": MatmulRun, "kv-cache": CacheQuestion, "model": PhaseQuestion}
+ASKED = {"attention": AttentionQuestion, "matmul": MatmulRun, "kv-cache": CacheQuestion, "model": PhaseQuestion, "serve": ServeQuestion}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -442,7 +444,7 @@ def test_axes_are_options_of_the_command(name):
     """By name, kind and default; ``generated`` stands for a length that has no option of its own."""
     asked = ASKED[name]
     options = {one.name: one for one in dataclasses.fields(asked)}
-    written = {**asked.OPTION_NAMES, **({"model": "name"} if name == "model" else {})}
+    written = {**asked.OPTION_NAMES, **({"model": "name"} if name in ("model", "serve") else {})}
     for one in workload_named(name).inputs:
         if one.name in ("generated", "implementation") and name in ("model", "attention"):
             continue
@@ -460,6 +462,7 @@ READING = {
     "serve": [
         "llama-3.1-8b --hardware h200 --concurrency 4 --draft-tokens 2 --acceptance 0.5",
         "llama-3.1-8b --hardware h200 --gpus 2 --engine vllm --search --disaggregated --ttft 1s --tpot 30ms",
+        "llama-3.1-8b --hardware h200 --prefill-workers 1 --prefill-tp 1 --prefill-dp 1 --prefill-ep 1 --workers 2 --concurrency 4",
     ],
     "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
     "remat": MODES["remat"],

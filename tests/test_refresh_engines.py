@@ -50,4 +50,5 @@ def test_a_file_is_written_with_new_figures(name: str) -> None:
     assert written(text, own, engine.widths) == text
     changed = written(text, own | {"request_s": 0.5}, {"dense": dict.fromkeys(FIGURES, (0.5, 2.0))})
     assert "request_s: 0.5" in changed
-    assert changed.endswith("widths:\n  dense: {tpot: [0.5, 2], ttft: [0.5, 2]}\n")
+    assert changed.endswith("  dense: {tpot: [0.5, 2], ttft: [0.5, 2]}\n")
+    assert "  experts: " in changed

@@ -55,7 +55,7 @@ class ServeQuestion(Question):
     dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
     ep: int = option("Sets of GPUs with different experts.", default=1, reader=ONE)
     pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
-    prefill_workers: int | None = option("Run prompts alone; --workers of the layout only decode.", reader=ONE, group=RARER)
+    prefill_workers: int | None = option("Run prompts alone, and --workers decode.", reader=ONE, group=RARER)
     workers: int = option("That only decode.", default=1, reader=POOLED, group=RARER)
     prefill_tp: int = option("GPUs of one that share each matrix.", default=1, reader=POOLED, group=RARER)
     prefill_dp: int = option("Groups of one.", default=1, reader=POOLED, group=RARER)

@@ -183,11 +183,11 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
     partial = group % plan.section or plan.section
     order = range(per_walk) if plan.longest_first else range(per_walk - 1, -1, -1)
     tiles = row_tile_visits if direction == FORWARD else key_tile_visits
-    known = [tuple[int, ...]()] * per_walk
+    known = dict[int, tuple[int, ...]]()
     for _ in range(int(walk.row_heads) // group):
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
-                if not known[i]:
+                if i not in known:
                     visits = tiles(walk, plan, i)
                     each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
                     known[i] = tuple(int(min(each, max(0, visits - part * each))) for part in range(plan.splits))

@@ -137,7 +137,7 @@ def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: f
 
 # A cache of 8 bits
 
-MOST_DRAFTED = 8
+MOST_DRAFTED = 8  # known
 """Tokens of a sequence whose heads are rows of the same tiles: one, and those that were drafted. It was timed with one."""
 LIKE = "vllm-flash-attn"
 """Implementation whose blocks and splits the kernel shares."""
