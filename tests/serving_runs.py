@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -67,7 +68,7 @@ def summed(errors: list[dict[str, float]]) -> dict[str, float]:
     return {
         "runs": len(errors),
         **{f"{name}_median": median(values) for name, values in sizes.items()},
-        **{f"{name}_p90": values[int(0.9 * (len(values) - 1))] for name, values in sizes.items()},
+        **{f"{name}_p90": values[ceil(0.9 * len(values)) - 1] for name, values in sizes.items()},
         **held,
     }
 

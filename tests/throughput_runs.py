@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -78,7 +79,7 @@ def summed(each: Iterable[dict[str, tuple[float, bool]]]) -> dict[str, dict[str,
         found[name] = {
             "runs": len(pairs),
             "median": median(sizes),
-            "p90": sizes[int(0.9 * (len(sizes) - 1))],
+            "p90": sizes[ceil(0.9 * len(sizes)) - 1],
             "bias": median(off for off, _ in pairs),
             "held": sum(held for _, held in pairs) / len(pairs),
         }
