@@ -20,5 +20,5 @@ def batch(asked: BatchQuestion, to: Pictured) -> None:
 
     device = device_for(asked.hardware)
     request = asked.request_for(find_model(asked.name), device)
-    request = request if asked.engine is None else find_engine(asked.engine).runs(request)
+    request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
     to.emit(report(curve(request, cache(calibrated_devices)), to.pictures))

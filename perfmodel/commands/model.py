@@ -32,7 +32,7 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
         return
     device = device_for(asked.hardware)
     request = asked.request_for(find_model(asked.name), device)
-    request = request if asked.engine is None else find_engine(asked.engine).runs(request)
+    request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
     found = answer(request, cache(calibrated_devices))
     to.emit(report(found, explained=to.explain, pictures=to.pictures))
 

@@ -81,6 +81,7 @@ class Interconnect(ProfilePart):
     """Links to other devices; bandwidth per direction, summed over the links.
 
     ``joined``: devices that they join; ``host``: those of one host; ``network``: what joins such domains, per device and direction.
+    ``mesh``: each link ends at one peer, with no switch between: a group of few devices has as few of the links.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Interconnect(ProfilePart):
     joined: Count | None = None
     host: Count | None = None
     network: Bandwidth | None = None
+    mesh: bool = False
 
 
 @dataclass(frozen=True)

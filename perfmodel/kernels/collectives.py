@@ -40,7 +40,7 @@ class Collective:
 
     def estimate(self, device: Device) -> Estimate:
         """The least bytes over the link's rate as the bound; the faster of ring and tree as the roof."""
-        bandwidth = link_bandwidth(device)
+        bandwidth = link_bandwidth(device, self.world)
         lower = float(least_bytes(self) / bandwidth)
         times = [ring_s(self, bandwidth), *([tree_s(self, bandwidth)] if self.op == ALL_REDUCE else [])]
         roof = max(float(min(times)), lower)
@@ -83,12 +83,20 @@ def tree_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number
     return 2 * depth * alpha_s + 2 * w.bytes / bandwidth
 
 
-def link_bandwidth(device: Device) -> float:
-    """B/s per direction; UnavailableError without one in the profile."""
+def link_bandwidth(device: Device, world: int | None = None) -> float:
+    """B/s per direction, in a mesh those that a group of ``world`` devices has among itself; UnavailableError without one in the profile."""
     if device.interconnect is None:
         fix = "add its interconnect to the profile, or take one GPU"
         raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)
-    return device.interconnect.bandwidth_per_direction.number
+    link, share = device.interconnect, 1.0
+    if is_mesh(device) and link.links is not None and world is not None:
+        share = min(max(world - 1, 1) / link.links.number, 1.0)
+    return link.bandwidth_per_direction.number * share
+
+
+def is_mesh(device: Device) -> bool:
+    """Whether each of its links ends at one peer."""
+    return device.interconnect is not None and device.interconnect.mesh
 
 
 MOST_OF_A_HOST = 8  # known

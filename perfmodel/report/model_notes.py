@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.op_common import unknown_rates, unread_notes
+from perfmodel.report.op_common import guessed, unknown_rates, unread_notes
 from perfmodel.report.power import power_note
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import ModelAnswer
@@ -59,6 +59,7 @@ def _prediction_notes(found: ModelAnswer) -> list[str]:
     if missing:
         reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
         words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
+    words += guessed(line.row.prediction for line in found.lines if line.row.prediction is not None)
     graphs = [phase for phase in phases(r) if r.in_graph(phase)]
     if graphs and within.block is None and launch_saving_s(r.device) is None:
         words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")

@@ -10,7 +10,7 @@ from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Chart, Interval
 from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
-from perfmodel.report.op_common import head
+from perfmodel.report.op_common import guessed, head
 from perfmodel.report.power import with_power
 from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
@@ -253,6 +253,7 @@ def _notes(found: ServingAnswer) -> list[str]:
         "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once.",
         overhead_words(engine),
     ]
+    words += guessed(row.prediction for row in found.decode_pass.rows if row.prediction is not None)
     missing = [row.missing for row in found.decode_pass.rows if row.prediction is None]
     if missing:
         words.append(f"At least: the roof stands for {len(missing)} kernels of which no time is predicted: {missing[0]}.")

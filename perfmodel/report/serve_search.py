@@ -77,13 +77,14 @@ class Searched:
 
 
 def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
-    """The search that ``asked`` is, under ``engines`` on ``device``."""
+    """The search that ``asked`` is, under those of ``engines`` that run on ``device``; UsageError where none does."""
     from perfmodel.catalog import find_engine, find_model
 
     model, stored = served_as(find_model(asked.name), asked.weights_dtype)
     load, gpus, targets = asked.load(), asked.searched_gpus(), Targets(*asked.limits())
     asked.check_lengths(model)
-    known = [asked.configured(find_engine(name).on(device)) for name in engines]
+    presets = [find_engine(name) for name in engines]
+    known = [asked.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
     like = asked.like(model, device, Split(), stored)
     found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated)
     return Searched(asked, model, device, known, found)

@@ -19,7 +19,7 @@ from perfmodel.serving.memory import Memory
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
-from perfmodel.serving.steps import KernelTimes, Times, mostly_predicted
+from perfmodel.serving.steps import KernelTimes, Times, guessed, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
 from perfmodel.transformer.spec import ModelSpec
@@ -121,13 +121,13 @@ class ServingAnswer:
         return None if self.found.tpot_s is None else self._ends("tpot", self.found.tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """By the widths that runs of the engine have shown, else those of the kernels of ``step``."""
-        kind = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {})
-        if name in kind:
-            low, high = kind[name]
-            return value, value * low, value * high
-        seconds, lower, higher = self.times.interval(step)
-        return value, value * lower / seconds, value * higher / seconds
+        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, and where guesses are wider."""
+        shown = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {}).get(name)
+        if shown is not None and not guessed(self.times.passed(step)):
+            return value, value * shown[0], value * shown[1]
+        seconds, low, high = self.times.interval(step)
+        first, last = shown or (1.0, 1.0)
+        return value, value * min(low / seconds, first), value * max(high / seconds, last)
 
     @cached_property
     def at_least(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfmodel.core.errors import DataError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class DeviceDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
+    """A preset. ``vendors``: makers of the devices that it runs on, none named: any. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
     go around attention. ``kv_block``: tokens of a block of the cache.
@@ -114,9 +114,16 @@ class Engine:
     widths: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     by_device: tuple[DeviceDefaults, ...] = ()
+    vendors: tuple[str, ...] = ()
+
+    def runs_on(self, device: Device) -> bool:
+        """Whether there is a version of it for ``device``."""
+        return not self.vendors or device.vendor in self.vendors
 
     def on(self, device: Device) -> Engine:
-        """The same with its defaults on ``device``."""
+        """The same with its defaults on ``device``; UsageError where it does not run there."""
+        if not self.runs_on(device):
+            raise UsageError(f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}", "take another")
         found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
         return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
@@ -177,4 +184,4 @@ def trusted(raw: dict[str, Any]) -> Engine:
         "batching": Batching(**raw.get("batching", {})),
         "overhead": Overhead(**raw.get("overhead", {})),
     }
-    return Engine(**{**raw, **parts, "widths": widths})
+    return Engine(**{**raw, **parts, "widths": widths, "vendors": tuple(raw.get("vendors", ()))})

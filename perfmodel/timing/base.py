@@ -137,6 +137,8 @@ def check_calibrations(device: Device) -> None:
                 raise DataError(f"calibration.{index}.parameters: {block.model} {word} {', '.join(sorted(names))}", "calibrate again")
 
 
+COLLECTIVE = "collective"
+
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
 
@@ -169,6 +171,10 @@ LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aite
 """Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
 
 
+PORTS = {"nccl": "rccl"}
+"""What an implementation is called on another maker's devices, where PyTorch asks for it by the one name all the same."""
+
+
 def kernel_name(implementation: str) -> str:
     """The name under which the kernel of an implementation is calibrated.
 
@@ -181,7 +187,7 @@ def kernel_name(implementation: str) -> str:
 def is_variant(implementation: str, lender: str) -> bool:
     """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes, or another version of it."""
     known = implementation in (*VARIANTS, *OTHER_VERSIONS) and lender != implementation
-    return known or lender not in (implementation, kernel_name(implementation))
+    return known or lender not in (implementation, kernel_name(implementation), PORTS.get(implementation))
 
 
 ALGORITHM_OF = {
@@ -218,13 +224,14 @@ def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]
 
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
-    """Those of ``device`` that are meant for the case, under its own name first."""
+    """Those of ``device`` that are meant for the case, under its own name first. Of collectives bytes count, whatever they mean."""
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
+    names += [PORTS[case.implementation]] if case.implementation in PORTS else []
     names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
     found = [
         block
         for block in _calibrations_of(device).get((workload, case.direction), ())
-        if block.implementation in names and dtypes & set(block.dtypes) and find_model(block.model).covers(case)
+        if block.implementation in names and (workload == COLLECTIVE or dtypes & set(block.dtypes)) and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)
 
@@ -234,10 +241,10 @@ def other_formats(device: Device, case: Case) -> list[Calibration]:
 
     They are AITER's, whose models have parameters in shares and cycles that no format has to itself.
     """
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
+    known = [block for block in device.calibration if block.model.startswith(ONE_MODEL)]
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None) if known else None
     if own is None or not own.name.startswith(ONE_MODEL):
         return []
-    known = (block for block in device.calibration if block.model.startswith(ONE_MODEL))
     return [replace(block, implementation=case.implementation, model=own.name) for block in known]
 
 

@@ -153,7 +153,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
 def _explained_collective(trace: Trace, w: Collective, device: Device, label: str) -> Estimate:
     plain = w.estimate(device)
     link = f"{device.id}: {device.sources[device.interconnect.bandwidth_per_direction.source]}" if device.interconnect else ""
-    bandwidth = trace.symbol("BW_link", link_bandwidth(device), "B/s per direction", link)
+    bandwidth = trace.symbol("BW_link", link_bandwidth(device, w.world), "B/s per direction", link)
     least = trace.define(f"{label}bytes", "bytes that a GPU has to receive", least_bytes(w), SOURCE)
     lower = trace.define(f"{label}lower bound", "s", least / bandwidth)
     roof = trace.symbol(

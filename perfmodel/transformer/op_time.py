@@ -16,7 +16,7 @@ from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, Parameter, is_fused
 from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op, Timed
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, Op, Timed
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
@@ -50,7 +50,7 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.among):
             with suppress(UnavailableError):
                 return likened(select_kernel(request, timed.among.__contains__, guesses=False), timed)
-        return likened(select_kernel(request, is_fused, guesses=False), timed)
+        return likened(select_kernel(request, is_fused), timed)
     asked, reason = _asked(timed, device), ""
     for source in _sources(asked[0], fallbacks):
         for one in asked:
@@ -65,6 +65,15 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         from perfmodel.timing.across_hosts import predict_across
 
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
+    if not reason and timed.kind != COLLECTIVE:
+        runs = asked[-1]
+        case = Case(runs.workload, "", runs.direction)
+        request = TimeRequest(case, runs.kind, runs.workload.dtype.name, device, lower_s, fallbacks)
+        with suppress(UnavailableError):
+            found = select_kernel(request, is_fused if runs.kind == ATTENTION else lambda name: True)
+            named = next(iter(runs.implementations or ()), "")
+            words = f"{found.calibration.implementation} in place of {named}, of which no kin has a record"
+            return found if found.guess else likened(found, replace(runs, like=words))
     what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
 

@@ -120,7 +120,7 @@ def received_bytes(way: str, world: int, size: float) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one all-reduce in a CUDA graph; UnavailableError above the size from which the engine calls NCCL."""
     w: Collective = case.workload
-    size, link = float(w.bytes), link_bandwidth(device)
+    size, link = float(w.bytes), link_bandwidth(device, w.world)
     way = WAYS[case.implementation](device, w.world, size) if w.world <= host_gpus(device) else None
     if way is None:
         raise UnavailableError(f"{case.implementation}: the engine sums {size:,.0f} B among {w.world} GPUs by NCCL")

@@ -31,7 +31,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one exchange; UnavailableError without an interconnect, or without a network among more GPUs than it joins."""
     w: ExpertExchange = case.workload
     domain = min(joined_gpus(device), w.world)
-    link, network = link_bandwidth(device), network_bandwidth(device) if w.world > domain else 1.0
+    link, network = link_bandwidth(device, w.world), network_bandwidth(device) if w.world > domain else 1.0
     if float(w.tokens) <= LOW_LATENCY_TOKENS:
         near, far = float(w.sent) * (domain - 1) / w.world, float(w.sent) * (w.world - domain) / w.world
         return p["start_us"] * 1e-6 + max(near / (link * p["link_share"]), far / (network * p["network_share"]))

@@ -1,4 +1,4 @@
-"""Collectives of NCCL between the GPUs of one host.
+"""Collectives of NCCL, and of RCCL, its port to AMD, between the GPUs of one host.
 
 Small messages are sent with a flag in every store (NCCL's low-latency protocols): little latency per step, a small share of the
 link. Large ones are sent in chunks that wait for each other: a larger share after a longer start. NCCL takes whichever its tables
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, is_mesh, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 
 PARAMETERS = (
@@ -27,7 +27,7 @@ PARAMETERS = (
     Parameter("switch_factor", "by which an all-reduce among many is faster than a ring", 1.2),
 )
 FEWEST_FOR_SWITCH = 8  # tuned
-"""GPUs from which an all-reduce is added up in the switch."""
+"""GPUs from which an all-reduce is added up in the switch; in a mesh any number of them send to all others at once."""
 PAIR_FACTOR = 1.5  # tuned
 """Gain in the rate of small messages if all channels send to different GPUs: two copies of a byte per hop, not three."""
 
@@ -47,14 +47,14 @@ def sent_bytes(w: Collective) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
-    link, sent = link_bandwidth(device), sent_bytes(w)
+    link, sent = link_bandwidth(device, w.world), sent_bytes(w)
     pairs = w.op in (*AT_ONCE, P2P)
     if pairs:
         start, flagged = p["pair_start_us"], PAIR_FACTOR * p["flagged_share"]
     else:
         start, flagged = p["start_us"] + p["step_us"] * (w.world - 1) * (2 if w.op == ALL_REDUCE else 1), p["flagged_share"]
     share = p["chunked_share"]
-    if w.op == ALL_REDUCE and w.world >= FEWEST_FOR_SWITCH:
+    if w.op == ALL_REDUCE and (w.world >= FEWEST_FOR_SWITCH or is_mesh(device)):
         share *= p["switch_factor"]
     own = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
     return start * 1e-6 + min(sent / (link * flagged), p["chunk_us"] * 1e-6 + sent / (link * share) + own)
@@ -72,5 +72,5 @@ MODEL = Model(
     seconds,
     "latency per step + bytes over a share of the link, in two protocols",
     assumes="all GPUs start together, one collective behind another on the same buffers",
-    implementations=("nccl",),
+    implementations=("nccl", "rccl"),
 )
