@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import counted
 import sustained_rows
@@ -176,10 +177,10 @@ def throughput_part(page: str | None = None) -> str:
     found = read_json(THROUGHPUT)
     names = {"tokens_per_s": "tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 
-    def rows(place: str) -> list[list[str]]:
+    def rows(scores: Mapping[str, Any], note: str = "") -> list[list[str]]:
         return [
             [
-                what,
+                what + note,
                 names[name],
                 f"{one['runs']:,}",
                 f"{one['median']:.1%}",
@@ -187,7 +188,7 @@ def throughput_part(page: str | None = None) -> str:
                 f"{one['bias']:+.1%}",
                 f"{one['held']:.0%}",
             ]
-            for what, own in found[place].items()
+            for what, own in scores.items()
             for name, one in own.items()
         ]
 
@@ -195,9 +196,9 @@ def throughput_part(page: str | None = None) -> str:
     return "\n".join(
         [
             f"{found['predicted']:,} of {found['runs']:,} runs are predicted.\n",
-            table(["models", *heads], rows("all")),
-            table(["models / source and version / engine / requests", *heads], rows("sources")),
-            table(["model / device / engine", *heads], rows("groups")),
+            table(["models", *heads], rows(found["all"]) + rows(found["first"], ", first score")),
+            table(["models / source and version / engine / requests", *heads], rows(found["sources"])),
+            table(["model / device / engine", *heads], rows(found["groups"])),
         ]
     )
 

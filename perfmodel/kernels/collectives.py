@@ -84,7 +84,7 @@ def tree_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number
 
 
 def link_bandwidth(device: Device, world: int | None = None) -> float:
-    """B/s per direction, in a mesh those that a group of ``world`` devices has among itself; UnavailableError without one in the profile."""
+    """B/s per direction, in a mesh those between ``world`` devices; UnavailableError without one in the profile."""
     if device.interconnect is None:
         fix = "add its interconnect to the profile, or take one GPU"
         raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)

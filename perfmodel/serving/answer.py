@@ -121,7 +121,7 @@ class ServingAnswer:
         return None if self.found.tpot_s is None else self._ends("tpot", self.found.tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, and where guesses are wider."""
+        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses."""
         shown = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {}).get(name)
         if shown is not None and not guessed(self.times.passed(step)):
             return value, value * shown[0], value * shown[1]

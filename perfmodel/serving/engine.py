@@ -87,13 +87,13 @@ class DeviceDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A preset. ``vendors``: makers of the devices that it runs on, none named: any. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
+    """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
 
     ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
     go around attention. ``kv_block``: tokens of a block of the cache.
     ``reserved``: share of the tokens that a request is still to give for which room is kept in the cache, as others come in.
     ``widths``: ends of the 80 % intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts.
-    ``by_device``: other defaults of batching, the first that fits counts.
+    ``by_device``: other defaults of batching, the first that fits counts. ``vendors``: whose devices it runs on; any if none is named.
     ``sources``: where the values are from.
     """
 
@@ -123,7 +123,8 @@ class Engine:
     def on(self, device: Device) -> Engine:
         """The same with its defaults on ``device``; UsageError where it does not run there."""
         if not self.runs_on(device):
-            raise UsageError(f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}", "take another")
+            words = f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}"
+            raise UsageError(words, "take another engine")
         found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
         return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
