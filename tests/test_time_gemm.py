@@ -168,11 +168,13 @@ def test_a_given_tile_and_split_are_kept() -> None:
 def test_more_work_or_slower_parts_never_save_time(m: int, n: int, k: int, name: str, cold: bool) -> None:
     """Depth, batch, a flushed cache and every parameter of cost are monotone; rows are not, as more tiles draw more bandwidth.
 
-    Depth grows by 3, which leaves the alignment of its rows as it is.
+    Depth is in one tile and as many parts: more of it may be split into more. It grows by 3, so that rows stay aligned as they are.
     """
     device = find_device(f"nvidia-{name}")
     here = time_of(m, n, k, device, cold)
-    assert time_of(m, n, 3 * k, device, cold) >= here
+    for parts in (1, 2):
+        times = [time_of(m, n, depth, device, cold, launch={"br": 64, "bc": 64}, split_k=parts) for depth in (k, 3 * k)]
+        assert times[0] <= times[1]
     assert time_of(m, n, k, device, cold, batch=3) >= here * (1 - 1e-12)
     assert time_of(m, n, k, device, True) >= time_of(m, n, k, device, False)
     for parameter in ("launch_us", "wave_cycles", "slice_cycles", "split_us", "throttle", "flop_per_loaded_byte", "half_bandwidth_share"):
