@@ -19,7 +19,7 @@ from perfmodel.serving.memory import Memory
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.start_up import benchmarked
 from perfmodel.serving.steady import Loop, Steady, steady
-from perfmodel.serving.steps import KernelTimes, Times, guessed, mostly_predicted
+from perfmodel.serving.steps import KernelTimes, Times, has_guesses, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
 from perfmodel.transformer.spec import ModelSpec
@@ -123,7 +123,7 @@ class ServingAnswer:
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
         """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses."""
         shown = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {}).get(name)
-        if shown is not None and not guessed(self.times.passed(step)):
+        if shown is not None and not has_guesses(self.times.passed(step)):
             return value, value * shown[0], value * shown[1]
         seconds, low, high = self.times.interval(step)
         first, last = shown or (1.0, 1.0)

@@ -265,7 +265,7 @@ def mostly_predicted(step: PassEstimate) -> bool:
     return sum(row.seconds for row in step.rows if row.prediction is None) <= AT_ROOF * step.seconds
 
 
-def guessed(step: PassEstimate) -> bool:
+def has_guesses(step: PassEstimate) -> bool:
     """Whether the time of a kernel is taken from devices whose kernels do not run here."""
     return any(row.prediction is not None and row.prediction.guess for row in step.rows)
 

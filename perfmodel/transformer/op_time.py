@@ -66,16 +66,20 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
 
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     if not reason and timed.kind != COLLECTIVE:
-        runs = asked[-1]
-        case = Case(runs.workload, "", runs.direction)
-        request = TimeRequest(case, runs.kind, runs.workload.dtype.name, device, lower_s, fallbacks)
         with suppress(UnavailableError):
-            found = select_kernel(request, is_fused if runs.kind == ATTENTION else lambda name: True)
-            named = next(iter(runs.implementations or ()), "")
-            words = f"{found.calibration.implementation} in place of {named}, of which no kin has a record"
-            return found if found.guess else likened(found, replace(runs, like=words))
+            return _in_place(asked[-1], device, lower_s, fallbacks)
     what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
+
+
+def _in_place(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
+    """By the best-known kernel that runs on ``device``, or pooled, where no kin has a record of those that are named."""
+    case, dtype = Case(timed.workload, "", timed.direction), timed.workload.dtype.name
+    request = TimeRequest(case, timed.kind, dtype, device, lower_s, fallbacks)
+    found = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
+    named = next(iter(timed.implementations or ()), "")
+    words = f"{found.calibration.implementation} in place of {named}, of which no kin has a record"
+    return found if found.guess else likened(found, replace(timed, like=words))
 
 
 def _asked(timed: Timed | None, device: Device) -> list[Timed]:
