@@ -112,7 +112,7 @@ class LoopSteps:
         chunk = min(last + later, room) if self.batching.mixed or self.prompt < room else last
         return whole * self.seconds(room, decodes, reached) + self.seconds(chunk, decodes, self.load.prefix + size)
 
-    def _burst(self, tokens: float, room: float) -> float:
+    def burst(self, tokens: float, room: float) -> float:
         """Seconds of all steps of prompts between two decode steps."""
         if not tokens:
             return 0.0

@@ -93,7 +93,7 @@ class Mixed(LoopSteps):
         others = self.others(users, outside)
         step, share, tokens = self._seen(queue, arrivals, others) if self._come(queue) <= 0 else self._together(queue, others)
         joined = replace(arrivals, rate=max(self._come(queue), queue.rate))
-        return step, share, self._first(queue, joined, others), queue, tokens / share if share else 0.0
+        return step, share, self.to_first(queue, joined, others), queue, tokens / share if share else 0.0
 
     def _seen(self, queue: Queue, arrivals: Arrivals, others: float) -> tuple[float, float, float]:
         """Of a step with an own decode: its seconds, the chance of prompts, and their mean tokens."""
@@ -137,7 +137,7 @@ class Mixed(LoopSteps):
         """Prompts that join one that waits for others, until they fill a step."""
         return min(queue.rate * self.batching.hold_steps, max(FULL * self.batching.token_budget / self.prompt - 1, 0.0))
 
-    def _first(self, queue: Queue, arrivals: Arrivals, others: float) -> Weighted:
+    def to_first(self, queue: Queue, arrivals: Arrivals, others: float) -> Weighted:
         """Seconds from the start of a prompt's first step to its first token, with their chances."""
         found: Weighted = []
         room, own = queue.room, 1 / len(self.sizes)

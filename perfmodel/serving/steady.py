@@ -12,8 +12,8 @@ waits for no rest of a step; one from outside does, and for more of a long one (
 
 Mixed (Agrawal et al. 2024, Sarathi-Serve; vLLM V1): prompts take the room that the decoding sequences leave, C = budget - n (1 + drafts).
 Prompts first (Yu et al. 2022, Orca; SGLang): all prompts that came up in a decode step run before the next one, so that each decode step
-finds all N and W counts no steps of its own; at a rate see ``prompts_first``. Mixed at a rate, the loop is that of as many users as give
-the rate, coming by Poisson.
+finds all N and W counts no steps of its own; at a rate see ``prompts_first``, and where requests
+come late ``crowds``. Mixed at a rate, the loop is that of as many users as give the rate, coming by Poisson.
 Lengths are drawn evenly from ``spread`` times the longest to the longest. Batch dynamics of this kind:
 Vidur (arXiv 2405.05465), DistServe (arXiv 2401.09670).
 """
@@ -25,6 +25,7 @@ from math import ceil, comb, exp, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals
+from perfmodel.serving.crowds import crowded
 from perfmodel.serving.engine import Batching, Overhead
 from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.load import Load
@@ -89,24 +90,30 @@ class Loop(Mixed):
         bursts = thin([(float(number), chance) for number, chance in arrivals.chances()])
         decode, known = self.seconds(0, users), dict[int, float]()
         burst = mean([(self._repeated(number, again, room, known), chance) for number, chance in bursts])
-        own = self._first(queue, arrivals, others)
-        one = mean([(self._burst((number + 1) * self.prompt, room), chance) for number, chance in bursts])
+        own = self.to_first(queue, arrivals, others)
+        one = mean([(self.burst((number + 1) * self.prompt, room), chance) for number, chance in bursts])
         more = mean([(self._repeated(number + 1, again, room, known), chance) for number, chance in bursts]) - one
         rest = max(one - mean(own), 0.0) + more * (1 - again * self.decoded)
         if again:
             fewer = Arrivals(rate * look * again, others, self.prompt, self.squared)
-            second = self._first(queue, fewer, others)
+            second = self.to_first(queue, fewer, others)
             own = [(value, chance * (1 - again)) for value, chance in own] + [(value, chance * again) for value, chance in second]
         share = (1 - sum(chance for number, chance in bursts if not number)) / look
         return decode + burst / look, share, own, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
+
+    def crowded(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
+        """The same where requests come late."""
+        step, share, first, rate, rest = crowded(self, users)
+        queue = Queue(rate, users, self.room(0), 1.0, [(0.0, 1.0)])
+        return step, share, first, queue, rate * self.prompt / share if share else 0.0, rest
 
     def _repeated(self, number: float, again: float, room: float, known: dict[int, float]) -> float:
         """Seconds of a burst that so many prompts begin, each followed by the next with this chance: those that ask one token only."""
         whole = round(number)
         if not again or not whole:
-            return self._burst(number * self.prompt, room)
+            return self.burst(number * self.prompt, room)
         if whole not in known:
-            took = self._burst(whole * self.prompt, room)
+            took = self.burst(whole * self.prompt, room)
             if whole > SMALL:
                 known[whole] = took + self._repeated(whole * again, again, room, known)
             else:
@@ -125,9 +132,14 @@ class Loop(Mixed):
     def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
         correction = 0.0
-        for _ in range(4 if self._late and not waiting and not outside else 1):
-            if self.batching.mixed or not self.steps:
+        late = self._late and not waiting and not outside
+        mixed = self.batching.mixed or not self.steps
+        crowds = not mixed and late and self.decoded == 1 and self.batching.admit_every == 1
+        for _ in range(4 if late and not crowds else 1):
+            if mixed:
                 step, share, first, queue, chunk = self.mixed(users, outside)
+            elif crowds:
+                step, share, first, queue, chunk, correction = self.crowded(users)
             else:
                 step, share, first, queue, chunk, correction = self.first(users)
             outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
@@ -176,7 +188,7 @@ class Loop(Mixed):
 
     def open(self, rate: float) -> Steady:
         """With so many new requests a second; UsageError where the engine cannot serve as many."""
-        most = self._closed(self.slots).requests_per_s
+        most = self._closed(self.slots, 1.0).requests_per_s  # the next is always there
         self.outside = rate
         if rate >= most:
             raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
