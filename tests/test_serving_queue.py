@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
@@ -66,6 +67,30 @@ def test_waits_for_the_scheduler_are_those_of_the_simulation(batching: Batching,
     plain = steady(Formula(), load, replace(batching, ahead=False, admit_every=1, hold_steps=0), Overhead(), 1024, 0.8)
     assert found.ttft_s > plain.ttft_s + 0.9 * Formula().floor
     assert found.tpot_s == pytest.approx(seen.tpot_s, rel=0.05)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("users", [8, 64, 256])
+@pytest.mark.parametrize("isl", [500, 8000])
+def test_requests_that_come_late_come_in_crowds(isl: int, users: int, ahead: bool) -> None:
+    """Prompts first: while those of a crowd run none ends, and all that ended before come too."""
+    batching, overhead = Batching(mixed=False, ahead=ahead), Overhead(request_s=0.1)
+    load = Load(isl, 200, users)
+    one = steady(Formula(), load, batching, overhead, 1024, 0.5)
+    seen = simulate(Formula(), load, batching, overhead, 1024, requests=20 * users, spread=0.5)
+    assert (one.tpot_s, one.tokens_per_s) == pytest.approx((seen.tpot_s, seen.tokens_per_s), rel=0.06)
+    assert one.ttft_s == pytest.approx(seen.ttft_s, rel=0.2)
+
+
+@pytest.mark.parametrize("request_s", [1e-9, 1.0, 3600.0])
+def test_a_closed_loop_with_any_delay(request_s: float) -> None:
+    """Prompts first: no request gets its first token sooner than the delay and its prompt, and more users get no less."""
+    found = [
+        steady(Formula(), Load(500, 50, users), Batching(mixed=False), Overhead(request_s=request_s), 1024, 0.5) for users in (1, 2, 9, 900)
+    ]
+    least = request_s + Formula().seconds(Iteration(chunk=250, chunk_context=250))
+    assert all(one.ttft_s >= least * (1 - 1e-9) and one.prompt_s > 0 and one.waiting == 0 for one in found)
+    assert all(more.requests_per_s > fewer.requests_per_s for fewer, more in pairwise(found))
 
 
 def test_a_rate_waits_for_the_scheduled_step_too() -> None:

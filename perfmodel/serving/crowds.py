@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import ceil, exp
 
 from perfmodel.serving.backlog import Arrivals
-from perfmodel.serving.mixed import Mixed, Queue
+from perfmodel.serving.mixed import Mixed
 from perfmodel.serving.weighted import Weighted, mean, thin
 
 ROUNDS = 4
@@ -29,6 +29,8 @@ VALUES = 5
 """That stand for the seconds of a batch's prompts."""
 NEGLIGIBLE, RARE = 1e-3, 0.01
 """Share of a decode step's prompts that are not followed, and the chance of a batch that is not."""
+MOST_BATCHES = 64
+"""Of a burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def cycle_of(loop: Mixed, users: float) -> Cycle:
         rate = others / (loop.steps + spent)
         chances = _arrivals(loop, others, rate).chances()
         none = sum(chance for number, chance in chances if not number)
-        sizes = thin([(float(number), chance / (1 - none)) for number, chance in chances if number])
+        none = min(none, 1 - min(rate, 0.5))  # of a rate that is too small for a chance, one prompt
+        sizes = thin([(float(number), chance / (1 - none)) for number, chance in chances if number]) or [(1.0, 1.0)]
         first_s = mean([(_seconds(loop, number), chance) for number, chance in sizes])
         batches, more, more_s = _batches(loop, rate, decode, late, first_s, share)
         found = Cycle(rate, decode, late, none, rate / (1 - none), first_s, batches, more, more_s)
@@ -97,7 +100,7 @@ def cycle_of(loop: Mixed, users: float) -> Cycle:
 def _batches(loop: Mixed, rate: float, decode: float, late: int, before: float, share: float) -> tuple[tuple[Batch, ...], float, float]:
     """Batches after one of ``before`` seconds, their prompts and their seconds; ``share``: of decoding, when those that come ended."""
     found, left, chance, more, more_s = list[Batch](), rate * late, 1.0, 0.0, 0.0
-    while left > NEGLIGIBLE * rate and chance > RARE:
+    while left > NEGLIGIBLE * rate and chance > RARE and len(found) < MOST_BATCHES:
         since = before + loop.batching.ahead * decode
         prompts = min(left, share * rate * since / decode)
         found.append(Batch(chance, prompts, since, prompts * decode / (share * rate)))
@@ -108,29 +111,30 @@ def _batches(loop: Mixed, rate: float, decode: float, late: int, before: float, 
     return tuple(found), more, more_s
 
 
-def crowded(loop: Mixed, users: float) -> tuple[float, float, Weighted, float, float]:
-    """Seconds between decode steps, the share of these with prompts, times to the first token from when a prompt could run, and prompts
-    per decode step; and the seconds by which those after the first token differ from as many mean steps."""
+def crowded(loop: Mixed, users: float) -> tuple[float, float, Weighted, float, float, float]:
+    """Seconds between decode steps, the share of these with prompts, times to the first token from when a prompt could run, prompts per
+    decode step, the seconds by which those after the first token differ from as many mean steps, and those that requests which come in
+    a burst need not wait for a decode step."""
     if users < 2:
-        return loop.seconds(0, users), 0.0, _first(loop, _arrivals(loop, 0.0, 0.0)), 0.0, 0.0
+        return loop.seconds(0, users), 0.0, _first(loop, _arrivals(loop, 0.0, 0.0)), 0.0, 0.0, 0.0
     others, cycle = loop.others(users, False), cycle_of(loop, users)
     arrivals, all_of = _arrivals(loop, others, cycle.rate), cycle.alone + cycle.more
     begun, behind = cycle.alone / all_of, cycle.more / all_of
     own = _first(loop, arrivals)
     found = [(value, chance * begun) for value, chance in own]
-    waited = cycle.late * cycle.decode - loop.overhead.request_s
+    saved = behind * (cycle.late * cycle.decode - loop.overhead.request_s)
     for batch in cycle.batches:
         weight = batch.chance * batch.prompts / all_of / len(PARTS)
         times = _first(loop, _arrivals(loop, max(others - cycle.alone, batch.prompts), batch.prompts))
         for value, chance in thin(sorted(times), VALUES):
-            found += [(value + batch.since - part * batch.came - waited, weight * chance) for part in PARTS]
+            found += [(value + batch.since - part * batch.came, weight * chance) for part in PARTS]
     with_own = mean([(_seconds(loop, number + 1), chance) for number, chance in thin([(float(n), c) for n, c in arrivals.chances()])])
     rest = begun * (with_own - mean(own) + cycle.more_s) + behind * cycle.more_s / 2
     # a burst stands behind the first token; those after it are a renewal process (Cox 1962) of cycles that vary with their first part
     varies = cycle.none / (1 - cycle.none) ** 2 / cycle.steps**2
     later = cycle.burst * ((varies - 1) / 2 - 1 / (2 * cycle.steps))
     share = min((1 + loop.batching.ahead * cycle.gaps) / cycle.steps, 1.0)
-    return cycle.decode + cycle.burst / cycle.steps, share, found, cycle.rate, rest + later
+    return cycle.decode + cycle.burst / cycle.steps, share, found, cycle.rate, rest + later, saved
 
 
 def _arrivals(loop: Mixed, users: float, rate: float) -> Arrivals:
@@ -138,7 +142,7 @@ def _arrivals(loop: Mixed, users: float, rate: float) -> Arrivals:
 
 
 def _first(loop: Mixed, arrivals: Arrivals) -> Weighted:
-    return loop.to_first(Queue(arrivals.rate, arrivals.users, loop.room(0), 1.0, [(0.0, 1.0)]), arrivals, arrivals.users)
+    return loop.to_first(loop.alone(arrivals.rate, arrivals.users), arrivals, arrivals.users)
 
 
 def _seconds(loop: Mixed, prompts: float) -> float:

@@ -84,6 +84,10 @@ class Mixed(LoopSteps):
         own = 1 / len(self.sizes)
         return [(old + new + size, one * two * own) for old, one in left for new, two in ahead for size in self.sizes]
 
+    def alone(self, rate: float, users: float) -> Queue:
+        """So many prompts per decode step that run in steps without decoding."""
+        return Queue(rate, users, self.room(0), 1.0, [(0.0, 1.0)])
+
     # Mixed steps
 
     def mixed(self, users: float, outside: bool) -> tuple[float, float, Weighted, Queue, float]:

@@ -86,7 +86,7 @@ class Loop(Mixed):
         rate = others * min(self.decoded / self.steps, 1.0)
         look = min(self.batching.admit_every, max(self.steps, 1.0))  # steps between two bursts
         arrivals = Arrivals(rate * look, others, self.prompt, self.squared)
-        queue = Queue(others / self.steps, others, room, 1.0, [(0.0, 1.0)])
+        queue = self.alone(others / self.steps, others)
         bursts = thin([(float(number), chance) for number, chance in arrivals.chances()])
         decode, known = self.seconds(0, users), dict[int, float]()
         burst = mean([(self._repeated(number, again, room, known), chance) for number, chance in bursts])
@@ -100,12 +100,6 @@ class Loop(Mixed):
             own = [(value, chance * (1 - again)) for value, chance in own] + [(value, chance * again) for value, chance in second]
         share = (1 - sum(chance for number, chance in bursts if not number)) / look
         return decode + burst / look, share, own, queue, queue.rate * self.prompt / share if share else 0.0, rest - burst
-
-    def crowded(self, users: float) -> tuple[float, float, Weighted, Queue, float, float]:
-        """The same where requests come late."""
-        step, share, first, rate, rest = crowded(self, users)
-        queue = Queue(rate, users, self.room(0), 1.0, [(0.0, 1.0)])
-        return step, share, first, queue, rate * self.prompt / share if share else 0.0, rest
 
     def _repeated(self, number: float, again: float, room: float, known: dict[int, float]) -> float:
         """Seconds of a burst that so many prompts begin, each followed by the next with this chance: those that ask one token only."""
@@ -131,7 +125,7 @@ class Loop(Mixed):
 
     def _closed(self, users: float, waiting: float = 0.0, outside: bool = False) -> Steady:
         """With so many users in slots, each of whom sends the next request when the last has ended, and so many more that wait."""
-        correction = 0.0
+        correction = saved = 0.0
         late = self._late and not waiting and not outside
         mixed = self.batching.mixed or not self.steps
         crowds = not mixed and late and self.decoded == 1 and self.batching.admit_every == 1
@@ -139,10 +133,11 @@ class Loop(Mixed):
             if mixed:
                 step, share, first, queue, chunk = self.mixed(users, outside)
             elif crowds:
-                step, share, first, queue, chunk, correction = self.crowded(users)
+                step, share, first, rate, correction, saved = crowded(self, users)
+                queue, chunk = self.alone(rate, users), rate * self.prompt / share if share else 0.0
             else:
                 step, share, first, queue, chunk, correction = self.first(users)
-            outer = self._wait(step, share, queue, users, outside) if not waiting else 0.0
+            outer = max(self._wait(step, share, queue, users, outside) - saved, self.overhead.request_s) if not waiting else 0.0
             before, self.between = self.between, outer / step if self.steps and not outside else 0.0
             if abs(self.between - before) < SETTLED * (self.steps + self.last):
                 break
