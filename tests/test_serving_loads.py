@@ -52,6 +52,13 @@ def _log_uniform(draw: random.Random, low: int, high: int) -> int:
     return round(low * (high / low) ** draw.random())
 
 
+def _steps(draw: random.Random) -> Steps:
+    token = 10 ** draw.uniform(-5.5, -4)
+    return Steps(
+        draw.uniform(1e-3, 5e-3), draw.uniform(2e-3, 2e-2), token, 10 ** draw.uniform(-9, -7.5), token * 10 ** draw.uniform(-6, -4.5)
+    )
+
+
 Drawn = tuple[Steps, Load, Batching, Overhead, int, float]
 
 
@@ -59,10 +66,7 @@ def drawn(seed: int) -> Drawn:
     """Steps, load, batching, overhead, slots and spread."""
     draw = random.Random(seed)
     isl, osl, users = _log_uniform(draw, 1, 32_000), _log_uniform(draw, 1, 4000), _log_uniform(draw, 1, 512)
-    token = 10 ** draw.uniform(-5.5, -4)
-    times = Steps(
-        draw.uniform(1e-3, 5e-3), draw.uniform(2e-3, 2e-2), token, 10 ** draw.uniform(-9, -7.5), token * 10 ** draw.uniform(-6, -4.5)
-    )
+    times = _steps(draw)
     batching = Batching(draw.choice([512, 2048, 8192, 16384]), mixed=draw.random() < 0.6, chunked=draw.random() < 0.85)
     drafts, accepted = (draw.choice([1, 2, 3, 4]), draw.uniform(0.3, 0.9)) if draw.random() < 0.25 else (0, 0.0)
     prefix = draw.randrange(isl) if draw.random() < 0.2 else 0
@@ -80,10 +84,7 @@ def of_engines(seed: int) -> Drawn:
     draw = random.Random(seed)
     engine = find_engine(draw.choice(engine_names()))
     load = Load(_log_uniform(draw, 64, 16_000), _log_uniform(draw, 32, 2000), _log_uniform(draw, 1, 512))
-    token = 10 ** draw.uniform(-5.5, -4)
-    times = Steps(
-        draw.uniform(1e-3, 5e-3), draw.uniform(2e-3, 2e-2), token, 10 ** draw.uniform(-9, -7.5), token * 10 ** draw.uniform(-6, -4.5)
-    )
+    times = _steps(draw)
     return times, load, engine.batching, engine.overhead, 1024, draw.choice([0.3, 0.5, 0.8])
 
 

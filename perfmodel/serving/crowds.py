@@ -10,7 +10,8 @@ between decoding alone and prompts alone. One cycle, with m prompts per decode s
   where steps are scheduled ahead, a decode step lies between two batches;
 * n prompts of a cycle are those of n / m decode steps.
 
-x is 1 where the loop has decoded for D seconds before, else its mean over the cycle.
+x is 1 where the loop has decoded for D seconds before, else its mean over the cycle. The engine looks for requests at every step, and
+every request decodes; where it does not, ``steady`` has the same requests come one by one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from perfmodel.serving.weighted import Weighted, mean, thin
 
 ROUNDS = 4
 """In which the cycle repeats itself."""
-PARTS = (1 / 6, 1 / 2, 5 / 6)
-VALUES = 5
-"""That stand for the seconds of a batch's prompts."""
+PARTS, VALUES = (1 / 6, 1 / 2, 5 / 6), 5
+"""That stand for the moments in which prompts come, as shares of the time in which they do, and for the seconds of a batch's prompts."""
 NEGLIGIBLE, RARE = 1e-3, 0.01
 """Share of a decode step's prompts that are not followed, and the chance of a batch that is not."""
 MOST_BATCHES = 64
@@ -115,8 +115,6 @@ def crowded(loop: Mixed, users: float) -> tuple[float, float, Weighted, float, f
     """Seconds between decode steps, the share of these with prompts, times to the first token from when a prompt could run, prompts per
     decode step, the seconds by which those after the first token differ from as many mean steps, and those that requests which come in
     a burst need not wait for a decode step."""
-    if users < 2:
-        return loop.seconds(0, users), 0.0, _first(loop, _arrivals(loop, 0.0, 0.0)), 0.0, 0.0, 0.0
     others, cycle = loop.others(users, False), cycle_of(loop, users)
     arrivals, all_of = _arrivals(loop, others, cycle.rate), cycle.alone + cycle.more
     begun, behind = cycle.alone / all_of, cycle.more / all_of

@@ -12,8 +12,8 @@ waits for no rest of a step; one from outside does, and for more of a long one (
 
 Mixed (Agrawal et al. 2024, Sarathi-Serve; vLLM V1): prompts take the room that the decoding sequences leave, C = budget - n (1 + drafts).
 Prompts first (Yu et al. 2022, Orca; SGLang): all prompts that came up in a decode step run before the next one, so that each decode step
-finds all N and W counts no steps of its own; at a rate see ``prompts_first``, and where requests
-come late ``crowds``. Mixed at a rate, the loop is that of as many users as give the rate, coming by Poisson.
+finds all N and W counts no steps of its own; at a rate see ``prompts_first``, and where requests come late ``crowds``. Mixed at a rate,
+the loop is that of as many users as give the rate, coming by Poisson.
 Lengths are drawn evenly from ``spread`` times the longest to the longest. Batch dynamics of this kind:
 Vidur (arXiv 2405.05465), DistServe (arXiv 2401.09670).
 """
@@ -128,7 +128,7 @@ class Loop(Mixed):
         correction = saved = 0.0
         late = self._late and not waiting and not outside
         mixed = self.batching.mixed or not self.steps
-        crowds = not mixed and late and self.decoded == 1 and self.batching.admit_every == 1
+        crowds = not mixed and late and users >= 2 and self.decoded == 1 and self.batching.admit_every == 1
         for _ in range(4 if late and not crowds else 1):
             if mixed:
                 step, share, first, queue, chunk = self.mixed(users, outside)
