@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from perfmodel.catalog import device_ids, model_names, system_names
+from perfmodel.catalog import device_ids, engine_names, model_names, system_names
 from perfmodel.kernels.attention.algorithms import names
 
+ENGINES = engine_names()
 DTYPES = ("fp32", "tf32", "fp16", "fp16", "bf16", "bf16", "bf16", "fp8")
 MODELS, DEVICES, SYSTEMS = model_names(), device_ids(), system_names()
+SERVED = ("nvidia-h200-sxm", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-a100-sxm-80gb", "amd-mi300x", "nvidia-l40s")
 CALIBRATED = ("nvidia-h200-sxm", "nvidia-h100-sxm-80gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-l40s")
 
 
@@ -126,15 +128,64 @@ def sweep(r: Random) -> list[str]:
     return [*words, "--algorithm", "all", "--causal", "both", "--pass", r.choice(["forward", "both"]), *_device(r)]
 
 
+def _layout(r: Random) -> list[str]:
+    return [word for name in ("tp", "dp", "pp", "ep") if r.random() < 0.3 for word in (f"--{name}", str(r.choice([2, 4, 8])))]
+
+
+def serve(r: Random) -> list[str]:
+    """Users or requests at a rate, on one layout or the best one."""
+    words = [r.choice(MODELS), "--isl", str(_size(r, 1 << 14)), "--osl", str(_size(r, 1 << 11)), "--engine", r.choice(ENGINES)]
+    words += ["--rate", f"{2 ** r.uniform(-6, 6):.3g}"] if r.random() < 0.3 else ["--concurrency", str(_size(r, 1 << 10))]
+    words += ["--weights-dtype", r.choice(["fp8", "int4"])] * (r.random() < 0.3) + ["--kv-dtype", "fp8"] * (r.random() < 0.2)
+    words += ["--spread", "0.5"] * (r.random() < 0.1) + ["--draft-tokens", "2"] * (r.random() < 0.1)
+    if r.random() < 0.05:
+        return [*words, "--search", "--gpus", "8", "--tpot", "50ms", "--hardware", r.choice(SERVED)]
+    return [*words, *_layout(r), "--hardware", r.choice(SERVED if r.random() < 0.8 else DEVICES)]
+
+
+def memory(r: Random) -> list[str]:
+    """Training memory, every way of dividing it."""
+    dp = r.choice([1, 1, 2, 8])
+    words = [r.choice(MODELS), "--batch", str(dp * r.choice([1, 2, 4])), "--n", str(128 * _size(r, 64)), "--dp", str(dp)]
+    words += ["--zero", str(r.randrange(4)), "--recompute", r.choice(["none", "selective", "full", "every:2"])]
+    words += ["--precision", r.choice(["mixed", "bf16", "fp32"]), "--optimizer", r.choice(["adam", "sgd", "adafactor", "muon"])]
+    return words + _flags(r, "--no-flash", "--sp", "--dropout-masks") + _device(r)
+
+
+def remat(r: Random) -> list[str]:
+    """A chain of layers, alike or a model's."""
+    layers = _size(r, 64)
+    words = [r.choice(MODELS), "--n", str(128 * _size(r, 32))] if r.random() < 0.5 else ["--layers", str(layers)]
+    words += r.choice([[], ["--checkpoints", str(_size(r, layers))], ["--every", str(_size(r, layers))]])
+    return words + _device(r)
+
+
+def occupancy(r: Random) -> list[str]:
+    """Blocks of a kernel on a multiprocessor."""
+    words = ["--threads", str(32 * r.randint(1, 32)), "--registers", str(r.randint(16, 255)), "--sram", f"{_size(r, 100)}KiB"]
+    return words + _device(r)
+
+
+def roofline(r: Random) -> list[str]:
+    """Workloads on the roofline of a device."""
+    shape = f"n={_size(r, 1 << 13)} d={r.choice([64, 128])} heads={_size(r, 32)} batch={_size(r, 16)}"
+    return ["--attention", shape, "--matmul", "x".join(str(_size(r, 1 << 13)) for _ in range(3)), *_device(r)]
+
+
 QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
-    "attention": (32, attention),
-    "matmul": (24, matmul),
+    "attention": (30, attention),
+    "matmul": (20, matmul),
     "model": (8, model),
     "training": (6, training),
-    "mlp": (10, mlp),
-    "softmax": (8, softmax),
-    "fuse": (5, fuse),
-    "recompute": (4, recompute),
+    "mlp": (8, mlp),
+    "softmax": (6, softmax),
+    "fuse": (4, fuse),
+    "recompute": (3, recompute),
+    "occupancy": (2, occupancy),
+    "roofline": (2, roofline),
+    "serve": (4, serve),
+    "memory": (2, memory),
+    "remat": (2, remat),
     "kv-cache": (1, kv_cache),
     "batch": (1, batch),
     "sweep": (1, sweep),

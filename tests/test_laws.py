@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,8 +87,24 @@ def sums(found: dict[str, Any]) -> list[str]:
     return faults
 
 
-def faults_of(args: list[str], counted: Counter[str]) -> list[str]:
-    """What is wrong with the answer to ``args``; nothing if it is refused with a message."""
+METER = re.compile(r"[█·]{10,}\s+(\d+)%")
+
+
+def meters(screen: str) -> list[str]:
+    """Meters of a screen above 100 %."""
+    return [f"a meter shows {share} %" for share in METER.findall(screen) if int(share) > 100]
+
+
+def changed(args: list[str], out: str, folder: Path) -> list[str]:
+    """What ``compare`` finds different between an answer and itself."""
+    (folder / "x.json").write_text(out)
+    code, compared, err = answer(["compare", *[str(folder / "x.json")] * 2, "--fail-on", "changed", "--full"])
+    words = [word for word in ("SLOWER", "FASTER", "WORSE", "BETTER", "CHANGED", "differ") if word in compared]
+    return [f"compared with itself, exit {code}: {err.strip()} {words}"] if code or words else []
+
+
+def faults_of(args: list[str], counted: Counter[str], folder: Path | None = None) -> list[str]:
+    """What is wrong with the answer to ``args``; nothing if it is refused with a message. ``folder``: where to look at it in other ways."""
     code, out, err = answer(args)
     counted[f"exit {code}"] += 1
     if code != 0:
@@ -95,7 +113,8 @@ def faults_of(args: list[str], counted: Counter[str]) -> list[str]:
     groups = list(times(found))
     counted["times"] += sum(len(group) for _, group in groups)
     counted["predicted"] += sum(group.get("predicted") is not None for _, group in groups)
-    return [*(fault for path, group in groups for fault in broken(path, group)), *busy(found), *shares(found), *sums(found)]
+    more = [] if folder is None else [*meters(answer(args[:-1])[1]), *changed(args, out, folder)]
+    return [*(fault for path, group in groups for fault in broken(path, group)), *busy(found), *shares(found), *sums(found), *more]
 
 
 @pytest.fixture(autouse=True)
@@ -104,10 +123,10 @@ def _asked_again_and_again(monkeypatch):
 
 
 @pytest.mark.parametrize(("count", "seed"), [(120, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])
-def test_no_answer_breaks_a_law(count: int, seed: int) -> None:
+def test_no_answer_breaks_a_law(count: int, seed: int, tmp_path: Path) -> None:
     counted, wrong = Counter[str](), []
-    for kind, args in questions(count, seed):
-        faults = faults_of(args, counted)
+    for number, (kind, args) in enumerate(questions(count, seed)):
+        faults = faults_of(args, counted, tmp_path if number % 10 == 0 else None)
         counted[kind] += 1
         if faults:
             wrong.append((" ".join(args), faults[:3]))

@@ -158,6 +158,10 @@ def test_kernels_that_split_k_need_whole_columns() -> None:
     assert parts == {(256, "bf16"): 16, (200, "bf16"): 1, (256, "mxfp4"): 1}
 
 
+def test_more_parts_than_k_has_slices_leave_the_pooled_roofline(run) -> None:
+    assert "Pooled over" in run("matmul -m 64 -n 2853 -k 5 --split-k 3 --dtype bf16 --hardware mi300x").out
+
+
 def test_a_warm_run_reads_dram_as_well() -> None:
     """Tuned tables are timed on copies that rotate."""
     w = product(16, 28672, 4096, "mxfp4")

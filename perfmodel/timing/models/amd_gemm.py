@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, scale_block, scales
@@ -178,8 +179,14 @@ def worth_timing(found: list[WorkgroupPlan]) -> tuple[WorkgroupPlan, ...]:
 
 
 def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, WorkgroupPlan]:
-    """Seconds of the fastest candidate, and its plan; UnavailableError without compute units, a clock, a peak for the format or an LDS."""
+    """Seconds of the fastest candidate, and its plan.
+
+    UnavailableError without compute units, a clock, a peak for the format or an LDS, and where k has fewer slices than parts.
+    """
     work = _work(case, device)
+    if not work.plans:
+        w = case.workload
+        raise UnavailableError(f"{case.implementation} cannot split k of {w.k:,} in {w.split_k}", "give a smaller --split-k")
     flop_s, step_s = work.flop_s / p["multiply_share"], work.cycle_s * p["slice_cycles"]
     store_s, launch_s = work.cycle_s / p["stored_bytes_per_cycle"], p["launch_us"] * 1e-6
 
