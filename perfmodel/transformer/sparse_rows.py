@@ -139,7 +139,7 @@ class SparseRows(StateRows):
         )
         tensor = matmul_work(step.dtype, flops)
         work = Work(tensor.tensor, tensor.vector + 2 * pairs * index.heads, tensor.sfu)
-        kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, work)
+        kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, tensor)
         if self._decodes:
             return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8), *self._beside(op)]
         columns = KEYS * ceil_div(pairs, KEYS * self._own)  # whole blocks of keys, as such kernels take them
