@@ -20,7 +20,7 @@ from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.patterns import Density
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
-from perfmodel.kernels.matmul import Matmul, default_columns
+from perfmodel.kernels.matmul import Matmul, library_tile
 from perfmodel.timing.base import Case
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import kernels_of, nearest, roof_s, with_parts
@@ -64,7 +64,17 @@ def test_all_shared_caches_hold_and_the_last_one_filters() -> None:
 
 def test_tiles_are_wide_from_hopper_on() -> None:
     others = [find_device(name) for name in ("nvidia-v100-sxm-32gb", "nvidia-l4", "nvidia-rtx-5090", "amd-mi300x")]
-    assert [default_columns(device) for device in (A100, H100, H200, B200, *others)] == [128, 256, 256, 256, 128, 128, 128, 128]
+    fp16 = DTYPES["fp16"]
+    assert [library_tile(device, fp16).bc for device in (A100, H100, H200, B200, *others)] == [
+        128,
+        256,
+        256,
+        256,
+        128,
+        128,
+        128,
+        128,
+    ]
 
 
 # Traffic

@@ -19,6 +19,7 @@ from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.labels import Box, Segment, shortened, square, text_box, text_width
 from perfmodel.report.charts.roofline_metrics import (
+    above_roof,
     bound,
     error,
     flag,
@@ -28,7 +29,6 @@ from perfmodel.report.charts.roofline_metrics import (
     noise,
     sentence,
     share_of_roof,
-    soft_roof,
 )
 from perfmodel.report.charts.roofline_roofs import limits, plot_of
 from perfmodel.report.charts.scene import Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
@@ -405,34 +405,13 @@ def test_a_prediction_above_its_roof_is_said_to_be() -> None:
     chart = example().rooflines[0]
     fast = point(1, "fast", 4_000, 1e6, 1e3, 25e-6, predicted=Interval(20e-6))
     said = sentence(fast, chart.ceilings)
-    assert "predicted 1.25x above its roof: the roof is soft there" in said
+    assert "predicted 1.25x above its roof: " in said
     assert "nothing left to gain" not in said
-    assert soft_roof(fast) in dict(zip([c.key for c in points_table([replace(chart, points=[fast])]).columns],
+    assert above_roof(fast) in dict(zip([c.key for c in points_table([replace(chart, points=[fast])]).columns],
                                        points_table([replace(chart, points=[fast])]).rows[0], strict=True))["note"]  # fmt: skip
     assert point_notes([replace(chart, points=[fast])])[0].startswith("1: predicted 1.25x above its roof")
     for other in (replace(fast, predicted=Interval(24.95e-6)), replace(fast, measured=Interval(30e-6)), replace(fast, roofline_s=None)):
-        assert soft_roof(other) == ""
-
-
-def test_a_soft_roof_is_no_aim() -> None:
-    """From 90 % of a soft roof on, the next hard one is; below, the caveat stands beside the advice."""
-    ceilings = example().rooflines[0].ceilings
-    product = RooflinePoint(1, "product", 4_000, {"l2": 1e6}, "bf16", roofline_s=20e-6, terms={"l2": 20e-6, "tensor": 16e-6}, soft="l2")
-    near = replace(product, predicted=Interval(21e-6))
-    said = sentence(near, ceilings)
-    assert "predicted at 95% of its roof: that roof is soft (it counts every tile's load, while clusters multicast" in said
-    assert "the next hard one, the tensor unit (" in said
-    assert "is at 76%: reaching that makes it at most 1.31x faster." in said
-    assert "reaching it" not in said
-    above = sentence(replace(product, measured=Interval(19e-6)), ceilings)
-    assert "ABOVE ITS ROOF: " in above
-    assert "is at 84%: reaching that makes it at most 1.19x faster." in above
-    far = sentence(replace(product, predicted=Interval(40e-6)), ceilings)
-    assert "reaching it makes it at most 2x faster; that roof is soft (" in far
-    for hard in (replace(near, soft=""), replace(near, terms={"l2": 16e-6, "tensor": 20e-6})):
-        assert "soft" not in sentence(hard, ceilings)
-    chart = replace(example().rooflines[0], points=[near])
-    assert any("its largest roof is soft" in said for said in point_notes([chart]))
+        assert above_roof(other) == ""
 
 
 def test_a_tiny_kernel_is_bound_by_its_launch() -> None:

@@ -93,20 +93,6 @@ def test_no_point_lies_above_the_roof_of_its_own_axis(device: str) -> None:
         check(chart)
 
 
-def test_a_product_is_not_drawn_above_its_axis(run) -> None:
-    """A product whose loads are multicast passes its L2 roof: it has a place on the axis of DRAM bytes alone, where the picture opens."""
-    report = from_data(run("roofline --matmul 4096x4096x4096 --hardware h200 --json").json)
-    [chart] = report.rooflines
-    [point] = chart.points
-    assert point.predicted is not None
-    assert point.predicted.value < point.terms["l2"]
-    assert chart.level == "dram"
-    shapes = drawn(scene(chart, PICTURE).children, "l2")
-    assert not any(isinstance(shape, Marker) and shape.role == "predicted" and shape.r == 5.0 for shape in shapes)
-    assert any(isinstance(shape, Text) and shape.text == "not shown: 1" for shape in shapes)
-    check(chart)
-
-
 @pytest.mark.parametrize("level", ["dram", "l2"])
 def test_a_measurement_above_the_roof_is_told(level: str) -> None:
     device = find_device("nvidia-h200-sxm")

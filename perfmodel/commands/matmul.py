@@ -28,8 +28,10 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.matmul import evaluate, scale_block
+    from perfmodel.kernels.tile import GIVEN
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import Case, check_state_read, state_named
+    from perfmodel.timing.launched import as_predicted
     from perfmodel.timing.power import of_product
     from perfmodel.timing.predict import TimeRequest, lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_kernel
@@ -43,8 +45,10 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     state = state_named(asked.cache)
     lower, known, missing = lower_in(result.total, state), None, ""
     try:
-        case = Case(w, asked.implementation or "", cache=state)
+        edges = {"br": result.tile.br, "bc": result.tile.bc} if result.tile.origin == GIVEN else {}
+        case = Case(w, asked.implementation or "", cache=state, launch=edges)
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
+        result = result if asked.sram else as_predicted(result, known)
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, known is not None)

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from perfmodel.core.architectures import copies_kept
-from perfmodel.core.arith import Number, ceil_div, clip, floor, maximum, minimum, power
-from perfmodel.core.cost import Access, Kernel, Launch
+from perfmodel.core.arith import Number, ceil_div, clip, floor, largest, maximum, minimum, power
+from perfmodel.core.cost import READ, Access, Kernel, Launch
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
 from perfmodel.core.trace import label, plain
@@ -58,7 +58,22 @@ def scan_limits(device: Device, alone: bool = False) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class MatmulLaunch(Launch):
-    """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together."""
+    """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together.
+
+    ``cluster``: blocks that share one L2 read of the operand that is read most, by multicast. Source: PTX ISA, cp.async.bulk.tensor with
+    .multicast::cluster.
+    """
+
+    cluster: int = 1
+
+
+def multicast_bytes(kernel: Kernel) -> Number:
+    """Bytes that reach SMs without a read of the L2 of their own: of the operand that is read most, all but one of each cluster's."""
+    if not isinstance(kernel.launch, MatmulLaunch) or kernel.launch.cluster == 1:
+        return 0
+    saved = 1 - 1 / kernel.launch.cluster
+    again = [(access.bytes, access.footprint * access.element_size) for access in kernel.accesses if access.kind == READ and access.reread]
+    return largest([minimum(saved * size, size - distinct) for size, distinct in again])
 
 
 def resident_blocks(launch: Launch, device: Device) -> Number:

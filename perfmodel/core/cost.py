@@ -73,8 +73,9 @@ def once(tensor: str, kind: str, elements: Number, size: float, *, compulsory: N
 class Tile:
     """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0.
 
-    ``splits``: parts into which the key tiles of a query tile are cut, each for a block of its own. Sizes are ints of one tile,
-    or deferred numbers in a sweep.
+    ``splits``: parts into which the key tiles of a query tile, or the k of a product, are cut, each for a block of its own.
+    ``cluster``: blocks of a product that
+    share the loads of one operand. Sizes are ints of one tile, or deferred numbers in a sweep.
     """
 
     br: Number
@@ -83,6 +84,7 @@ class Tile:
     origin: str = "given"
     head_dim: Number = 0
     splits: Number = 1
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Lower bound: what no schedule of the workload beats, see ``perfmodel/core/lower_bound.py``.
 
-Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock; kernels
+Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock, of GeForce and
+RTX cards at the higher one that they run at (``boost``); kernels
 run one after another, each over the whole workload. A schedule by parts has a roof of its own, never under the lower bound.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
 from perfmodel.core.arith import Number, largest
-from perfmodel.core.cache import dram_bytes
+from perfmodel.core.cache import dram_bytes, multicast_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
@@ -45,7 +46,8 @@ class Traffic:
 class Estimate:
     """Counts and times of one kernel or, added up, of many: seconds (``_s``), bytes, FLOP; reads, writes and fills in elements.
 
-    ``terms``: seconds by resource of the roof; a resource whose rate the profile lacks is in ``unknown`` instead.
+    ``terms``: seconds by resource of the roof; a resource whose rate the profile lacks is in ``unknown`` instead. ``multicast``: bytes of
+    ``sram`` reads that the L2 does not read again, as one read serves several SMs.
     """
 
     flops: Number = 0
@@ -59,6 +61,7 @@ class Estimate:
     access_bytes: Number = 0
     sram: Traffic = field(default_factory=Traffic)
     dram: Traffic = field(default_factory=Traffic)
+    multicast: Number = 0
     terms: dict[str, Number] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     needs: Needs = field(default_factory=Needs)
@@ -205,8 +208,13 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         name("work vector", "FLOP on the vector unit", kernel.work.vector),
         name("work sfu", "exponentials", kernel.work.sfu),
     )
-    amounts = {"dram": dram.total, "l2": sram.total, **dict(work.items())}
-    speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
+    multicast = multicast_bytes(kernel)
+    if not (isinstance(multicast, int) and multicast == 0):
+        multicast = name("multicast bytes", "bytes that reach SMs by another one's read of the L2", multicast)
+    amounts = {"dram": dram.total, "l2": sram.total - multicast, **dict(work.items())}
+    on_chip = {"l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
+    faster = boost(device)
+    speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
@@ -227,6 +235,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         access_bytes=sram.total,
         sram=sram,
         dram=dram,
+        multicast=multicast,
         terms=terms,
         unknown=frozenset(used) - frozenset(terms),
         needs=needs,

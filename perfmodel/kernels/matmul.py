@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
-from perfmodel.core.dtypes import DTYPES, MX_BLOCK, Dtype
+from perfmodel.core.dtypes import DTYPES, MX_BLOCK, TENSOR, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
@@ -21,6 +21,7 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.trace import label
 from perfmodel.kernels.tile import (
     ACCUMULATOR_SIZE,
+    CLUSTER,
     TENSOR_TILE,
     WIDE_COLUMNS,
     OnChip,
@@ -88,7 +89,8 @@ class Matmul:
         stored = once("C", WRITE, self.outputs, self.dtype.result_size)
         executed = 2 * self.batch * rows * tile.br * columns * tile.bc * self.k
         blocks = label("grid", "thread blocks", self.batch * rows * columns * self.split_k)
-        grid = MatmulLaunch(blocks, self.batch * self.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
+        groups = self.batch * self.split_k
+        grid = MatmulLaunch(blocks, groups, slices_bytes(tile, size), tile.threads, lockstep=True, cluster=tile.cluster)
         work, needed = matmul_work(self.dtype, executed), matmul_work(self.dtype, flops(self))
         product = Kernel("matmul", self.dtype, (*loads, stored), flops(self), executed, work, needed, grid)
         if not self.split_k > 1:
@@ -270,15 +272,29 @@ class MatmulResult:
         return 0 if launch is None else int(launch.blocks)
 
 
-def default_columns(device: Device) -> int:
-    """Columns of the default tile of 16-bit matmuls on ``device``."""
-    return WIDE_COLUMNS if wide_matrix(device) else TENSOR_TILE
+def library_tile(device: Device, dtype: Dtype) -> Tile:
+    """Tile of large products in ``dtype`` on ``device``, with its cluster.
+
+    Source: kernel names of cuBLAS of CUDA 13 on an H200: nvjet's tiles of 128 x 256 in 16 bits, in clusters of two and more.
+    """
+    wide = dtype.matmul_unit == TENSOR and wide_matrix(device)
+    return Tile(TENSOR_TILE, WIDE_COLUMNS if wide and dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER if wide else 1)
 
 
-def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> MatmulResult:
-    """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
+def with_tile(kernel: Kernel, w: Matmul, tile: Tile) -> Kernel:
+    """``kernel``, the product ``w`` with operands in any format, in other tiles: its re-reads, executed FLOP and launch."""
+    times, product = iter((column_tiles(w, tile), row_tiles(w, tile))), w.kernels(tile)[0]
+    accesses = tuple(replace(one, elements=one.footprint * next(times)) if one.reread else one for one in kernel.accesses)
+    return replace(kernel, accesses=accesses, executed_flops=product.executed_flops, work=product.work, launch=product.launch)
+
+
+def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None, tile: Tile | None = None) -> MatmulResult:
+    """``w`` with the edges of a tile given, in ``tile``, or in the default one.
+
+    UsageError if the edges given do not fit, UnavailableError without SRAM or peak.
+    """
     chip = on_chip(device)
-    tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
+    tile = tile or choose_tile(w.dtype, chip, w.m, library_tile(device, w.dtype), br, bc)
     listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)

@@ -19,8 +19,15 @@ ACCUMULATOR_SIZE = 4
 """Bytes of a partial sum: fp32."""
 TENSOR_TILE = 128
 """Edge of the default tile of 16-bit matmuls on a tensor unit: the middle of cuBLAS's and CUTLASS's tiles."""
+SQUARE_TILE = Tile(TENSOR_TILE, TENSOR_TILE)
 WIDE_COLUMNS = 256
 """Columns of that tile where the matrix instruction reads SRAM, on Hopper and B200: cuBLAS runs 128 x 256 there."""
+GIVEN = "given"
+"""Origin of a tile whose edges a user gives."""
+CLUSTER = 2
+"""Blocks of one cluster there, which share the loads of one operand. Source: kernel names of cuBLAS of CUDA 13, 2x1 and 1x2."""
+SMALLEST_ROWS = 16
+"""Fewest rows of a tile: those of one matrix instruction."""
 ACCUMULATORS_PER_THREAD = 128
 """Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
 
@@ -37,6 +44,21 @@ def tile_threads(br: int, bc: int) -> int:
     (128, 256, 128)
     """
     return min(128 * -(-br * bc // (128 * ACCUMULATORS_PER_THREAD)), 1024)
+
+
+def tile_rows(rows: Number) -> int:
+    """Rows of the tile of a product with that many: the power of two from there, 16 to 128.
+
+    >>> tile_rows(1), tile_rows(20), tile_rows(4096)
+    (16, 32, 128)
+    """
+    return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), TENSOR_TILE)
+
+
+def product_tile(rows: Number, largest: Tile) -> Tile:
+    """``largest`` with as few rows as a product of ``rows`` needs, and the threads of that."""
+    br = min(tile_rows(rows), largest.br)
+    return replace(largest, br=br, threads=tile_threads(br, int(largest.bc)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +116,8 @@ def fits(tile: Tile, size: int, chip: OnChip) -> bool:
     return sram <= chip.sram and registers <= chip.registers
 
 
-def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | None = None, columns: int = TENSOR_TILE) -> Tile:
-    """The tile given, else 128 x ``columns`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
+def choose_tile(dtype: Dtype, chip: OnChip, rows: Number, largest: Tile, br: int | None = None, bc: int | None = None) -> Tile:
+    """The tile given, else ``largest`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128; of few ``rows`` fewer.
 
     UsageError if it does not fit, with how much is missing and a tile that would fit.
     """
@@ -108,8 +130,9 @@ def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | Non
     square = next((edge for edge in edges if fits(Tile(edge, edge), size, chip)), None)
     if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
         origin = "default for 16 bit on a tensor unit, as in CUTLASS"
-        wide = columns if br is None and fits(Tile(TENSOR_TILE, columns), size, chip) else None
-    tile = Tile(br or square or 1, bc or wide or square or 1, origin=origin if br is bc is None else "given")
+        wide = int(largest.bc) if br is None and fits(largest, size, chip) else None
+    usual = product_tile(rows, replace(largest, br=square or 1, bc=wide or square or 1))
+    tile = replace(usual, br=br or usual.br, bc=bc or usual.bc, origin=origin if br is bc is None else GIVEN)
     if not fits(tile, size, chip):
         raise _misfit(tile, size, chip, square)
     return replace(tile, threads=tile_threads(tile.br, tile.bc))

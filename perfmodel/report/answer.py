@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate
+from perfmodel.core.roofline import Estimate, boost
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, way
 from perfmodel.report.charts.format_number import between, percent
@@ -29,14 +29,14 @@ WASTEFUL = 0.75
 """Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
 
 
-def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float, soft: str = "") -> list[Meter]:
+def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
     """A meter per resource that is used, of ``seconds``; the fullest one limits, if it is worth a word.
 
     ``terms``: seconds that each resource takes at its roof. ``amounts``: FLOP, operations or bytes by resource, where they are known;
-    with them the rate that ``seconds`` means stands beside the peak. ``soft``: the resource, if any, whose roof kernels pass.
+    with them the rate that ``seconds`` means stands beside the peak.
     """
     used = {name: float(terms[name]) for name in RESOURCES if terms.get(name)}
-    most = max((name for name in used if name != soft), key=lambda name: used[name], default=None)
+    most = max(used, key=lambda name: used[name], default=None)
     return [
         Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == most and term >= PARTLY * seconds)
         for name, term in used.items()
@@ -49,15 +49,15 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
     return between(rate, peak, "of") if amount else ""
 
 
-def meters_of(cost: Estimate, known: Interval | None, soft: str = "") -> list[Meter]:
+def meters_of(cost: Estimate, known: Interval | None) -> list[Meter]:
     """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
-    return meters(cost.terms, amounts_of(cost), metered_s(cost, known), soft)
+    return meters(cost.terms, amounts_of(cost), metered_s(cost, known))
 
 
 def amounts_of(cost: Estimate) -> dict[str, Number]:
     """FLOP, operations and bytes of ``cost`` by the resource that takes them."""
     work = cost.work
-    return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
+    return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total - cost.multicast, "dram": cost.dram.total}
 
 
 def metered_s(cost: Estimate, known: Interval | None) -> float:
@@ -65,16 +65,15 @@ def metered_s(cost: Estimate, known: Interval | None) -> float:
     return float(cost.roofline_s if known is None else known.value)
 
 
-def metered(known: Interval | None, cost: Estimate, name: str = "", shown: Sequence[Meter] = (), flop: str = "FLOP") -> str:
-    """What the meters are a share of, in words: of ``name``, if it has one, and why its tensor unit and its L2 do more than the rates say.
+def metered(known: Interval | None, cost: Estimate, name: str = "", flop: str = "FLOP") -> str:
+    """What the meters are a share of, in words: of ``name``, if it has one, and why its tensor unit does more than the rates say.
 
     ``flop``: what the rates count.
     """
     words = ("roof" if known is None else "predicted time") + (f" of {name}" if name else "")
     over = float(cost.work.tensor / cost.flops) if cost.work.tensor and cost.flops else 1.0
     more = f"{', which executes' if name else '; tiles execute'} {over:.3g}x the {flop}" * (over > 1 + ROOFS_EVEN)
-    soft = "; one L2 load serves several SMs" * any(one.name == RESOURCES["l2"][0] and one.share > 1 + ROOFS_EVEN for one in shown)
-    return f"{words}{more}{soft}"
+    return f"{words}{more}"
 
 
 def unmarked(meters: Iterable[Meter], causes: Sequence[str]) -> list[Meter]:
@@ -183,7 +182,7 @@ def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype
         return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
-    peak = device.matmul_peak(dtype.name, unit).number
+    peak = device.matmul_peak(dtype.name, unit).number * boost(device)
     return f"{format_si(rate, 'FLOP/s', 3)}, {percent(rate / peak)} of the {unit} peak"
 
 
@@ -218,7 +217,7 @@ def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
 def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:
     """Rows of a predicted time: its rate in matmul FLOP/s and what share of the peak that is."""
     rate = float(cost.flops) / known.value if known and cost.flops else None
-    peak = device.matmul_peak(dtype.name, dtype.matmul_unit).number if rate else None
+    peak = device.matmul_peak(dtype.name, dtype.matmul_unit).number * boost(device) if rate else None
     return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", rate and peak and rate / peak, "  of the peak", "share")]
 
 

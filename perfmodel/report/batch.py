@@ -13,7 +13,7 @@ from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most
 from perfmodel.report.model_notes import kernels_note, weights_notes
 from perfmodel.report.op_common import head
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.step import step_meters, step_part, taken, tokens
+from perfmodel.report.step import StepPart, step_meters, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 from perfmodel.transformer.parallel import smallest_split
@@ -142,7 +142,7 @@ def _reasons(found: Curve) -> list[str]:
 def _metered(found: Curve) -> tuple[str, list[Meter]]:
     """How busy resources are in the step at the knee."""
     knee = _at_knee(found)
-    rows = [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, found.request.device) for row in knee.step.rows]
+    rows = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in knee.step.rows]
     meters = step_meters(knee.step.cost, rows, knee.step.seconds)
     return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 

@@ -59,7 +59,7 @@ def report(
         data(result, prediction),
         charts=pictures_of(result, prediction) if pictures else [],
         meters=shown,
-        metered=metered(known, result.total, shown=shown),
+        metered=metered(known, result.total),
         figures=figures(result.total, known, result.device, w.dtype, memory_of(result)),
         brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF if drawn(prediction) is None else POWERED)],
         reasons=[reasons(result, prediction)],

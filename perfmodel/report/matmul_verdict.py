@@ -15,13 +15,12 @@ from perfmodel.kernels.matmul import (
 )
 from perfmodel.report.against import Side, alone, launching
 from perfmodel.report.answer import WASTEFUL, fit, limits, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
-from perfmodel.report.charts.roofline_metrics import WHY
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import bound_by, seconds
 from perfmodel.report.power import drawn, with_power
-from perfmodel.report.roofline_chart import multicasts, point, roofline
-from perfmodel.timing.base import Case
+from perfmodel.report.roofline_chart import point, roofline
+from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction
 
 TIMES = "Predicted time, and how much of it is the roof"
@@ -48,23 +47,13 @@ def intensity(value: float) -> str:
 def _limit(result: MatmulResult, prediction: Prediction | None) -> str:
     known = seconds(prediction)
     causes = [*starting(prediction), *_few_blocks(result, prediction)] if prediction else _unpredicted(result)
-    return limits(meters_of(result.total, known, _soft(result)), causes, known is None, result.total.unknown)
+    return limits(meters_of(result.total, known), causes, known is None, result.total.unknown)
 
 
 def meters(result: MatmulResult, prediction: Prediction | None) -> list[Meter]:
-    """How busy each resource is; the L2 does not limit where one of its loads may serve several multiprocessors."""
-    found = unmarked(meters_of(result.total, seconds(prediction), _soft(result)), [] if prediction else _unpredicted(result))
+    """How busy each resource is."""
+    found = unmarked(meters_of(result.total, seconds(prediction)), [] if prediction else _unpredicted(result))
     return with_power(found, drawn(prediction))
-
-
-def _soft(result: MatmulResult) -> str:
-    return "l2" if _is_soft(result) else ""
-
-
-def _is_soft(result: MatmulResult) -> bool:
-    """Whether kernels pass its L2 roof: one load may serve several multiprocessors."""
-    w, device = result.workload, result.device
-    return device.matmul_unit(w.dtype.name, w.dtype.matmul_unit) == "tensor" and multicasts(device)
 
 
 def _unpredicted(result: MatmulResult) -> list[str]:
@@ -75,16 +64,12 @@ def _unpredicted(result: MatmulResult) -> list[str]:
 
 def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     """That the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
-    from perfmodel.timing.models import gemm
-
-    w, device, block = result.workload, result.device, prediction.calibration
-    if block.model not in gemm.MODELS or device.multiprocessors is None:
+    tile = product_tile(prediction)
+    if tile is None or result.device.multiprocessors is None:
         return []
-    _, plan = gemm.fastest(Case(w, block.implementation), device, {"split_us": gemm.SPLIT_US, **block.parameters})
-    blocks = int(w.batch * ceil_div(w.m, plan.br) * ceil_div(w.n, plan.bc) * plan.parts)
-    half = wave_quantization(blocks, device.multiprocessors.number) < WASTEFUL
-    found = too_few(blocks, device) or [f"{plan.waves} waves of {blocks:,} blocks"] * half
-    return [words if blocks == result.blocks else f"{words} ({plan.br} x {plan.bc} tiles)" for words in found]
+    blocks, slots = int(result.blocks * tile.splits), result.device.multiprocessors.number
+    half = wave_quantization(blocks, slots) < WASTEFUL
+    return too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
 
 
 def _best(result: MatmulResult) -> tuple[str, float, float]:
@@ -97,12 +82,11 @@ def _best(result: MatmulResult) -> tuple[str, float, float]:
 def reasons(result: MatmulResult, prediction: Prediction | None) -> str:
     """How long it takes beside its roof, and what bounds this tiling."""
     tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
-    soft = f"; that roof is soft: {WHY}" if result.total.bound == "l2" and _is_soft(result) else ""
     by = "" if prediction is None else prediction.calibration.implementation
     took = alone(Side("The matmul", float(result.total.roofline_s), seconds(prediction), by=by))
     side, best, ridge = _best(result)
     reason = f"{best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
-    return f"{took}. At best it is {side}: {reason}. {tiled}{soft}."
+    return f"{took}. At best it is {side}: {reason}. {tiled}."
 
 
 def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Chart]:
@@ -111,7 +95,7 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
 
     w, device, cost, known = result.workload, result.device, result.total, seconds(prediction)
     name = f"{w.m} x {w.n} x {w.k}"
-    dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction, tiled=True)
+    dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, prediction)
     least, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, tiled_elements(result))
     bars = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
@@ -129,9 +113,8 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
 
 
 def _placed(result: MatmulResult) -> str:
-    """What bounds it on its roofline; a roof that kernels pass is called so."""
-    soft = f", a soft roof: {WHY}" if result.total.bound == "l2" and _is_soft(result) else ""
-    return f"Its tiles are bound by {bound_by(result.total)}{soft}."
+    """What bounds it on its roofline."""
+    return f"Its tiles are bound by {bound_by(result.total)}."
 
 
 def memory_of(result: MatmulResult) -> Number:

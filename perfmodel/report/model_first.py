@@ -10,7 +10,7 @@ from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.model_notes import stored_format
 from perfmodel.report.power import with_power
-from perfmodel.report.step import SOFT_L2, StepPart, limited, longest, op_roofline, step_meters, step_part, taken, time_bars, tokens
+from perfmodel.report.step import StepPart, limited, longest, op_roofline, step_meters, taken, time_bars, tokens
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split
@@ -68,8 +68,7 @@ def phase_before(line: Line, found: ModelAnswer) -> str:
 
 def _parts(found: ModelAnswer) -> list[StepPart]:
     return [
-        step_part(f"{phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds, found.request.device)
-        for line in found.lines
+        StepPart(f"{phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds) for line in found.lines
     ]
 
 
@@ -170,4 +169,4 @@ def _reasons(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
         words.append("Times are those of a GPU with more memory.")
     if found.times_from != PREDICTED:
         words.append(f"Times: {TIMES[found.times_from]}.")
-    return words + [SOFT_L2] * any(part.soft for part in rows)
+    return words

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import RESOURCES, meters, taken
 from perfmodel.report.charts.format_number import ABSENT, percent
-from perfmodel.report.charts.roofline_metrics import SHORT, bound, flag, launch_bound, share_of_roof, soft_bound, time_s
+from perfmodel.report.charts.roofline_metrics import SHORT, bound, flag, launch_bound, share_of_roof, time_s
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
 from perfmodel.validation.statistics import quantile
@@ -84,14 +84,14 @@ def _near(point: RooflinePoint) -> str:
         return f"most of it the launch ({percent(share)} of its roof)"
     wrong = "ABOVE ITS ROOF, " * bool(flag(point))
     room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
-    return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{' (soft)' * soft_bound(point)}{room}"
+    return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{room}"
 
 
 def roof_of(point: RooflinePoint) -> str:
     """What its largest roof is of, in words."""
     limit = bound(point) or ""
     name = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
-    return f"{'the ' * name.endswith('unit')}{name}{' (soft)' * soft_bound(point)}"
+    return f"{'the ' * name.endswith('unit')}{name}"
 
 
 def table(charts: Sequence[Roofline]) -> list[Table]:
@@ -150,7 +150,7 @@ def meters_of(point: RooflinePoint) -> list[Meter]:
     """A meter per resource of its roof, of its time or of the roof where it has none."""
     spent = time_s(point) or point.roofline_s
     amounts = {point.unit: point.flops, **point.bytes}
-    return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, spent, point.soft) if spent else []
+    return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, spent) if spent else []
 
 
 def metered(point: RooflinePoint) -> str:

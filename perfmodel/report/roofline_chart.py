@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device, Microbenchmark
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import Quantity, parse_any
-from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
+from perfmodel.report.charts.roofline_metrics import bound, flag, sentence, time_s
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Roofline, RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse
 from perfmodel.report.metrics import seconds
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
 """The microbenchmark that says what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
-MULTICASTING = ("9", "10")
-"""Compute capabilities, before the dot."""
 NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
 """Longest name in a sentence, in characters."""
@@ -82,7 +80,7 @@ def _level(points: Sequence[RooflinePoint]) -> str:
     limits = [
         max(known, key=lambda name: known[name])
         for point in wrong or points
-        if (known := {n: s for n, s in point.terms.items() if n in LEVELS and not overcounted(point, n)})
+        if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
     ]
     seen = [level for point in points for level in point.bytes]
     return max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
@@ -107,12 +105,8 @@ def point(
     measured: Interval | None = None,
     group: str = "",
     note: str = "",
-    tiled: bool = False,
 ) -> RooflinePoint:
-    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count.
-
-    ``tiled``: it is a matrix product, whose tiles several SMs load.
-    """
+    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count."""
     matmul = cost.flops > 0
     runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
@@ -120,7 +114,7 @@ def point(
         number=number,
         name=name,
         flops=cost.flops if matmul else cost.work.vector,
-        bytes={level: traffic for level, traffic in (("l2", cost.sram.total), ("dram", cost.dram.total)) if traffic},
+        bytes={level: traffic for level, traffic in (("l2", cost.sram.total - cost.multicast), ("dram", cost.dram.total)) if traffic},
         dtype=dtype,
         unit=runs_on,
         group=group,
@@ -130,16 +124,7 @@ def point(
         measured=measured,
         terms={name: float(spent) for name, spent in cost.terms.items()},
         note="; ".join(filter(None, words)),
-        soft="l2" if tiled and runs_on == "tensor" and multicasts(device) else "",
     )
-
-
-def multicasts(device: Device) -> bool:
-    """Whether one load of a tile may go to several SMs: thread block clusters with TMA, which Hopper and data-centre Blackwell have.
-
-    Source: CUDA C++ Programming Guide, tensor memory access; CUTLASS, Blackwell SM120 GEMMs: GeForce parts have no multicast.
-    """
-    return device.vendor == "NVIDIA" and (device.compute_capability or "").partition(".")[0] in MULTICASTING
 
 
 def predicted_by(prediction: Prediction | None) -> str:
@@ -157,7 +142,6 @@ def _executed(cost: Estimate) -> str:
 
 def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -> RooflinePoint | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
-    from perfmodel.kernels.matmul import Matmul
     from perfmodel.validation.compare import label
 
     case, device, times = row.case, row.device, row.record.time_s
@@ -167,9 +151,9 @@ def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -
         cost = _cost(case, device)
     except UnavailableError:
         return None
-    dtype, seen, tiled = case.workload.dtype, Interval(times.median, times.p10, times.p90), isinstance(case.workload, Matmul)
+    dtype, seen = case.workload.dtype, Interval(times.median, times.p10, times.p90)
     name, unit = name or label(row.record), dtype.matmul_unit
-    made = point(number, name, cost, device, dtype.name, unit, row.prediction, seen, group, row.reason, tiled)
+    made = point(number, name, cost, device, dtype.name, unit, row.prediction, seen, group, row.reason)
     return replace(made, lower_s=row.lower_s)
 
 

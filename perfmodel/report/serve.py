@@ -12,7 +12,7 @@ from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guessed, head
 from perfmodel.report.power import with_power
-from perfmodel.report.step import StepPart, by_share, step_meters, step_part, time_bars, tokens
+from perfmodel.report.step import StepPart, by_share, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
@@ -129,7 +129,7 @@ def _held(found: ServingAnswer) -> int:
 
 
 def _parts(one: PassEstimate) -> list[StepPart]:
-    return [step_part(row.op.name, row.op, row.cost, row.interval, row.seconds, one.device) for row in one.rows]
+    return [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in one.rows]
 
 
 def _rows(one: PassEstimate, parts: list[StepPart]) -> list[list[Metric]]:

@@ -15,7 +15,7 @@ from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import SCREEN_ROWS, Meter, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
-from perfmodel.transformer.op import MATMUL, Op
+from perfmodel.transformer.op import Op
 
 if TYPE_CHECKING:
     from perfmodel.core.dtypes import Dtype
@@ -30,7 +30,7 @@ Times = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """All runs of one kernel, ``name`` in words. ``seconds``: predicted as ``times``, else the roof. ``soft``: the L2 is no roof of it.
+    """All runs of one kernel, ``name`` in words. ``seconds``: predicted as ``times``, else the roof.
 
     A product's L2 traffic counts loads of its tiles that several SMs share, where the device has multicast.
     """
@@ -40,7 +40,6 @@ class StepPart:
     cost: Estimate
     times: Times | None
     seconds: float
-    soft: bool = False
 
     @property
     def bound(self) -> str | None:
@@ -54,16 +53,7 @@ class StepPart:
 
     @property
     def _terms(self) -> dict[str, float]:
-        return {name: float(term) for name, term in self.cost.terms.items() if not (self.soft and name == "l2")}
-
-
-def step_part(name: str, op: Op, cost: Estimate, times: Times | None, seconds: float, device: Device) -> StepPart:
-    """The part, with what the device says of its L2."""
-    if op.group != MATMUL or cost.bound != "l2":
-        return StepPart(name, op, cost, times, seconds)
-    from perfmodel.report.roofline_chart import multicasts
-
-    return StepPart(name, op, cost, times, seconds, multicasts(device))
+        return {name: float(term) for name, term in self.cost.terms.items()}
 
 
 LATENT = 0.5
@@ -73,8 +63,6 @@ MOST_BARS = 8
 """Bars that a first screen of a page has room for."""
 LEAST_METER = 0.005
 """Resources that are busy for less of a step have no meter."""
-SOFT_L2 = "L2 bytes of products count loads that several SMs share by multicast: kernels pass that roof, which limits none here."
-SOFT_METER = "no limit"
 
 
 def taken(seconds: float, known: Times | None, least: str = "") -> str:
@@ -122,11 +110,7 @@ def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, besid
     first = next(iter(limit_shares(parts, seconds, beside)), "")
     name = RESOURCES[first][0] if first in RESOURCES else first
     found = [*meters(cost.terms, amounts_of(cost), seconds), *(Meter(what, share, "of the time") for what, share in beside.items())]
-    used = [replace(meter, limits=meter.name == name) for meter in found if meter.share >= LEAST_METER]
-    if not any(part.soft for part in parts):
-        return used
-    soft = RESOURCES["l2"][0]
-    return [replace(meter, detail=f"{meter.detail}, {SOFT_METER}") if meter.name == soft and not meter.limits else meter for meter in used]
+    return [replace(meter, limits=meter.name == name) for meter in found if meter.share >= LEAST_METER]
 
 
 # Rows by share
@@ -192,7 +176,7 @@ def op_point(
     """All ``count`` runs of ``op`` as a point. ``kernel``: whose time it is, or why there is none."""
     from perfmodel.report.roofline_chart import point
 
-    made = point(number, name, cost, device, dtype.name, dtype.matmul_unit, group=group, tiled=op.group == MATMUL)
+    made = point(number, name, cost, device, dtype.name, dtype.matmul_unit, group=group)
     runs = f"{int(count)} runs" if count != 1 else ""
     note = "; ".join(filter(None, [runs, made.note, kernel]))
     return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)

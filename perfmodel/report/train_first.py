@@ -12,14 +12,12 @@ from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.power import with_power
 from perfmodel.report.step import (
-    SOFT_L2,
     StepPart,
     limited,
     longest,
     op_roofline,
     part_bar,
     step_meters,
-    step_part,
     taken,
     time_bars,
     tokens,
@@ -47,7 +45,7 @@ def answered(plain: Report, found: TrainingEstimate, pictures: bool, power: Trai
 
 
 def _kernels(found: TrainingEstimate) -> list[StepPart]:
-    return [step_part(line.op.name, line.op, line.cost, line.interval, line.seconds, found.device) for line in found.lines]
+    return [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in found.lines]
 
 
 def _beside(found: TrainingEstimate) -> dict[str, float]:
@@ -104,7 +102,7 @@ def _reasons(found: TrainingEstimate, rows: list[StepPart]) -> list[str]:
     words += [f"{hfu}; MFU: FLOP on visible scores, HFU: executed."]
     waits = [f"{name} takes {100 * parts[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * found.seconds]
     words += [f"{'; '.join(waits).capitalize()}."] if waits else []
-    return words + [SOFT_L2] * any(part.soft for part in rows)
+    return words
 
 
 def _charts(found: TrainingEstimate, rows: list[StepPart]) -> list[Chart]:

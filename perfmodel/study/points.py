@@ -18,7 +18,6 @@ from perfmodel.kernels.matmul import in_bytes, minimum_elements
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
@@ -27,7 +26,7 @@ from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import Case
-from perfmodel.timing.launched import as_launched
+from perfmodel.timing.launched import as_launched, as_predicted
 from perfmodel.timing.predict import Prediction, TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
 from perfmodel.transformer.answer import ModelAnswer, answer
@@ -136,10 +135,11 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     try:
         lower = float(result.total.lower_s)
         known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
+        result = result if w.matmul.sram else as_predicted(result, known)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label, size = w.name or f"matmul {shape_words(work)}", in_bytes(work, minimum_elements(work))
-    made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul", tiled=True)
+    made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul")
     one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing, kernel=_kernel(known))
     return [replace(one, steps=partial(explain_matmul, result))]
 
@@ -150,8 +150,7 @@ def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     known = answer(request, scope.fallbacks)
     label, series, form = w.name or request_words(request), w.name or f"{request.model.name} {request.phase}", request.dtype
     whole, parts = point(UNNUMBERED, label, known.cost, device, form.name, form.matmul_unit, group=series), _ops(known, device, label)
-    soft = next((part.soft for part in parts if soft_bound(part)), "")
-    whole = replace(whole, predicted=_interval(known.prediction), soft=soft)
+    whole = replace(whole, predicted=_interval(known.prediction))
     unknown = next((line.row.missing for line in known.lines if line.row.prediction is None), "")
     missing = [f"{label} is not predicted: {unknown}."] * bool(unknown)
     return [WorkloadAnswer(whole, series, None, known.memory.total, known.memory.fits, parts, missing)]

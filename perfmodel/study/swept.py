@@ -11,7 +11,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.against import EVEN, PREDICTED, Side, against, ratio, times, way
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.roofline_metrics import RESOURCES, bound, soft_bound
+from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import SCREEN_ROWS, Table
 from perfmodel.study.points import WorkloadAnswer
@@ -170,7 +170,7 @@ def alone(swept: SweptSeries, over: str) -> str:
 
 
 def _limit(one: WorkloadAnswer) -> str:
-    return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
+    return RESOURCES.get(bound(one.point) or "", "nothing known")
 
 
 def too_large(swept: SweptSeries, over: str) -> str:

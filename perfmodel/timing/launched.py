@@ -11,7 +11,7 @@ mem_eff_attention/kernel_forward.h; L2-to-SM counters of all of them on an H200.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from perfmodel.core.architectures import wide_matrix
@@ -29,13 +29,14 @@ from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult, both, ev
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, visited_tiles
 from perfmodel.kernels.attention.walk import row_tiles as row_count
-from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
-from perfmodel.kernels.tile import TENSOR_TILE
+from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluate, library_tile, row_tiles
+from perfmodel.kernels.tile import GIVEN, tile_threads
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
 from perfmodel.timing.models._flash_blocks import WGMMA, padded
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
+from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import FallbackDevices, lender
+from perfmodel.timing.predict import FallbackDevices, Prediction, lender
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 ACCUMULATOR_SIZE = STATISTIC_SIZE
@@ -206,8 +207,6 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
     """The tile that the calibrated model of torch.matmul finds fastest (a default tile without a calibration), and whether TMA loads
     whole tiles.
     """
-    from perfmodel.timing.models import gemm
-
     case = Case(w, MATMUL)
 
     def known(one: Device) -> list[Calibration]:
@@ -216,6 +215,31 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
     found = lender(device, fallbacks, known)
     whole = wide_matrix(device) and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
     if found is None:
-        return Tile(TENSOR_TILE, default_columns(device)), whole
-    _, plan = gemm.fastest(case, device, known(found)[0].parameters)
-    return Tile(plan.br, plan.bc), whole
+        return library_tile(device, w.dtype), whole
+    return _planned(case, device, known(found)[0].parameters), whole
+
+
+def as_predicted(result: MatmulResult, prediction: Prediction | None) -> MatmulResult:
+    """``result``, whose tile nobody gave, in the tile in which the predicted library runs it, if that is known."""
+    tile = None if prediction is None or result.tile.origin == GIVEN else product_tile(prediction)
+    return result if tile is None else evaluate(result.workload, result.device, tile=tile)
+
+
+def product_tile(prediction: Prediction) -> Tile | None:
+    """The tile in which the predicted library runs a product; None where its time model has no tiles."""
+    from perfmodel.timing.models import gemm
+
+    case, device, block = prediction.case, prediction.device, prediction.calibration
+    if case is None or device is None or block.model not in gemm.MODELS or not isinstance(case.workload, Matmul):
+        return None
+    return replace(_planned(case, device, block.parameters), origin=f"the one that {block.implementation} runs, by its time model")
+
+
+def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Tile:
+    """The fastest tile by the model of cuBLAS; kernels whose blocks share a multiprocessor have no clusters."""
+    from perfmodel.timing.models import gemm
+
+    _, plan = gemm.fastest(case, device, {"split_us": gemm.SPLIT_US, **parameters})
+    usual = library_tile(device, case.workload.dtype)
+    cluster = usual.cluster if isinstance(plan, TilePlan) else 1
+    return replace(usual, br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)

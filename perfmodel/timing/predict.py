@@ -22,7 +22,7 @@ from perfmodel.core.plugins import docstring
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.kernels.matmul import Matmul, default_columns
+from perfmodel.kernels.matmul import Matmul, library_tile
 from perfmodel.timing.base import (
     CLEAN,
     DIRTY,
@@ -270,7 +270,7 @@ def added(parts: list[Prediction]) -> Prediction:
     return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
 
 
-DEFAULT_TILE = (128, 128)
+DEFAULT_TILE = Tile(128, 128)
 
 
 def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
@@ -278,10 +278,9 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
 
     ``device``: of matmuls without one in their launch, the tile that its libraries take.
     """
-    w, columns = case.workload, DEFAULT_TILE[1]
-    if isinstance(w, Matmul) and device is not None:
-        columns = default_columns(device)
-    tile = Tile(case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", columns))
+    w = case.workload
+    usual = library_tile(device, w.dtype) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
+    tile = replace(usual, br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
     if hasattr(w, "kernels"):
         return list(w.kernels(tile))
     if not isinstance(w, Attention):

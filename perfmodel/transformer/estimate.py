@@ -18,7 +18,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.kernels.matmul import default_columns
+from perfmodel.kernels.matmul import library_tile
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction, listed_once
 from perfmodel.transformer import op_time
 from perfmodel.transformer.host import Host, launches
@@ -168,7 +168,7 @@ def run_pass(
 
 def on_device(step: ModelPass, device: Device) -> ModelPass:
     """``step`` with the tiles that matmuls have there."""
-    return replace(step, tile_columns=default_columns(device))
+    return replace(step, tile=library_tile(device, step.dtype))
 
 
 def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -181,6 +181,7 @@ def row_of(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, with
     cost = op_time.op_estimate(op, device)
     try:
         alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
+        cost = op_time.launched_estimate(op, device, alone)
         one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
         return PassRow(op, op_time.scaled(cost, op.count), None, error.message)

@@ -21,6 +21,7 @@ from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.tile import product_tile, tile_rows
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.spec import DenseMlp, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
@@ -34,8 +35,6 @@ BY_SEQUENCE = ("KV up projection", "Q times W_UK", "W_UV of the result")
 """Products of latent attention whose rows are a prompt's cached tokens, or those of decoding sequences alone."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
-SMALLEST_ROWS, LARGEST_ROWS = 16, 128
-"""Tile of the roof: as many rows as there are, in the sizes of a matrix instruction up to the usual edge of cuBLAS's tiles."""
 KEY_TILE = 64
 """Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
@@ -104,15 +103,6 @@ class Op:
         return replace(self, count=self.count * factor)
 
 
-def tile_rows(rows: Number) -> int:
-    """Rows of a tile for a matrix with that many.
-
-    >>> tile_rows(1), tile_rows(20), tile_rows(4096)
-    (16, 32, 128)
-    """
-    return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), LARGEST_ROWS)
-
-
 def stored_as(step: ModelPass, name: str) -> MatrixFormat:
     """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
     own = dict(step.formats).get(name)
@@ -159,7 +149,7 @@ def linear(
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
-    [product] = w.kernels(Tile(tile_rows(rows), step.tile_columns))
+    [product] = w.kernels(product_tile(rows, step.tile))
     a, b, c = product.accesses
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)

@@ -7,11 +7,12 @@ from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.checks import positive_int
+from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
-from perfmodel.kernels.tile import TENSOR_TILE
+from perfmodel.kernels.tile import SQUARE_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
 from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
@@ -104,7 +105,7 @@ class ModelPass:
 
     ``dtype``: of activations and arithmetic. ``weight_bits``, ``kv_bits``: of a stored weight and a cached element.
     ``integer_weights``, ``integer_kv``: those are integers, dequantised before they are multiplied; otherwise floats.
-    ``tile_columns``: of the tiles with which the roof reckons.
+    ``tile``: of large products, with which the roof reckons.
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
@@ -122,7 +123,7 @@ class ModelPass:
     fused: bool = False
     cached: bool = True
     split: Split = field(default_factory=Split)
-    tile_columns: int = TENSOR_TILE
+    tile: Tile = SQUARE_TILE
     integer_weights: bool = False
     integer_kv: bool = False
     weights_from_file: bool = False

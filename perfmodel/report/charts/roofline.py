@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from perfmodel.report.charts.frame import PICTURE, Key, Plot, Size, legend, tick_text, ticks
 from perfmodel.report.charts.labels import Segment, leader, rings, shortened, square, text_width
-from perfmodel.report.charts.roofline_metrics import EQUAL, intensity, overcounted
+from perfmodel.report.charts.roofline_metrics import EQUAL, intensity
 from perfmodel.report.charts.roofline_roofs import LevelView, plot_of, ridges, roofs, waiting
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import LEVELS, Interval, Roofline, RooflinePoint
@@ -124,7 +124,7 @@ def drawn_s(point: RooflinePoint) -> float:
 
 def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
     """Points that have a place at ``level``: with FLOP, known bytes at that level, and some time."""
-    return [point for point in chart.points if intensity(point, level) and drawn_s(point) and not overcounted(point, level)]
+    return [point for point in chart.points if intensity(point, level) and drawn_s(point)]
 
 
 def absent(chart: Roofline, level: str) -> list[RooflinePoint]:

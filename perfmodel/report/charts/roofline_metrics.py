@@ -1,7 +1,4 @@
-"""A point of a roofline in numbers and sentences: its rates, its limiting roof, its distance from that.
-
-A soft roof is one that kernels pass, since it counts loads that one transfer may serve.
-"""
+"""A point of a roofline in numbers and sentences: its rates, its limiting roof, its distance from that."""
 
 from __future__ import annotations
 
@@ -18,15 +15,11 @@ EQUAL = 1e-6
 """Relative: a time equal to its bound is no violation."""
 SOFT = 0.005
 """Relative: a prediction this much below its roof is worth a word."""
-NEAR = 0.9
-"""Share of a soft roof from which on reaching it is no aim."""
 LAUNCH_S, LAUNCH_SHARE = 10e-6, 0.1
 """A prediction shorter than this, whose roof is less than that share of it, is a launch and little else."""
 CLOCK = "the clock ran above the datasheet's"
 CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
 """Why a kernel may be above its roof, by what that roof is of."""
-WHY = "it counts every tile's load, while clusters multicast one load to several SMs"
-"""Why the L2 roof of a tiled matmul is soft. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 matmuls above it."""
 
 
 def time_s(point: RooflinePoint) -> float | None:
@@ -89,25 +82,13 @@ def flag(point: RooflinePoint) -> str:
     return ""
 
 
-def soft_bound(point: RooflinePoint) -> bool:
-    """Whether its largest roof is its soft one."""
-    return bool(point.soft) and bound(point) == point.soft
-
-
-def overcounted(point: RooflinePoint, level: str) -> bool:
-    """Whether the prediction is shorter than the transfer of the bytes at ``level``: fewer pass, so its intensity there is unknown."""
-    known = point.predicted if point.measured is None and point.soft == level else None
-    return known is not None and known.value < point.terms.get(level, 0.0)
-
-
-def soft_roof(point: RooflinePoint) -> str:
+def above_roof(point: RooflinePoint) -> str:
     """In words, that a prediction without a measurement is faster than its roof; empty if it is not."""
     known = point.predicted
     if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
         return ""
     faster = text(point.roofline_s / known.value, "ratio")
-    why = WHY if soft_bound(point) else "it counts more bytes or FLOP than the prediction expects"
-    return f"predicted {faster} above its roof: the roof is soft there, {why}"
+    return f"predicted {faster} above its roof: that counts more bytes or FLOP than the prediction expects"
 
 
 def launch_bound(point: RooflinePoint) -> bool:
@@ -119,9 +100,8 @@ def launch_bound(point: RooflinePoint) -> bool:
 
 
 def remarks(point: RooflinePoint) -> list[str]:
-    """Remarks beside its numbers: what cannot be, a roof that is soft, and its own note."""
-    caveat = f"its largest roof is soft: {WHY}" if soft_bound(point) else ""
-    return list(filter(None, [flag(point), soft_roof(point) or caveat, point.note]))
+    """Remarks beside its numbers: what cannot be, a prediction above its roof, and its own note."""
+    return list(filter(None, [flag(point), above_roof(point), point.note]))
 
 
 # The sentence
@@ -134,37 +114,23 @@ def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
         return f"{point.name}: no roof is known, so nothing can be said about what bounds it."
     head = f"{point.name} is bound by {_roof(limit, point, ceilings)}"
     problem, kind = flag(point), "measured" if point.measured else "predicted"
-    near_soft = soft_bound(point) and spent is not None and share is not None and share >= NEAR
-    aim = _aim(point, spent, ceilings) if near_soft and spent else ""
     if problem:
-        return f"{head}; ABOVE ITS ROOF: {problem}{'; ' * bool(aim)}{aim}."
-    if aim and share is not None:
-        return f"{head}, {kind} at {percent(share)} of its roof: {aim}."
+        return f"{head}; ABOVE ITS ROOF: {problem}."
     near = _next(next_roof(point))
-    if soft_roof(point):
-        return f"{head}; {soft_roof(point)}; {near}."
+    if above_roof(point):
+        return f"{head}; {above_roof(point)}; {near}."
     if launch_bound(point):
         roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
         advice = "more work per launch or fewer launches help, no higher roof"
         return f"{point.name} is bound by its launch: {kind} {text(spent, 's')}, while {roof}; {advice}."
     if share is not None:
         head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {_gain(share, 'it')}"
-    return f"{head}{f'; that roof is soft ({WHY})' * soft_bound(point)}; {near}."
+    return f"{head}; {near}."
 
 
 def _gain(share: float, roof: str) -> str:
     faster = f"reaching {roof} makes it at most {text(1 / share, 'ratio')} faster"
     return faster if share < 1 - 0.005 else "there is nothing left to gain"
-
-
-def _aim(point: RooflinePoint, spent: float, ceilings: Iterable[Ceiling]) -> str:
-    """Sentence for a kernel at or above its soft roof: its share of the next hard roof, and the gain from reaching that."""
-    found = {name: seconds for name, seconds in point.terms.items() if name != point.soft and seconds > 0}
-    if not found:
-        return f"that roof is soft ({WHY}) and no other is known"
-    name = max(found, key=lambda name: found[name])
-    share = found[name] / spent
-    return f"that roof is soft ({WHY}); the next hard one, {_roof(name, point, ceilings)}, is at {percent(share)}: {_gain(share, 'that')}"
 
 
 def _roof(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:

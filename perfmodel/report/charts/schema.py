@@ -77,8 +77,7 @@ class RooflinePoint(SavedPart):
 
     ``bytes`` by memory level (a key of ``LEVELS``). ``terms``: seconds at the roof by resource (dram, l2, tensor, vector, sfu,
     interconnect), of which the largest is ``roofline_s`` unless kernels follow each other. ``share``: of the time of all points,
-    0 to 1. ``group``: points of one colour. ``note``: what a reader of its row must know. ``soft``: the resource of ``terms``, if any,
-    whose roof kernels pass, since it counts loads that one transfer may serve.
+    0 to 1. ``group``: points of one colour. ``note``: what a reader of its row must know.
     """
 
     number: int
@@ -96,7 +95,6 @@ class RooflinePoint(SavedPart):
     share: Number | None = None
     before: Before | None = None
     note: str = ""
-    soft: str = ""
 
     @property
     def key(self) -> str:

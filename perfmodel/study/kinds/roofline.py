@@ -14,9 +14,9 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report import roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
-from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
+from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
-from perfmodel.report.roofline_chart import at_one_level, brief, multicasts, point_of_row, roofline, verdict_on, with_shares
+from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
 from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
@@ -190,9 +190,7 @@ def _above_roofs(found: WorkloadAnswer) -> str:
     if not over:
         return ""
     named = ", ".join(f"{part.name} ({cell(share, 'share')})" for part, share in over)
-    why = "those roofs are soft, or a count is wrong"
-    if all(soft_bound(part) for part, _ in over):
-        why = "that roof is soft" if soft_bound(found.point) else f"the L2 roof is soft, {WHY}"
+    why = "the clock is above the datasheet's, or a count is wrong"
     return f" {len(over)} of its {len(found.parts)} kernels {'is' if len(over) == 1 else 'are'} predicted ABOVE THE ROOF: {named}; {why}."
 
 
@@ -262,7 +260,6 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
         measured=Interval(time_s),
         terms=terms,
         note="; ".join(notes),
-        soft="l2" if unit == "tensor" and multicasts(device) else "",
     )
 
 

@@ -16,7 +16,8 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, KEY_TILE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
+from perfmodel.kernels.tile import product_tile, tile_rows
+from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, KEY_TILE, MATMUL, WEIGHTS, Op, Timed, activation
 from perfmodel.transformer.step import PREFILL, ModelPass, Split, share
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.matrices import Shape, shape_of
@@ -85,7 +86,7 @@ def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...],
 
 def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "", size: int | None = None) -> Op:
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights, or gradients of them of ``size`` bytes each."""
-    [plain] = w.kernels(Tile(tile_rows(w.m), step.tile_columns))
+    [plain] = w.kernels(product_tile(w.m, step.tile))
     accesses = tuple(in_bits(a, WEIGHTS, 8 * (size or int(a.element_size))) if a.tensor == weights else a for a in plain.accesses)
     return Op(name, MATMUL, 1, replace(plain, name=name, accesses=accesses), Timed("matmul", w, MATMULS))
 
