@@ -450,7 +450,10 @@ def readers() -> dict[str, Callable[[Path], Any]]:
     root = Path(perfmodel.__path__[0])
     found: dict[str, Callable[[Path], Any]] = {}
     for file in sorted(root.rglob("*.py")):
-        for node in ast.parse(file.read_text()).body:
+        text = file.read_text()
+        if not re.search(r"^def (?:load_|read_|find_|parse\()", text, re.MULTILINE):
+            continue
+        for node in ast.parse(text).body:
             if not isinstance(node, ast.FunctionDef) or not re.match(r"(load|read|find)_|parse$", node.name):
                 continue
             arguments = node.args.args

@@ -76,7 +76,7 @@ def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int = 2, *, 
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.validation.compare import RecordRow, compare_files
@@ -63,7 +64,7 @@ def test_no_prediction_is_below_its_bound():
     assert all(row.prediction.low >= row.lower_s * (1 - 1e-12) for row in rows())
 
 
-@pytest.mark.parametrize(("hardware", "group"), sorted({(hardware, group) for hardware, group, _ in TARGETS}))
+@each(("hardware", "group"), sorted({(hardware, group) for hardware, group, _ in TARGETS}))
 def test_intervals_cover_most(hardware, group):
     found = own(hardware, group)
     assert 0.65 <= sum(bool(row.covered) for row in found) / len(found) <= 0.95

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from each import each
 
 from perfmodel import catalog
 
@@ -95,7 +96,7 @@ def test_commands_see_it(run, line: str, word: str) -> None:
     assert word in outcome.out
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "attention --n 512 --d 64", "matmul -m 64 -n 64 -k 64", "sweep --n 64 --d 64", "kv-cache config.json --n 64", "hardware list",

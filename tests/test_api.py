@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from each import each
 from fuzz_seeds import MEASURING
 from fuzzing import all_commands, answer, command, examples
 
@@ -176,7 +177,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert perfmodel.attention(n=64, d=64, hardware=device) == perfmodel.attention(n=64, d=64)
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "options", "words"),
     [
         ("attention", {"n": "512 tokens"}, "n is '512 tokens'"),

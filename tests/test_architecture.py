@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from each import each
 
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
@@ -43,7 +44,7 @@ def test_every_part_has_one_rank() -> None:
     assert {part(path) for path in FILES} == set(LAYERS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", FILES)
 def test_imports_point_down(path: Path) -> None:
     own = part(path)
     for other in imported(ast.parse(path.read_text())) - {own}:
@@ -66,9 +67,7 @@ def test_no_modules_import_each_other() -> None:
     order.prepare()  # CycleError names the circle
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if part(p) not in ("commands", "cli", "__main__")], ids=lambda p: str(p.relative_to(ROOT))
-)
+@each("path", [p for p in FILES if part(p) not in ("commands", "cli", "__main__")])
 def test_nothing_below_commands_prints_or_exits(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):

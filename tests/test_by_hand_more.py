@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel import api
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
@@ -202,8 +203,8 @@ def test_blocks_out_of_step_read_alone(share: float, spread: float, missed: floa
     assert found == pytest.approx(group * (4 + (4 * 528 - 4) * missed), rel=1e-6)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
-@pytest.mark.parametrize(("private", "low", "high"), [(False, 0.18, 0.5), (True, 0.53, 0.8)])
+@each("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+@each(("private", "low", "high"), [(False, 0.18, 0.5), (True, 0.53, 0.8)])
 def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, private: bool, low: float, high: float) -> None:
     """A scan of x of W is met with weight x, as it is so long; half of the re-reads shrink."""
     steps = [(i + 0.5) / 10000 for i in range(10000)]
@@ -472,8 +473,8 @@ def test_a_sweep_of_what_has_no_tile_says_0() -> None:
     assert [list(found[name]) for name in ("tile_br", "tile_bc")] == [[0, 0], [0, 0]]
 
 
-@pytest.mark.parametrize("window", [None, 1, 20, 33])
-@pytest.mark.parametrize("kv_len", [70, 100, 40])
+@each("window", [None, 1, 20, 33])
+@each("kv_len", [70, 100, 40])
 def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> None:
     """Rows of 2 heads to a query; a query sees keys up to its own place, counted from the end, and of them the last of a window."""
     w = Attention(n=70, kv_len=kv_len, d=16, dv=16, heads=2, kv_heads=1, causal=True, window=window, packed=True)

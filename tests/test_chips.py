@@ -7,6 +7,7 @@ from itertools import combinations, groupby, product
 from pathlib import Path
 
 import pytest
+from each import each
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.cost import Kernel, Tile
@@ -46,7 +47,7 @@ def test_architectures_that_name_a_chip_have_it() -> None:
     }
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=ids)
+@each("pair", PAIRS)
 def test_one_chip_has_one_rate_per_clock_and_multiprocessor(pair: tuple[Device, Device]) -> None:
     """GeForce parts of a die multiply with FP32 accumulate at half its rate."""
     a, b = ({place: q.per_clk for place, q in quantities(device) if q.per_clk is not None} for device in pair)
@@ -56,7 +57,7 @@ def test_one_chip_has_one_rate_per_clock_and_multiprocessor(pair: tuple[Device, 
     assert all((device.peaks.exp is None) == (pair[0].peaks.exp is None) for device in pair)
 
 
-@pytest.mark.parametrize("pair", WHOLE, ids=ids)
+@each("pair", WHOLE)
 def test_what_was_measured_on_one_is_lent_to_the_other(pair: tuple[Device, Device]) -> None:
     """On-chip bandwidths, nominal and measured, at each one's clock; DRAM and L2 capacity are the board's own."""
     for name in ("sram", "l2"):
@@ -106,7 +107,7 @@ def questions() -> list[list[Kernel]]:
     return found
 
 
-@pytest.mark.parametrize("pair", WHOLE, ids=ids)
+@each("pair", WHOLE)
 def test_one_question_has_one_bound_on_one_chip(pair: tuple[Device, Device]) -> None:
     """Unless DRAM decides, whose bandwidth is the board's: on-chip terms stand to each other as on the other device."""
     compared = 0
@@ -122,7 +123,7 @@ def test_one_question_has_one_bound_on_one_chip(pair: tuple[Device, Device]) -> 
     assert compared
 
 
-@pytest.mark.parametrize("device", [device for device in DEVICES if device.clocks.vector], ids=lambda device: device.id)
+@each("device", [device for device in DEVICES if device.clocks.vector])
 def test_all_roofs_of_a_question_use_one_clock(device: Device) -> None:
     """Rates per clock are those of the profile, whichever clock each was stated at."""
     vector = device.clocks.vector

@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel.catalog import data_folder
 from perfmodel.claims import (
@@ -74,15 +75,11 @@ IDENTITIES = {"S001", "S002", "S052", "S072", "S092"}
 """Derivatives and identities on fixed numbers, which no formula of the package is about."""
 
 
-def by_id(claim: Claim) -> str:
-    return claim.id
-
-
 def test_every_claim_is_there():
     assert [claim.id for claim in CLAIMS] == [f"S{number:03}" for number in range(1, 116)] == list(EXPECTED)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+@each("claim", CLAIMS)
 def test_verdict(claim):
     row = EXPECTED[claim.id]
     assert claim.verdict == row["verdict"]
@@ -90,7 +87,7 @@ def test_verdict(claim):
         assert (claim.verdict == VERDICT_OF[row["agrees"]]) == ("reason" not in row)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+@each("claim", CLAIMS)
 def test_text(claim):
     """Words of the source in quotation marks, or a mark that they are not; where they stand; what is right where they are not."""
     assert bool(claim.quote) != bool(claim.substance)
@@ -102,7 +99,7 @@ def test_text(claim):
     assert claim.why or claim.verdict == HOLDS
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+@each("claim", CLAIMS)
 def test_numbers_are_those_of_the_review(claim):
     numbers = {number.what: number.value for number in claim.numbers}
     assert len(numbers) == len(claim.checks)
@@ -150,7 +147,7 @@ def computed_by_the_package(claim: Claim, check: Check) -> bool:
     return measured or any(reaches_the_model(function, set()) for function in claim.functions_of(check))
 
 
-@pytest.mark.parametrize(("claim", "check"), CHECKS, ids=lambda value: value.id if isinstance(value, Claim) else value.what)
+@each(("claim", "check"), CHECKS)
 def test_every_number_is_computed_by_the_package(claim, check):
     assert (claim.id in IDENTITIES) != computed_by_the_package(claim, check)
 
@@ -183,7 +180,7 @@ def test_a_verdict_follows_from_numbers(numbers, verdict):
     assert verdict_of(numbers) == verdict
 
 
-@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.verdict != NOT_CHECKABLE], ids=by_id)
+@each("claim", lambda: [claim for claim in CLAIMS if claim.verdict != NOT_CHECKABLE])
 def test_other_numbers_give_another_verdict(claim):
     """With every comparison the other way round; of what is wrong, with all that disagree."""
     turn = {True: claim.verdict == WRONG, False: True, None: None}
@@ -219,7 +216,7 @@ def test_figures_that_are_bracketed_alike_have_one_verdict():
     assert {claim.verdict for claim in find_claims(["S029", "S030"])} == {INCOMPLETE}
 
 
-@pytest.mark.parametrize(("claim", "check"), CHECKS, ids=lambda value: value.id if isinstance(value, Claim) else value.what)
+@each(("claim", "check"), CHECKS)
 def test_explanations_end_in_the_number(claim, check):
     steps = claim.explain(check)
     last, number = steps[-1], claim.numbers[claim.checks.index(check)]
@@ -263,7 +260,7 @@ def test_header_of_an_array():
 # Formulas
 
 
-@pytest.mark.parametrize("path", FILE["names"].values())
+@each("path", FILE["names"].values())
 def test_every_name_of_the_package_is_there(path):
     assert resolve_name(path) is not None
 
@@ -280,7 +277,7 @@ def test_functions_name_what_is_there_and_everything_is_used():
 VALUES = {"n": 7, "row": (3, 1, 2), "pairs": [(1, 2), (3, 4)], "high": max, "text": "a", "one": Check("what", "of")}
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("n + 1 - 2 * 3 / 4 // 1 ** 2", "-n", "n < 8", "n <= 6", "n > 7", "n >= 7", "n == 7", "n != 7", "1 if n > 3 else 2", "row[0]"),
@@ -293,7 +290,7 @@ def test_a_formula_is_what_python_makes_of_it(text):
     assert formula.value(read(text), VALUES) == eval(text, dict(VALUES))
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *(

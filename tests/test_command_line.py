@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from each import each
 
 from perfmodel import __version__
 from perfmodel.catalog import device_ids, find_device
@@ -35,7 +36,7 @@ def test_help_lists_every_command_and_version_answers(run):
     assert run("").code == 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_command_has_help(run, command):
     outcome = run(f"{command} --help")
     assert outcome.code == 0
@@ -121,7 +122,7 @@ def test_hardware_list_names_every_device(run):
     assert [device["id"] for device in run("hardware list --json").json["devices"]] == device_ids()
 
 
-@pytest.mark.parametrize("name", device_ids())
+@each("name", device_ids())
 def test_hardware_show_prints_every_number_with_its_source(run, name):
     raw, _ = read_yaml(Path(__file__).parents[1] / "hardware_specs" / f"{name}.yaml")
     outcome = run(f"hardware show {name} --full")
@@ -135,7 +136,7 @@ def test_hardware_show_prints_every_number_with_its_source(run, name):
     assert data["device"]["id"] == name
 
 
-@pytest.mark.parametrize("name", device_ids())
+@each("name", device_ids())
 def test_hardware_check_passes(run, name):
     assert run(f"hardware check {name}").code == 0
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import walker
 import walker_more
+from each import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check_footprints, closed_form, random_shape, random_shapes
@@ -329,8 +330,8 @@ def test_other_counts_are_exact_and_instant_for_huge_sequences(name: str) -> Non
 SPARSE = "attention --n 2048 --d 64 --heads 4 --algorithm block-sparse --block-q 128 --block-kv 128"
 
 
-@pytest.mark.parametrize("option", ["--sparsity 0.25", *(f"--pattern {name}" for name in NAMED)])
-@pytest.mark.parametrize("more", ["", "--causal", "--pass both"])
+@each("option", ["--sparsity 0.25", *(f"--pattern {name}" for name in NAMED)])
+@each("more", ["", "--causal", "--pass both"])
 def test_block_sparse_from_the_command_line(run, option, more) -> None:
     outcome = run(f"{SPARSE} {option} {more} --json")
     assert outcome.code == 0, outcome

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import refresh_docs
+from each import each
 from fuzz_seeds import MEASURING, tree
 from fuzzing import all_commands, examples, no_measuring
 
@@ -154,7 +155,7 @@ def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
 # Completion
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "found"),
     [
         (["att"], ["attention"]),

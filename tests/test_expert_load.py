@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_model
 from perfmodel.kernels.expert_load import fullest, picks, touched
@@ -17,8 +18,8 @@ from perfmodel.transformer.step import Split, decode
 SIZES = [(8, 2, 64), (128, 8, 4), (256, 8, 1), (64, 6, 1000), (16, 4, 3)]
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.01, 1.2, 2.0])
-@pytest.mark.parametrize(("experts", "per_token", "tokens"), SIZES)
+@each("exponent", [0.0, 0.5, 1.0, 1.01, 1.2, 2.0])
+@each(("experts", "per_token", "tokens"), SIZES)
 def test_each_token_picks_as_many_experts_as_the_model_says(experts, per_token, tokens, exponent):
     found = picks(experts, per_token, tokens, exponent)
     assert sum(found) == pytest.approx(per_token)

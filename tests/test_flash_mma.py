@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from numba import cuda
 
 from perfmodel.core.cost import Tile
@@ -46,8 +47,8 @@ def name(g: MmaGeometry) -> str:
     return f"{g.dtype}-d{g.d}-{g.br}x{g.bc}-warps{g.warps}-slots{g.slots}"
 
 
-@pytest.mark.parametrize("g", GEOMETRIES, ids=name)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("g", GEOMETRIES)
+@each("shape", SHAPES)
 def test_grid_and_shared_memory_are_the_models(g: MmaGeometry, shape: tuple[int, ...]) -> None:
     batch, heads, _, n, _ = shape
     launch = find("flash2").forward(attention(g, *shape, causal=False), Tile(g.br, g.bc, g.threads))[0].launch

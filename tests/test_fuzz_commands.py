@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from each import each
 from fuzz_seeds import MEASURING
 from fuzzing import SETTINGS, all_commands, answer, check, examples, lines, no_measuring, peak
 from hypothesis import given
@@ -44,7 +45,7 @@ SLOW = {"claims": 60, "report": 30, "batch": 20, "kv-cache": 10, "roofline": 5}
 """Commands that are asked so many times less often in the long run."""
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(6_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", all_commands())
 def test_any_line_is_answered_or_refused(name: str, count: int) -> None:
     base = [MEASURING[name].split()] if name in MEASURING else answered(name)
@@ -89,7 +90,7 @@ def asked_files(args: list[str]) -> list[str]:
     return [*joined, *(args[place + 1] for place, word in enumerate(args[:-1]) if word in ("-o", "--output"))]
 
 
-@pytest.mark.parametrize("name", [name for name in all_commands() if name not in MEASURING])
+@each("name", [name for name in all_commands() if name not in MEASURING])
 def test_one_option_at_its_largest(name: str) -> None:
     """Every whole number of an example at 10^15 is answered or refused; one more and 10^18 are no larger in what they may do."""
     for line in examples(name):
@@ -105,7 +106,7 @@ def test_one_option_at_its_largest(name: str) -> None:
 SIZE = st.integers(1, LARGEST)
 
 
-@SETTINGS(20)
+@SETTINGS(6)
 @given(SIZE, SIZE, SIZE, st.integers(1, 100))
 def test_counts_are_exact_to_the_last_digit(n: int, kv_len: int, d: int, batch: int) -> None:
     line = f"attention --n {n} --kv-len {kv_len} --d {d} --batch {batch} --algorithm standard --json"

@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from each import each
 from fuzz_seeds import READERS, SEEDS, Seeds, studies
 from fuzzing import SETTINGS, all_commands, answer, calls, check, command, contents, guard, no_measuring, peak
 from hypothesis import given
@@ -94,7 +95,7 @@ def test_seeds_are_read(name: str, seeds: Seeds) -> None:
         assert ask(name, path, "") == 0
 
 
-@pytest.mark.parametrize("examples", [80, pytest.param(1_250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [40, pytest.param(1_250, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "seeds"), CASES)
 def test_any_file_is_read_or_refused(name: str, seeds: Seeds, examples: int) -> None:
     path, counted, begun = Path(f"file{seeds.suffix}"), Counter[str](), time.process_time()
@@ -140,7 +141,7 @@ ANYTHING = ("perfmodel.core.files.read_json", "perfmodel.core.files.read_yaml")
 """Readers of any document."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("a: &a [1]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)), "aliases"),
@@ -160,7 +161,7 @@ ANYTHING = ("perfmodel.core.files.read_json", "perfmodel.core.files.read_yaml")
         ("a: " + "1" * 70 + ":" + ":".join(["59"] * 9000), ""),
     ],
 )
-@pytest.mark.parametrize("name", ["perfmodel.core.files.read_yaml", "perfmodel.catalog.load_device", "perfmodel.catalog.load_model"])
+@each("name", ["perfmodel.core.files.read_yaml", "perfmodel.catalog.load_device", "perfmodel.catalog.load_model"])
 def test_yaml_bombs_are_refused_at_once(name: str, text: str, words: str) -> None:
     path = Path("bomb.yaml")
     path.write_text(text)
@@ -174,7 +175,7 @@ def test_yaml_bombs_are_refused_at_once(name: str, text: str, words: str) -> Non
 MANY = ", ".join(f'"k{i}": 1' for i in range(20_000))
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("[" * 100_000, '{"a":' * 50_000, '{"a": 1, "a": 2}', "9" * 10_000, "NaN", '{"a": "\\ud800"}', '"\\u0000"'),
@@ -211,7 +212,7 @@ def test_endless_files_end() -> None:
                 read(name, Path(endless))
 
 
-@pytest.mark.parametrize("name", sorted(set(READERS) - set(OTHERWISE)))
+@each("name", sorted(set(READERS) - set(OTHERWISE)))
 def test_paths_that_are_no_files(name: str) -> None:
     Path("loop").symlink_to("loop")
     Path("dangling").symlink_to("nowhere")
@@ -233,7 +234,7 @@ def test_paths_that_are_no_files(name: str) -> None:
             read(name, Path(path))
 
 
-@pytest.mark.parametrize("name", sorted(set(READERS) - set(OTHERWISE)))
+@each("name", sorted(set(READERS) - set(OTHERWISE)))
 def test_pipes_are_refused(name: str) -> None:
     """A pipe whose other end nobody opens would be waited for without an end."""
     for suffix in {".yaml", *(seeds.suffix for seeds in SEEDS[name])}:

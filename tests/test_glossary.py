@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from each import each
 from fuzzing import all_commands, command
 
 import perfmodel
@@ -108,7 +109,7 @@ OLD_AND_NEW = {
 }
 
 
-@pytest.mark.parametrize("old", OLD_AND_NEW)
+@each("old", OLD_AND_NEW)
 def test_an_old_name_gives_the_same_answer_and_a_note(run, old: str) -> None:
     before, after = run(f"{old} --json"), run(f"{OLD_AND_NEW[old]} --json")
     assert after.err == ""

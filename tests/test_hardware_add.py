@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import each
 
 from perfmodel import catalog
 from perfmodel.core import sanity
@@ -67,7 +68,7 @@ def test_other_peaks_of_the_unit_follow_one_that_is_given() -> None:
     assert "memory.l2.measured_bandwidth" not in found
 
 
-@pytest.mark.parametrize("kin", DEVICES, ids=lambda device: device.id)
+@each("kin", DEVICES)
 def test_every_device_lends_a_sound_profile(kin: Device) -> None:
     """Alone with a bandwidth, and with fewer multiprocessors at a lower clock; what is given reads back as it was."""
     bandwidth = kin.dram.bandwidth_bytes_per_s
@@ -107,7 +108,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "words"), BAD)
+@each(("line", "code", "words"), BAD)
 def test_one_message_and_nothing_written(run, line, code, words) -> None:
     outcome = run(line)
     assert (outcome.code, outcome.out) == (code, ""), outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import each
 from fuzzing import all_commands, command
 
 from perfmodel.commands._command import OUTPUT
@@ -21,7 +22,7 @@ def test_help_fits_a_screenful(run, monkeypatch, name: str) -> None:
     assert all(len(line) <= WIDTH or line.startswith("  Example: ") for line in lines)
 
 
-@pytest.mark.parametrize("name", all_commands())
+@each("name", all_commands())
 def test_common_options_come_first(run, name: str) -> None:
     """Arguments and common options, then headings, then where the answer goes; every option is on the page, by its own name."""
     text = run(f"{name} --help").out

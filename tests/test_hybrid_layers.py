@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from each import each
 from hybrid_models import CONFIGS, NEMOTRON, QWEN, TENSORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from perfmodel.transformer.training.question import TrainingConfig, checked
 HYBRID = ("qwen3_next", "nemotron_h", "glm_moe_dsa", "minimax_m3")
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_every_field_of_a_shipped_model_is_read(name: str) -> None:
     assert find_model(name).unread == ()
 
@@ -60,8 +61,8 @@ def test_every_tensor_is_counted(kind: str) -> None:
     assert parameters.total(small(kind)) == sum(prod(shape) for shape in TENSORS[kind](c)) + ends
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("tp", [1, 2])
+@each("kind", CONFIGS)
+@each("tp", [1, 2])
 def test_the_weights_of_all_kernels_are_the_parameters(kind: str, tp: int) -> None:
     model = small(kind)
     held = weight_bytes(model, decode(1, 64, split=Split(tp)))
@@ -387,8 +388,8 @@ def test_heads_that_a_split_cannot_divide() -> None:
         Split(4).check(small("qwen3_next"))
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("step", [prefill(2, 20), decode(2, 30)], ids=["prefill", "decode"])
+@each("kind", CONFIGS)
+@each("step", [prefill(2, 20), decode(2, 30)])
 def test_explained_numbers_are_the_counted_ones(kind: str, step: ModelPass) -> None:
     """Sizes as symbols go through every formula."""
     found = run_pass(small(kind), step, find_device("h200"))

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel.core.cost import READ, Tile
 from perfmodel.core.errors import PerfmodelError
@@ -23,8 +24,7 @@ FUSED: dict[str, Case] = dict(
     fused(name, n, kv_len, HEADS[at % 2], causal, tile)
     for name in ("flash2", "flash1")
     for at, (n, kv_len) in enumerate(LENGTHS)
-    for tile in (TILES[at % 3], TILES[(at + 1) % 3])
-    for causal in (False, True)
+    for causal, tile in ((False, TILES[at % 3]), (True, TILES[(at + 1) % 3]))
 )
 STANDARD: dict[str, Case] = dict(
     standard(n, kv_len, br, bc, causal)
@@ -50,7 +50,7 @@ def test_result_is_right(key: str) -> None:
     assert results()[key]["error"] < 1e-6
 
 
-@pytest.mark.parametrize("key", CASES)
+@each("key", CASES)
 def test_every_tensor_moves_as_predicted(key: str) -> None:
     assert results()[key]["counts"] == predicted(CASES[key], results()[key])
 

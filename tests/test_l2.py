@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.cache import dram_bytes, resident_blocks
@@ -38,7 +39,7 @@ def h200() -> Device:
     return find_device("nvidia-h200-sxm")
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda r: f"{r['implementation']}-{r['shape']['n']}")
+@each("record", RECORDS)
 def test_sram_reads_equal_the_counter(record: dict[str, Any]) -> None:
     """L2-to-SM reads of library kernels, which the counts were not fitted to, within 0.05 %: forward, on whole tiles."""
     assert record["pass"] == "forward"

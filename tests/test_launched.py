@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from accuracy_parts import counted_part
 from counted import RECORDS, case_of, groups, worst
+from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.cost import READ, WRITE, Tile
@@ -105,10 +106,8 @@ def test_no_block_of_flash_attention_2_reads_dq(causal):
 NAMED = [name for name in (*IMPLEMENTATIONS, "torch-eager") if name not in ("numba-flash-mma", "vllm-flash-attn")]
 
 
-@pytest.mark.parametrize(
-    "shape", [{"n": 4096}, {"n": 3001, "causal": True}, {"n": 512, "kv_len": 4096, "heads": 16, "kv_heads": 4}], ids=str
-)
-@pytest.mark.parametrize("name", NAMED)
+@each("shape", [{"n": 4096}, {"n": 3001, "causal": True}, {"n": 512, "kv_len": 4096, "heads": 16, "kv_heads": 4}])
+@each("name", NAMED)
 def test_counts_and_bounds_stay_the_algorithms(name, shape):
     request = AttentionQuestion(**{"d": 64, "heads": 16, "direction": "both", **shape})
     plain = request.compare(H200)
@@ -157,7 +156,7 @@ def test_what_is_not_known_is_said():
     assert "is not known" in notes[0]
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@each("name", IMPLEMENTATIONS)
 def test_no_cuda_kernel_has_traffic_on_another_vendors_device(name):
     plain = AttentionQuestion(n=4096, d=64, direction="both", algorithm=["flash1", "flash2"], hardware="mi300x")
     found, notes = as_launched(plain.compare(find_device("mi300x")), name)

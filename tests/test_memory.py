@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_questions import layout as drawn_layout
@@ -138,7 +139,7 @@ def test_scratch_is_there_only_meanwhile():
 # State
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "each"),
     [
         ({}, 16),
@@ -171,8 +172,8 @@ def test_optimizers_that_go_by_shape():
     assert sizes["muon"] == 2 * (total(model) - tables) + 4 * tables
 
 
-@pytest.mark.parametrize("name", [name for name in model_names() if not untrained(find_model(name))])
-@pytest.mark.parametrize("options", [{}, {"gradients": "fp32"}, BF16], ids=str)
+@each("name", [name for name in model_names() if not untrained(find_model(name))])
+@each("options", [{}, {"gradients": "fp32"}, BF16])
 def test_gradients_on_tape_are_those_of_the_state(name, options):
     """Every weight of every model has its gradient in exactly one operation."""
     training = TrainingConfig(find_model(name), 1, 64, **options)
@@ -182,8 +183,8 @@ def test_gradients_on_tape_are_those_of_the_state(name, options):
     assert moments[-2].bytes == moments[-1].bytes, "backward ends where the optimizer begins"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("split", [Parallel(tp=2), Parallel(pp=2), Parallel(tp=2, sp=True, pp=2), Parallel(pp=2, interleave=2)], ids=str)
+@each("kind", KINDS)
+@each("split", [Parallel(tp=2), Parallel(pp=2), Parallel(tp=2, sp=True, pp=2), Parallel(pp=2, interleave=2)])
 def test_shares_add_up(kind, split):
     """All GPUs together hold every parameter once, those of norms and the like as often as there are tensor-parallel GPUs."""
     model = KINDS[kind]
@@ -461,7 +462,7 @@ def test_grouped_heads_get_gradients_each():
 # Mistakes
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"batch": 0}, "--batch is 0"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from each import each
 from test_explain import evaluate
 
 from perfmodel.catalog import find_device, find_model, model_names
@@ -110,7 +111,7 @@ def test_text(run):
     assert max(map(len, out.split("memory over the step")[1].split("parts of the step")[0].splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "words"),
     [
         ("llama-3.1-405b", "Does not fit: needs 6.494 TB of 85.1 GB."),
@@ -162,7 +163,7 @@ def test_printed_formulas_give_the_printed_values(run, line):
         assert values[row["name"]] == row["bytes"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "code", "words"),
     [
         ("memory", 2, ["MODEL"]),
@@ -200,7 +201,7 @@ def test_a_file(run, tmp_path):
     assert json.loads(target.read_text())["bytes"]["peak"] > 16 * 124_439_808
 
 
-@pytest.mark.parametrize("name", [name for name in model_names() if not untrained(find_model(name))])
+@each("name", [name for name in model_names() if not untrained(find_model(name))])
 def test_every_model(run, name):
     data = run(f"memory {name} --batch 2 --n 128 --hardware h200 --json").json
     assert data["bytes"]["peak"] >= data["bytes"]["weights"] + data["bytes"]["optimizer"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
@@ -60,9 +61,7 @@ def test_peak_of_steps_that_were_looked_at():
     assert max(found) < 0.01
 
 
-@pytest.mark.parametrize(
-    "record", [row for row in STEPS if row["source"].endswith("fit") and not row["shape"].get("dropout")], ids=lambda r: str(r["shape"])
-)
+@each("record", [row for row in STEPS if row["source"].endswith("fit") and not row["shape"].get("dropout")])
 def test_parts_of_a_step(record):
     """What is left after forward, and the most in each part. The first steps of a process lack some of the workspaces."""
     found, memory = predicted(record), record["memory"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from each import each
 from test_explain import evaluate
 
 from perfmodel.catalog import device_ids, find_device, find_model
@@ -164,8 +165,8 @@ def matmuls(data):
     return [op for op in data["ops"] if op["group"] == "matmul"]
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8", "int8", "int4"])
-@pytest.mark.parametrize(
+@each("weights", ["bf16", "fp8", "int8", "int4"])
+@each(
     "line",
     [
         "llama-3-70b --n 2048 --batch 4 --dtype bf16 --hardware h200 --fused",
@@ -384,7 +385,7 @@ def test_printed_formulas_give_the_printed_values(run, line):
 # Mistakes of users
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "code", "words"),
     [
         ("model", 2, ["MODEL"]),

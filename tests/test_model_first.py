@@ -99,7 +99,7 @@ def test_generation_says_its_rate_and_the_title_its_formats(run) -> None:
 
 
 def test_layouts_are_columns_that_80_hold(run) -> None:
-    line = "model deepseek-v3 --phase train --search 256 --batch 1024 --n 4096 --hardware h100-sxm"
+    line = "model llama-3-70b --phase train --search 16 --batch 64 --n 8192 --hardware h100-sxm"
     out = run(line).out
     assert "left out" not in out
     assert "…" not in out

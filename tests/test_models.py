@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architecture import loaded
@@ -39,7 +40,7 @@ def built(**fields: Any) -> ModelSpec:
 # Shipped models
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_shipped_file_is_valid_and_meets_its_published_count(name):
     path = data_folder("configs") / "models" / f"{name}.yaml"
     raw, _ = read_yaml(path)
@@ -56,7 +57,7 @@ def test_models_and_configurations_have_places_of_their_own():
     assert not set(model_names()) & set(config_names())
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "parameters"),
     [
         ("gpt2", 124_439_808),
@@ -78,7 +79,7 @@ def test_published_parameters(name, parameters):
     assert total(find_model(name)) == parameters
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "whole", "used"),
     [
         ("deepseek-v3", "671B", "36.6B"),  # README_WEIGHTS.md of the model; the head counts, the embedding does not
@@ -410,7 +411,7 @@ def test_a_file_that_is_not_there(run):
     assert "nope.json: No such file\n  give the path of a config.json, or a model's name" in outcome.err
 
 
-@pytest.mark.parametrize("kind", known())
+@each("kind", known())
 def test_every_architecture_names_the_first_field_it_lacks(kind):
     with pytest.raises(DataError, match=f"missing, and the rule for model_type '{kind}' needs it|no rule yet"):
         parse({"model_type": kind}, "x", "x")
@@ -438,14 +439,14 @@ USUAL = {
 }
 
 
-@pytest.mark.parametrize("row", REFERENCE, ids=lambda row: row["name"])
+@each("row", REFERENCE)
 def test_every_field_of_a_published_model_is_read_or_harmless(row):
     found = parse({**row["config"], **USUAL}, row["name"], row["source"])
     assert found.unread == ()
     assert total(found) == (row["parameters"] or total(found))
 
 
-@pytest.mark.parametrize("row", REFERENCE, ids=lambda row: row["name"])
+@each("row", REFERENCE)
 def test_no_field_that_changes_the_counts_is_called_harmless(row):
     """Doubled, a harmless field changes nothing; one that changes a count is read."""
     plain = parse(row["config"], "x", "x")

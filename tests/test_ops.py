@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import walker_ops
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_explain import evaluate, in_values
@@ -131,8 +132,8 @@ def test_default_tiles_and_waves(run):
     assert result("--hardware tpu-v5e --dtype bf16 --sram 1MiB")["waves"] is None
 
 
-@pytest.mark.parametrize("name", device_ids())
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@each("name", device_ids())
+@each("dtype", list(DTYPES))
 def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
     """On every device, with its own SRAM and registers; and slots are those that the L2 model counts on."""
     device = find_device(name)
@@ -463,7 +464,7 @@ def test_entries_have_the_keys_of_the_contract(run, name):
     assert {"tile", "waves"} <= set(entry)
 
 
-@pytest.mark.parametrize("line", LINES)
+@each("line", LINES)
 def test_every_number_is_explained(run, line):
     """Each has a source; the printed formula gives the printed value, in values and in names."""
     data = run(line + " --json --explain all").json
@@ -527,7 +528,7 @@ def at(data: Any, path: tuple[str, ...]) -> Any:
     return data
 
 
-@pytest.mark.parametrize("line", LINES)
+@each("line", LINES)
 def test_explained_numbers_are_the_numbers(run, line):
     data = run(line + " --json --explain all").json
     results = {(entry.get("algorithm"), entry.get("pass")): entry for entry in data["results"]}
@@ -565,7 +566,7 @@ def test_help_and_files(run, tmp_path, name):
     assert path.read_text().startswith("## ")
 
 
-@pytest.mark.parametrize("device", device_ids())
+@each("device", device_ids())
 def test_every_device_answers_or_says_what_it_lacks(run, device):
     for line in OPS.values():
         outcome = run(f"{line} --hardware {device}")

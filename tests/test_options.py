@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
 
@@ -70,7 +71,7 @@ def refused(args: list[str]) -> str:
 # Empty
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_an_empty_value_is_refused_in_every_option(name):
     """As ``--hardware "$UNSET"`` gives it, in both spellings."""
     parser, words = command(name), base(name)[len(name.split()) :]
@@ -85,7 +86,7 @@ def test_an_empty_value_is_refused_in_every_option(name):
     assert "empty" in err or name == "hardware check"
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if any(p.param_type_name == "argument" for p in command(name).params)])
+@each("name", [name for name in COMMANDS if any(p.param_type_name == "argument" for p in command(name).params)])
 def test_an_empty_argument_is_refused(name):
     code, _, err = answer([*name.split(), ""])
     assert code == 2
@@ -121,7 +122,7 @@ def test_an_empty_part_is_refused(line):
 # Numbers
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_absurd_numbers_are_refused_in_every_option(name):
     """A number, a size, a share, a name: none of them is read from these."""
     parser, words = command(name), base(name)[len(name.split()) :]
@@ -161,7 +162,7 @@ def test_absurd_numbers_are_refused_in_expressions(option):
 # Long texts
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_messages_cut_what_they_repeat(name):
     for words in (*([param.opts[0], LONG] for param in valued(name) if "str" in str(param.type_descriptor.annotation)), [f"--{LONG}"]):
         err = refused([*base(name), *words])
@@ -181,7 +182,7 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
 # Options that nothing reads
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "words"),
     [
         ("attention --n 512 --d 64 --algorithm standard --block-q 64", "--block-q is for algorithms with tiles"),
@@ -504,10 +505,8 @@ def damaged(key: str) -> str:
     return "records.jsonl"
 
 
-@pytest.mark.parametrize(
-    "line", ["validate --records", "validate --scoreboard --records", "calibrate --from-records", "roofline --records"]
-)
-@pytest.mark.parametrize("key", ["workload", "hardware", "nothing"])
+@each("line", ["validate --records", "validate --scoreboard --records", "calibrate --from-records", "roofline --records"])
+@each("key", ["workload", "hardware", "nothing"])
 def test_nothing_checked_is_no_success(line, key):
     """An empty file, a workload or a device that does not exist; a file that was asked for is not written."""
     if key == "nothing":

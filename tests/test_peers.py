@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import each
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core import sanity
@@ -24,7 +25,7 @@ def test_bandwidth_bound_time_uses_decimal_bytes_per_second(run):
     assert result["time_s"]["terms"]["dram"] == pytest.approx(moved / 1935.36e9)
 
 
-@pytest.mark.parametrize("name", [name for name in device_ids() if name.startswith("nvidia-")])
+@each("name", [name for name in device_ids() if name.startswith("nvidia-")])
 def test_no_sparse_peak_stands_in_a_dense_column(name):
     """One tool lists the GH200's 2:4 figure beside dense ones; the sparse figure is twice the dense one."""
     device = find_device(name)

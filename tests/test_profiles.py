@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel import catalog
 from perfmodel.core import sanity
@@ -86,19 +87,19 @@ def test_all_devices_have_a_profile() -> None:
     assert sorted(FACTS) == RECORDED
 
 
-@pytest.mark.parametrize("name", IDS)
+@each("name", IDS)
 def test_id_is_the_file_name_in_lower_case_words(name: str) -> None:
     assert device(name).id == name
     assert all(word.isalnum() and word == word.lower() for word in name.split("-"))
     assert name.startswith(f"{device(name).vendor.lower()}-")
 
 
-@pytest.mark.parametrize("name", IDS)
+@each("name", IDS)
 def test_profile_is_sane(name: str) -> None:
     assert sanity.check(device(name)) == []
 
 
-@pytest.mark.parametrize("name", IDS)
+@each("name", IDS)
 def test_every_source_is_cited(name: str) -> None:
     own = device(name)
     assert set(own.sources) == {quantity.source for _, quantity in quantities(own)} | {
@@ -106,7 +107,7 @@ def test_every_source_is_cited(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", IDS)
+@each("name", IDS)
 def test_rate_per_clock_is_an_architectural_number(name: str) -> None:
     for place, quantity in quantities(device(name)):
         if quantity.per_clk is not None:
@@ -118,12 +119,12 @@ def test_rate_per_clock_is_an_architectural_number(name: str) -> None:
 # Values
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@each("name", RECORDED)
 def test_values_are_the_recorded_facts(name: str) -> None:
     assert departures(name, values(device(name))) == {field for known, field in DELIBERATE if known == name}
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@each("name", RECORDED)
 def test_a_change_of_one_percent_in_any_value_is_noticed(name: str) -> None:
     found = values(device(name))
     for field in found.keys() & FACTS[name].keys() - {field for known, field in DELIBERATE if known == name}:
@@ -228,7 +229,7 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "name", "changes", "words"), BROKEN)
+@each(("rule", "name", "changes", "words"), BROKEN)
 def test_broken_profile_is_told(rule: str, name: str, changes: dict[str, Any], words: str) -> None:
     broken = changed(name, changes)
     told = getattr(sanity, rule)(broken)
@@ -298,7 +299,7 @@ def test_unknown_name_suggests_near_ones() -> None:
     assert "did you mean nvidia-h200-sxm" in str(raised.value)
 
 
-@pytest.mark.parametrize("name", catalog.device_ids())
+@each("name", catalog.device_ids())
 def test_trusted_profiles_are_the_validated_ones(name: str) -> None:
     """Shipped profiles are read without checks; the result is the same object that the checks accept."""
     assert catalog.find_device(name) == catalog.load_device(catalog.data_folder("hardware_specs") / f"{name}.yaml")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -203,7 +204,7 @@ def test_vectorised_equals_scalar(
                 assert found[index] == pytest.approx(alone, rel=1e-9, abs=2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "by", "factor"),
     [
         *((name, "n", 4) for name in names()),
@@ -268,7 +269,7 @@ def test_prefixes_round_trip(value: int, prefix: str, base: str) -> None:
     assert float(units.format_si(value * factor, base, digits=12).split()[0].replace(",", "")) > 0
 
 
-@pytest.mark.parametrize("name", device_ids())
+@each("name", device_ids())
 def test_every_device_answers_or_says_what_it_lacks(name: str) -> None:
     device = find_device(name)
     w = Attention(n=512, kv_len=512, d=64, dv=64, dtype=DTYPES["bf16"])

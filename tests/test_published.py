@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -76,7 +77,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("hardware", "implementation", "direction", "dtype", "shape", "time_s"), PRINTED)
+@each(("hardware", "implementation", "direction", "dtype", "shape", "time_s"), PRINTED)
 def test_times_are_those_printed(hardware, implementation, direction, dtype, shape, time_s):
     wanted = (hardware, implementation, direction, dtype, shape)
     found = [

@@ -9,6 +9,7 @@ from math import log2
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,8 +129,8 @@ def check(chain: Chain, actions: list[Action]) -> Walk:
     return walk
 
 
-@pytest.mark.parametrize("interior", [0, 3])
-@pytest.mark.parametrize("name", names())
+@each("interior", [0, 3])
+@each("name", names())
 def test_every_schedule_gives_the_gradients_in_the_steps_and_memory_counted(name, interior):
     strategy, ran = find(name), 0
     for length in (1, 2, 3, 7, 10, 16, 30):
@@ -347,8 +348,8 @@ def test_a_plan_that_means_nothing(plan, message):
 # Explanations and timelines
 
 
-@pytest.mark.parametrize("interior", [0, 2])
-@pytest.mark.parametrize("plan", PLANS)
+@each("interior", [0, 2])
+@each("plan", PLANS)
 def test_explanations_end_in_what_the_simulation_counted(plan, interior):
     answer = evaluate(Source(uniform(30, interior=interior), ""), plan)
     for (name, _, steps), row in zip(explain(answer), [row for row in answer.rows if row.run], strict=True):

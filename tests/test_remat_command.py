@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from each import each
 from fuzzing import answer
 from test_architecture import loaded
 
@@ -270,7 +271,7 @@ def test_starts_without_numpy():
     assert {"numpy", "scipy", "numba"} & set(modules) == set()
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "message"),
     [
         ("remat", "--layers is missing"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from remat_search import LARGEST, cheapest
@@ -281,7 +282,7 @@ def changed(place: str, value: object) -> dict[str, object]:
     return {**GRAPH, "nodes": nodes}
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "message"),
     [
         ([], "no list 'nodes'"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
@@ -539,7 +540,7 @@ def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
     assert ">baseline<" in (tmp_path / "x.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "said"),
     [
         (["--attention", "n=64 d=64 hed=2"], "--attention: hed: unknown field; did you mean"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -40,7 +41,7 @@ def of(row: dict) -> Stream:
     return Stream("softmax", row["rows"], row["cols"], dtype=DTYPES[row["dtype"]])
 
 
-@pytest.mark.parametrize("row", [row for row in SEEN if row["implementation"] == "torch-softmax"], ids=lambda row: str(row["cols"]))
+@each("row", [row for row in SEEN if row["implementation"] == "torch-softmax"])
 def test_softmax_takes_the_kernel_that_a_profiler_saw(row: dict) -> None:
     assert softmax_kernel(of(row)) == NAMES[row["kernels"][0]["name"]]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,8 +118,8 @@ def test_what_a_gpu_keeps_of_a_token(run, name, tp, size, copies):
     assert ("per GPU" in out) == (tp > 1)
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v2", "gpt2", "gpt-oss-20b"])
-@pytest.mark.parametrize("tp", [1, 2, 4])
+@each("name", ["llama-3-8b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v2", "gpt2", "gpt-oss-20b"])
+@each("tp", [1, 2, 4])
 def test_a_cache_is_as_large_as_in_a_decode_step(name, tp):
     """And the weights beside it, and the batch that fits, where more is held back than activations take."""
     spec, device, reserve = find_model(name), find_device("h200"), 6 * GB

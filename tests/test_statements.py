@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tuned
 from accuracy_parts import PAGE, PART, PARTS
+from each import each
 
 from perfmodel.catalog import device_ids
 from perfmodel.timing.base import find_model, model_names
@@ -71,7 +72,7 @@ INLINE = {
 """Numbers with a fraction inside functions, which a source gives."""
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@each("path", MODELS)
 def test_a_number_of_a_time_model_is_fitted_or_declared(path):
     """A constant says whether it was chosen on records or is known; none hides inside a function."""
     source = path.read_text(encoding="utf-8")

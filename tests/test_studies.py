@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,14 +64,12 @@ def config(name: str) -> str:
     return (data_folder("configs") / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", study_names())
-def test_every_format_of_every_study(run, tmp_path: Path, name: str) -> None:
+def test_every_format_of_a_study(run, tmp_path: Path) -> None:
     suffixes = [*TEXTS, *(["png"] if find_spec("resvg_py") else [])]
     files = [tmp_path / f"report.{suffix}" for suffix in suffixes]
-    outcome = run(f"report {data_folder('configs') / name}.yaml", *(word for file in files for word in ("-o", str(file))))
+    outcome = run("report kv-cache-heads", *(word for file in files for word in ("-o", str(file))))
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
     assert all(file.stat().st_size > 500 for file in files)
-    assert files[0].stat().st_size < PAGE_BYTES
 
 
 FIFTY = """study:
@@ -135,7 +134,9 @@ def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: P
     saved.write_text(str(render_for(saved, reports[name])), encoding="utf-8")
     again = read_report(saved)
     for suffix in TEXTS:
-        assert render_for(Path(f"x.{suffix}"), again) == render_for(Path(f"x.{suffix}"), reports[name]), suffix
+        text = str(render_for(Path(f"x.{suffix}"), again))
+        assert text == render_for(Path(f"x.{suffix}"), reports[name]), suffix
+        assert 500 < len(text.encode()) < (PAGE_BYTES if suffix == "html" else math.inf), suffix
 
 
 def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -311,7 +312,7 @@ def test_a_study_whose_ranges_look_like_numbers_of_other_bases(run: Any, tmp_pat
     assert [sorted({row[name] for row in rows}) for name in ("n", "d", "batch")] == [[1, 2, 3], [20, 64], [1, 8]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "found"),
     [
         (["--n", "5", "--kv"], ["--kv-len", "--kv-heads"]),

@@ -6,6 +6,7 @@ import contextlib
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.sweep.expression import MAX_TOKENS, parse
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ("1 + 2 * 3", 7),
@@ -68,7 +69,7 @@ def test_names_and_aliases() -> None:
     assert parse("memory < 1", "x", {"memory": "memory_bytes"}).names == ("memory_bytes",)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "missing"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from perfmodel.sweep.values import is_expression, values_of
 WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", kind="size")
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "values"),
     [
         ("64", [64]),
@@ -63,7 +64,7 @@ def test_sizes_flags_and_names() -> None:
     assert study.choices["algorithm"] == ("flash2", "standard")
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "raw", "words"),
     [
         (WHOLE, "0", "--n is 0"),
@@ -119,7 +120,7 @@ def test_derived_axes() -> None:
     assert grid.source("dv") == "d"
 
 
-@pytest.mark.parametrize(
+@each(
     ("axes", "where", "words"),
     [
         ({"d": 64}, (), ["--n is missing", "512:131072:x2"]),

@@ -259,7 +259,7 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
             try:
                 wait_until(lambda path=path: bulk(path) > 1_000_000)
                 process.send_signal(sent)
-                _, err = process.communicate(timeout=20)
+                _, err = process.communicate(timeout=60)
             finally:
                 process.kill()
         assert process.returncode == 130

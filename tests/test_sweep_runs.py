@@ -53,7 +53,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         try:
             wait_until(lambda: interrupted_rows(path) is not None)
             second = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, check=False)
-            _, told = first.communicate(timeout=20)
+            _, told = first.communicate(timeout=60)
         finally:
             first.kill()
     assert (second.returncode, first.returncode) == (0, 1), told
@@ -82,7 +82,7 @@ def test_a_pipe_and_a_device(tmp_path: Path, form: str) -> None:
     os.mkfifo(pipe)
     with (tmp_path / "read").open("w+b") as read, subprocess.Popen(["cat", pipe], stdout=read) as reader:
         write(pipe)
-        reader.wait(timeout=20)
+        reader.wait(timeout=60)
         read.seek(0)
         found = read.read()
     (tmp_path / "read").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -61,9 +62,9 @@ def test_blocks_take_key_tiles_in_turn() -> None:
     assert (blocks.last, blocks.count, blocks.resident) == ((3, 2), 2, 1)
 
 
-@pytest.mark.parametrize("step", [1, 3, 20])
-@pytest.mark.parametrize("window", [None, 1, 33, 700])
-@pytest.mark.parametrize(("n", "kv_len"), [(500, 500), (130, 700), (700, 130)])
+@each("step", [1, 3, 20])
+@each("window", [None, 1, 33, 700])
+@each(("n", "kv_len"), [(500, 500), (130, 700), (700, 130)])
 def test_key_tiles_in_turn_visit_what_each_of_them_does(n: int, kv_len: int, window: int | None, step: int) -> None:
     w, plan = replace(attention(1, 2, 1, n, kv_len, 64, True), window=window), FlashPlan(48, 32)
     each = [key_tile_visits(w, plan, j) for j in range(-(-kv_len // 32))]

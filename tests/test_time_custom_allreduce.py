@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
@@ -37,7 +38,7 @@ def asked(world, size, implementation="vllm-allreduce"):
     return Case(Collective(ALL_REDUCE, world, size, DTYPES["bf16"]), implementation)
 
 
-@pytest.mark.parametrize(
+@each(
     ("implementation", "device", "world", "size", "way"),
     [
         ("vllm-allreduce", H200, 8, 128 * KIB, ONE_SHOT),

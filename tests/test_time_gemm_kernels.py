@@ -6,6 +6,7 @@ from math import isclose, log2
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def listed(m: int, n: int, k: int, dtype: str, device: Any = H200, **shape: Any)
 # What a profile shows
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "tile", "threads", "registers", "sram"),
     [
         (blocks.SIMT_TILES, (128, 128), 128, 255, 33792),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
@@ -199,8 +200,8 @@ def test_narrow_caches_of_grouped_attention():
     assert "4-bit cache" in attention_of(LLAMA, decode(1, 512, kv_bits=4)).timed.obstacle
 
 
-@pytest.mark.parametrize("device", [H200, B200, find_device("nvidia-h100-sxm-80gb")], ids=lambda device: device.id)
-@pytest.mark.parametrize(("weight_bits", "kv_bits"), [(16, 16), (8, 16), (16, 8), (8, 8)])
+@each("device", [H200, B200, find_device("nvidia-h100-sxm-80gb")])
+@each(("weight_bits", "kv_bits"), [(16, 16), (8, 16), (16, 8), (8, 8)])
 def test_latent_attention_is_predicted_from_here(device, weight_bits, kv_bits):
     step = decode(16, 4096, weight_bits=weight_bits, kv_bits=kv_bits)
     row = next(row for row in run_pass(DEEPSEEK, step, device).rows if row.op.name == "attention")

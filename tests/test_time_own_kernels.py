@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -88,16 +89,16 @@ SHARES = [
 ]
 
 
-@pytest.mark.parametrize("shares", SHARES, ids=str)
-@pytest.mark.parametrize("count", [1, 2, 5, 11, 20])
+@each("shares", SHARES)
+@each("count", [1, 2, 5, 11, 20])
 def test_blocks_that_share_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
     count = min(count, 4 * shares.slots)
     works = [random.Random(f"{count} {place}").uniform(1, 5) for place in range(count)]
     assert shared_makespan(works, 1, shares) == pytest.approx(simulated(works, shares))
 
 
-@pytest.mark.parametrize("shares", SHARES, ids=str)
-@pytest.mark.parametrize("count", [1, 3, 6, 13, 17])
+@each("shares", SHARES)
+@each("count", [1, 3, 6, 13, 17])
 def test_equal_blocks_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
     count = min(count, 4 * shares.slots)
     assert shared_makespan([2.0], count, shares) == pytest.approx(simulated([2.0] * count, shares))
@@ -146,9 +147,9 @@ def test_fit_recovers_what_made_the_times_in_spite_of_an_outlier() -> None:
 # Register tiles
 
 
-@pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.parametrize("br", EDGES)
-@pytest.mark.parametrize("bc", EDGES)
+@each("d", [64, 128])
+@each("br", EDGES)
+@each("bc", EDGES)
 def test_threads_share_the_work_of_a_tile(d: int, br: int, bc: int) -> None:
     try:
         shape = geometry(d, br, bc)

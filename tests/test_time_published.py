@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
@@ -113,9 +114,9 @@ def work(n: int = 4096, d: int = 64, **changes) -> Attention:
     return Attention(batch=8, n=n, kv_len=n, d=d, dv=d, heads=16, kv_heads=16, dtype=DTYPES["fp16"], **changes)
 
 
-@pytest.mark.parametrize("alias", ["fa2", "xformers"])
-@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
-@pytest.mark.parametrize("name", [A100_80, H100, H200, B200])
+@each("alias", ["fa2", "xformers"])
+@each("direction", [FORWARD, BACKWARD])
+@each("name", [A100_80, H100, H200, B200])
 def test_one_kernel_is_one_model(alias, direction, name):
     device = find_device(name)
     for w in (work(), work(1000, 128), work(causal=True), replace(work(512, 128), kv_heads=4)):

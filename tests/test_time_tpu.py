@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -118,8 +119,8 @@ def calibrated(device: Device) -> Device:
 CASES = {"matmul": Case(Matmul(512, 4096, 4096, dtype=BF16), ""), "attention": replace(decode(8, 4096), implementation="")}
 
 
-@pytest.mark.parametrize("kind", CASES)
-@pytest.mark.parametrize("device", OTHERS, ids=lambda device: device.id)
+@each("kind", CASES)
+@each("device", OTHERS)
 def test_other_tpus_borrow(kind: str, device: Device) -> None:
     case = CASES[kind]
     lender = calibrated(V6E)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from each import each
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.training.memory import peak
@@ -140,7 +141,7 @@ def test_a_system_of_ones_own(run, tmp_path):
     assert "line 1: device: this field is required" in outcome.err
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "words"),
     [
         ("--kv-len 5", "--kv-len is an option of inference"),

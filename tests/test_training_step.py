@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,7 +147,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "implementation", "system", "options"), LAYOUTS)
+@each(("name", "implementation", "system", "options"), LAYOUTS)
 def test_lines_add_up_to_parts_and_stay_above_their_bounds(name, implementation, system, options):
     found = step(TrainingConfig(find_model(name), 16, 1024, **options), implementation, system)
     parts = found.time.parts

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,13 +60,13 @@ def named(ops: list[Op], name: str) -> Op:
 # Weights and cache, against the exact counts
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_the_weights_of_all_kernels_are_the_parameters(name):
     model = find_model(name)
     assert weight_bytes(model, decode(1, 64)) == 2 * parameters.total(model)
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_the_cache_is_that_of_the_cache_model(name):
     model = find_model(name)
     for n in (64, 9000):
@@ -284,9 +285,9 @@ def test_splits_that_a_model_cannot_take(split, name, words):
 # Times
 
 
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("device", ["nvidia-h200-sxm", "nvidia-a100-sxm-80gb"])
+@each("name", SMALL)
+@each("phase", PHASES)
+@each("device", ["nvidia-h200-sxm", "nvidia-a100-sxm-80gb"])
 def test_nothing_is_faster_than_its_bound(name, phase, device):
     one = found(name, phase, device)
     for line in one.lines:
@@ -455,7 +456,7 @@ def test_matmuls_round_up_to_tiles_but_need_less():
             assert op.kernel.executed_flops >= op.kernel.flops == op.kernel.needed.tensor
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_every_kind_of_operation_has_its_method(name: str) -> None:
     """What has none has no kernel: where GPUs meet, views, a sum that the weighted sum makes, the loss, which inference has not."""
     model = find_model(name)
@@ -466,7 +467,7 @@ def test_every_kind_of_operation_has_its_method(name: str) -> None:
     assert {kind for kind in kinds if not hasattr(Recorder, kind)} <= {"enter", "leave", "rotate", "shared_gate", *refused}
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_one_gpu_holds_all_parameters(name: str) -> None:
     model = find_model(name)
     assert stage_holding(model, Parallel(), 0).parameters == parameters.total(model)

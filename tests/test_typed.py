@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 from fuzzing import all_commands, command
 
 import perfmodel
@@ -34,7 +35,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("plain", ALIKE)
+@each("plain", ALIKE)
 def test_as_typed_is_as_spelled_out(run, plain: str) -> None:
     numbers, typed = (run(f"{line} --json").json for line in (plain, ALIKE[plain]))
     for one in (numbers, typed):
@@ -77,7 +78,7 @@ def test_python_and_files_take_the_same(run, tmp_path: Path) -> None:
     assert "8000 x 1000 x 64" in run(f"report {path}").out
 
 
-@pytest.mark.parametrize("text", ["", "8 k k", "8q", "-8k", "8kB", "1e9999", "k", "0x10", "1/2", "8,00"])
+@each("text", ["", "8 k k", "8q", "-8k", "8kB", "1e9999", "k", "0x10", "1/2", "8,00"])
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_number(text)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
+from each import each
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.cost import Tile
@@ -13,7 +15,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.validation.records import Record, read_records, shipped_records
 
 DATA = Path(__file__).parent / "data"
 RECORD = {
@@ -45,10 +47,15 @@ def test_no_published_measurement_beats_its_bound(run, name):
     assert max(row["lower_s"] / row["measured_s"] for row in checked) > 0.6, "a bound so low that it says nothing"
 
 
+@cache
+def shipped() -> list[Record]:
+    return [record for path in shipped_records() for _, record in read_records(path)]
+
+
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_shipped_measurements_keep_their_bounds(every: int) -> None:
     """Records that are shipped, on every device."""
-    records = [record for path in shipped_records() for _, record in read_records(path)][::every]
+    records = shipped()[::every]
     bounds = [(record, evaluated(record, find_device(record.hardware))[1]) for record in records if record.hardware in device_ids()]
     assert len(bounds) > 5000 / every
     assert all(lower <= record.time_s.median for record, lower in bounds if lower is not None)
@@ -57,19 +64,13 @@ def test_shipped_measurements_keep_their_bounds(every: int) -> None:
     assert sum(lower is not None for _, lower in bounds) >= 0.98 * len(records)
 
 
-COUNTED = [
-    record
-    for path in shipped_records()
-    for _, record in read_records(path)
-    if "l2_to_sm_bytes" in record.counters and record.implementation in ("numba-flash", "numba-flash-mma", "numba-flash1")
-]
+@cache
+def counted() -> list[Record]:
+    own = ("numba-flash", "numba-flash-mma", "numba-flash1")
+    return [record for record in shipped() if "l2_to_sm_bytes" in record.counters and record.implementation in own]
 
 
-def label(record):
-    return f"{record.implementation}-{record.shape['n']}-{record.shape['d']}-{record.launch['br']}x{record.launch['bc']}"
-
-
-@pytest.mark.parametrize("record", COUNTED, ids=label)
+@each("record", counted)
 def test_counters_of_our_kernels_equal_the_counts(record):
     """Bytes from the L2 into SMs that the hardware counted, against the closed form."""
     shape = record.shape
@@ -80,9 +81,9 @@ def test_counters_of_our_kernels_equal_the_counts(record):
 
 
 def test_enough_of_them_were_counted():
-    assert sum(r.implementation == "numba-flash" for r in COUNTED) >= 16
-    assert sum(r.implementation == "numba-flash1" for r in COUNTED) >= 4
-    assert sum(r.implementation == "numba-flash-mma" for r in COUNTED) >= 16
+    assert sum(r.implementation == "numba-flash" for r in counted()) >= 16
+    assert sum(r.implementation == "numba-flash1" for r in counted()) >= 4
+    assert sum(r.implementation == "numba-flash-mma" for r in counted()) >= 16
 
 
 def test_a_violation_is_loud(run, tmp_path):

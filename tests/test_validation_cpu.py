@@ -130,15 +130,12 @@ def test_items_stop_when_settled_or_out_of_budget() -> None:
     assert (settled.done, spent.done, noisy.done) == (True, True, False)
 
 
-def test_items_take_turns() -> None:
+def test_items_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: len(called) * profile.VISIT_S / 2)
 
     def calls(name: str) -> Callable[[], None]:
-        def call() -> None:
-            called.append(name)
-            time.sleep(profile.VISIT_S / 2)
-
-        return call
+        return lambda: called.append(name)
 
     items = [Item(name, calls(name), budget_s=1.5 * profile.VISIT_S) for name in "ab"]
     take_turns(items)

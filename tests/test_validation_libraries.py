@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from each import each
 
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
@@ -34,7 +35,7 @@ def values(section, role, *columns):
     return {tuple(row[column] for column in columns) for row in shapes()[section][role]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("section", "columns"),
     [(section, columns) for section in ("attention", "decode", "eager") for columns in (("kv_len",), ("batch", "heads", "kv_heads"))]
     + [("matmul", ("n", "k")), ("batched matmul", ("m", "n", "k")), ("copy", ("bytes",)), ("mask", ("cols",)), ("mask", ("rows",))]
@@ -65,7 +66,7 @@ def test_no_case_is_fit_on_and_judged_on():
         assert seen.setdefault(key, case.role) == case.role, case
 
 
-@pytest.mark.parametrize("case", [cases(family)[0] for family in FAMILIES], ids=list(FAMILIES))
+@each("case", [cases(family)[0] for family in FAMILIES])
 def test_every_family_starts_with_a_case_that_runs(case):
     assert callable(find(case))
     assert case.direction in directions(case.workload)

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from each import each
 from fuzzing import all_commands
 from hypothesis import given
 from hypothesis import strategies as st
 from refresh_docs import DOCS
 
+from perfmodel.catalog import implementations
 from perfmodel.report.against import MEASURED, RATIO_NOTE, ROOFS_EVEN, Side, against, ends, ratio
 from perfmodel.report.charts.schema import Interval
 from perfmodel.sweep.base import fallbacks
@@ -53,6 +55,7 @@ BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")
 @pytest.fixture
 def nothing_lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No device has a calibration to borrow, so ``UNKNOWN`` has no predicted time."""
+    implementations()  # of the shipped profiles, which engines name; kept from now on
     for module in ("perfmodel.catalog", "perfmodel.study.schema"):
         monkeypatch.setattr(f"{module}.calibrated_devices", list)
     fallbacks.cache_clear()
@@ -104,8 +107,8 @@ def test_what_is_known_leads() -> None:
 # Attention
 
 
-@pytest.mark.parametrize("device", PREDICTING)
-@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+@each("device", PREDICTING)
+@each("direction", ["forward", "backward", "both"])
 def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: str) -> None:
     data = run(f"{BIG} --hardware {device} --pass {direction} --json").json
     by_name = {one["algorithm"]: one["time_s"] for one in data["results"] if one["pass"] == direction}
@@ -193,7 +196,7 @@ def test_without_predictions_every_gain_is_measured_or_a_ratio_of_roofs(run, lin
             assert not WAYS.search(sentence) or BY_ROOFS.search(sentence) or " is measured " in sentence, said
 
 
-@pytest.mark.parametrize("line", [*lines("h200"), *STUDIES])
+@each("line", [*lines("h200"), *STUDIES])
 def test_every_gain_says_what_it_rests_on(run, line: str) -> None:
     for said in verdict_of(run, line):
         for sentence in said.split(". "):

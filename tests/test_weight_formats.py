@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def held(model: ModelSpec, weights: str | None = None) -> int:
 # Published checkpoints
 
 
-@pytest.mark.parametrize("row", SIZES, ids=lambda row: row["name"])
+@each("row", SIZES)
 def test_a_published_checkpoint_has_these_bytes(row):
     model = model_of(row)
     assert model.quantized is not None
@@ -88,7 +89,7 @@ def test_no_checkpoint_is_counted_in_16_bits(name):
 # What a step reads
 
 
-@pytest.mark.parametrize("row", [row for row in SIZES if "30B" not in row["name"]], ids=lambda row: row["name"])
+@each("row", [row for row in SIZES if "30B" not in row["name"]])
 def test_a_large_batch_reads_every_matrix_once_as_it_is_stored(row):
     """All weights but the rows of the embedding that it does not look up."""
     model = model_of(row)
@@ -119,7 +120,7 @@ def packed(**weights: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": group}, "ignore": ["lm_head"]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "expected"),
     [
         ({"quant_method": "gptq", "bits": 4, "group_size": 64}, int4(64, (64, 1, 4), (1, None, 32))),
@@ -144,7 +145,7 @@ def test_a_field_means_bytes(raw, expected):
     assert (found.main, found.unread) == (expected, ())
 
 
-@pytest.mark.parametrize(
+@each(
     ("kept", "module", "stays"),
     [
         ("lm_head", "lm_head", True),

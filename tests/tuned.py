@@ -25,6 +25,7 @@ def module_of(path: Path) -> ModuleType:
 
 
 @cache
+@cache
 def modules() -> dict[str, ModuleType]:
     """Those that have tuned constants, by name."""
     paths = [path for path in sorted((ROOT / "perfmodel").rglob("*.py")) if marked(path.read_text(encoding="utf-8"), "tuned")]
@@ -40,6 +41,7 @@ def marked(source: str, *marks: str) -> list[str]:
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 
+@cache
 def meanings(module: ModuleType) -> dict[str, str]:
     """The first paragraph below the assignment of each constant."""
     body = ast.parse(inspect.getsource(module)).body
@@ -67,10 +69,10 @@ def shown(value: Any) -> str:
     return ", ".join(f"{one:.4g}" for one in flat(value))
 
 
-def declared() -> Iterator[Constant]:
+@cache
+def declared() -> tuple[Constant, ...]:
     """Every tuned constant."""
-    for name, module in modules().items():
-        yield from ((name, constant) for constant in marked(inspect.getsource(module), "tuned"))
+    return tuple((name, constant) for name, module in modules().items() for constant in marked(inspect.getsource(module), "tuned"))
 
 
 def count(constants: Iterator[Constant] | set[Constant]) -> int:

@@ -176,7 +176,7 @@ def read_json(path: Path) -> Any:
 
 def parse_json(text: str, **options: Any) -> Any:
     """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number of thousands of digits."""
-    if _nesting(text) > 4 * MAX_DEPTH:
+    if text.count("[") + text.count("{") > 4 * MAX_DEPTH and _nesting(text) > 4 * MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     return json.loads(text, object_pairs_hook=_mapping, **options)
 
