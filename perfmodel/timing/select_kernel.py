@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.core.units import format_si
+from perfmodel.core.units import format_time
 from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, is_fused, models_of
 from perfmodel.timing.predict import ENOUGH_TO_LEND, FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
@@ -60,7 +60,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     borrowed = [one for one in _predicted(asked) if here is None or (one.high < here.low and not _doubts(one, request.device)[0])]
     if borrowed:
         best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
-        return best if here is None else replace(best, provenance=f"{best.provenance}; {_slower(here)}")
+        return best if here is None else _instead(best, here)
     if here is None and guesses:
         here = _without_kin(asked, others)
     if here is None:
@@ -77,9 +77,12 @@ def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
     return found
 
 
-def _slower(calibrated: Prediction) -> str:
-    """Why ``calibrated`` is not shown, in words."""
-    return f"faster than {calibrated.calibration.implementation}, which is calibrated here: {format_si(calibrated.seconds, 's')}"
+def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
+    """``borrowed``, which says that it is shown instead of the slower ``calibrated``."""
+    name, slower = borrowed.calibration.implementation, calibrated.calibration.implementation
+    takes = format_time(calibrated.seconds, 3)
+    words = f"predicted for {name}, which is borrowed; {slower}, which is calibrated here, takes {takes}"
+    return replace(borrowed, provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
