@@ -55,9 +55,9 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     here = min(_predicted(one for one in own if one.calibrations(one.device)), key=lambda one: one.seconds, default=None)
     if here is not None and not is_fused(here.calibration.implementation):
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
-    others = list(request.fallbacks())
+    others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
     asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
-    borrowed = [one for one in _predicted(asked) if here is None or (one.high < here.low and not _doubts(one, request.device)[0])]
+    borrowed = [one for one in _predicted(asked) if here is None or one.high < here.low]
     if borrowed:
         best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
         return best if here is None else _instead(best, here)
@@ -87,8 +87,12 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
     """What speaks against a kernel: a lender that multiplies by another instruction, then how far above its time the interval ends."""
-    lender = borrowed.lender or device
-    return traits_of(lender).matrix != traits_of(device).matrix, borrowed.certain[1]
+    return not _multiply_alike(borrowed.lender or device, device), borrowed.certain[1]
+
+
+def _multiply_alike(device: Device, other: Device) -> bool:
+    """Whether both reach their peak by the same matrix instruction."""
+    return traits_of(device).matrix == traits_of(other).matrix
 
 
 def _named(request: TimeRequest) -> Prediction:
