@@ -44,8 +44,8 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
 
     Of kernels calibrated on the device the fastest is taken, of borrowed ones the most certain: lent by a device that multiplies alike,
     then with the narrowest interval. One that a device lends which multiplies alike comes before the calibrated ones if the slow end of its
-    interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted.
-    UnavailableError says why there is none.
+    interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on Blackwell. Without any of them the pooled
+    prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
