@@ -175,8 +175,8 @@ class _FlashWork:
 
     def byte_s(self, dram: float) -> float:
         """Seconds of a byte that passes the memory pins, at ``dram`` times those at the nominal bandwidth, or comes from the L2."""
-        from_l2 = 1 / (L2_PORT * self.rates.sms * self.rates.clock_hz)
-        return self.lost * max(dram / self.rates.bandwidth, from_l2) + (1 - self.lost) * from_l2
+        pins = dram / self.rates.bandwidth
+        return self.lost * pins + (1 - self.lost) * min(pins, 1 / (L2_PORT * self.rates.sms * self.rates.clock_hz))
 
 
 @once_per_case
