@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.core.errors import UsageError
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case
@@ -136,3 +137,39 @@ def test_the_option_changes_the_time_and_says_so(asked):
 def test_an_unknown_state_is_refused():
     with pytest.raises(UsageError, match="no state 'hot'"):
         perfmodel.matmul(m=64, n=64, k=64, cache="hot")
+
+
+SERVED = [find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm", "b200-sxm", "l40s", "rtx-4090")]
+
+
+def served(device, shape, cache):
+    """Seconds of vLLM's kernel."""
+    n, kv_len, batch, heads, kv_heads = shape
+    w = Attention(n, kv_len, 128, 128, batch, heads, kv_heads, DTYPES["bf16"], packed=n == 1)
+    asked = Case(w, "vllm-flash-attn", cache=cache)
+    return predict(TimeRequest(asked, "attention", "bf16", device, lower_bound_s(asked, device), calibrated_devices)).seconds
+
+
+@pytest.mark.parametrize("device", SERVED, ids=lambda device: device.id)
+@given(st.integers(1, 4096), st.integers(1, 1 << 14), st.integers(1, 64), st.integers(1, 8), st.integers(1, 8))
+def test_a_warm_run_is_never_slower(device, n, kv_len, batch, kv_heads, group):
+    for length in (1, n):
+        shape = length, max(length, kv_len), batch, kv_heads * group, kv_heads
+        try:
+            clean, warm = (served(device, shape, state) for state in (CLEAN, WARM))
+        except UnavailableError:
+            continue
+        assert warm <= clean * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("device", SERVED, ids=lambda device: device.id)
+@pytest.mark.parametrize("n", [1, 128])
+def test_what_fits_the_l2_comes_sooner(device, n):
+    """K and V that fill a quarter of it, in decode, and all of Q, K, V, O and the cache together in a prefill that waits for them."""
+    per_token = 8 * 256 * 2
+    tokens = int(device.cache_bytes / 4 / per_token)
+    shape = (1, tokens // 4, 4, 8, 8) if n == 1 else (n, n, max(1, tokens // n // 3), 8, 8)
+    clean, warm = (served(device, shape, state) for state in (CLEAN, WARM))
+    assert warm <= clean - 0.5e-6
+    if device.id == "nvidia-l40s" and n == 1:
+        assert warm < 0.8 * clean

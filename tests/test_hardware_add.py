@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from each import each
 
 from perfmodel import catalog
 from perfmodel.core import sanity
-from perfmodel.core.hardware import Device, named_quantities
+from perfmodel.core.hardware import Device, Microbenchmark, named_quantities
 from perfmodel.core.kin import FIELDS, KIN, USER, device_like
 
 CARD = "hardware add my-card --like l4 --dram-bandwidth 432GB/s --dram-capacity 32GiB --sms 76 --clock 2.2GHz"
@@ -65,7 +66,7 @@ def test_other_peaks_of_the_unit_follow_one_that_is_given() -> None:
     for place in ("peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.tensor_int.int8"):
         assert found[place] == pytest.approx(its[place] * share, rel=1e-5), place
     assert found["peaks.vector.fp32"] == its["peaks.vector.fp32"]
-    assert "memory.l2.measured_bandwidth" not in found
+    assert found["memory.l2.measured_bandwidth"] == its["memory.l2.measured_bandwidth"], "no unit of the L2"
 
 
 @each("kin", DEVICES)
@@ -82,6 +83,34 @@ def test_every_device_lends_a_sound_profile(kin: Device) -> None:
         assert set(made.sources) == {quantity.source for _, quantity in named_quantities(made)}
         assert numbers(made)["memory.dram.bandwidth"] == pytest.approx(bandwidth * 0.8, rel=1e-6)
         assert not [place for place, quantity in named_quantities(made) if quantity.kind == "measured"]
+
+
+@pytest.mark.parametrize("name", ["l4", "l40s", "a10", "h100-pcie", "rtx-5090"])
+def test_the_same_card_again_takes_the_same_time(run, name: str) -> None:
+    """Given a bandwidth that rounds to the kin's: what was measured on the kin carries over."""
+    bandwidth = catalog.find_device(name).dram.bandwidth_bytes_per_s
+    run(f"hardware add again --like {name} --dram-bandwidth {bandwidth * 0.9995:.0f}B/s")
+    for line in ("matmul -m 4096 -n 4096 -k 4096", "attention --n 4096 --d 64 --heads 16 --batch 8", "matmul -m 8 -n 4096 -k 4096"):
+        kin, again = (json.loads(run(f"{line} --json --hardware {one}").out)["results"] for one in (name, "again.yaml"))
+        for one, other in zip(kin, again, strict=True):
+            assert other["time_s"]["predicted"] == pytest.approx(one["time_s"]["predicted"], rel=5e-3), line
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"dram_capacity": "20 GB"}, {"launch", "DRAM", "matmul"}),
+        ({"dram_bandwidth": "400 GB/s"}, {"launch", "matmul"}),
+        ({"tdp": "90 W"}, {"launch", "DRAM"}),
+        ({"clock": "1800 MHz"}, {"DRAM"}),
+    ],
+)
+def test_what_was_measured_carries_over_where_it_depends_on_nothing_given(given: dict[str, str], kept: set[str]) -> None:
+    launched = Microbenchmark("launch, stream", "3 us", 0.0, 1, "whitepaper", "2026-01-01")
+    kin = catalog.find_device("l4")
+    made = device_like(replace(kin, microbenchmarks=[*kin.microbenchmarks, launched]), "my-card", given)
+    assert {probe.name.split()[0].strip(",") for probe in made.microbenchmarks} == kept
+    assert {probe.source for probe in made.microbenchmarks} == {KIN}
 
 
 BAD = [

@@ -1,12 +1,17 @@
 """Steps whose kernels a host launches one by one."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import perfmodel
+from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import UsageError
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US, Host
+from perfmodel.validation.compare import compare_files
+from perfmodel.validation.records import shipped_records
 
 DECODE = {"phase": "decode", "kv_len": 1000, "hardware": "h200", "dtype": "bf16"}
 
@@ -60,3 +65,31 @@ def test_unknown_hosts_span_the_known_ones():
 def test_a_host_that_nothing_waits_for_is_refused(options):
     with pytest.raises(UsageError, match=r"host.us"):
         asked(**options)
+
+
+STEP = {"workload": "transformer", "implementation": "torch", "hardware": "nvidia-h200-sxm", "dtype": "bf16", "cache": "warm"}
+SHAPE = {"model": "llama-3.2-1b", "phase": "decode", "batch": 1, "kv_len": 1000, "tensor_parallel": 1, "fused_elementwise": False}
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_record_of_a_step_is_predicted_as_model_predicts_it(graph, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps(STEP | {"shape": SHAPE | {"cuda_graph": graph}, "time_s": {"median": 4.15e-3}}))
+    [row] = compare_files([path], find_device, calibrated_devices)
+    low, value, high = predicted(asked(graph=graph))
+    assert (row.prediction.seconds, row.prediction.high) == (pytest.approx(value, rel=0.03), pytest.approx(high, rel=0.05))
+    assert row.prediction.low == pytest.approx(low, rel=0.05)
+    assert row.covered == (not graph)
+
+
+def test_steps_whose_kernels_were_queued_wait_for_no_host():
+    [path] = [one for one in shipped_records() if one.name == "steps.jsonl"]
+    rows = compare_files([path], find_device, calibrated_devices)
+    assert all(abs(row.error) < 0.12 for row in rows)
+
+
+def test_both_ends_were_measured_on_more_than_one_host():
+    """Microseconds per launch: SAM 2 beside an RTX A6000, a diffusion model beside an L20X, Llama-3.2-1B beside an H200."""
+    for measured_s, launches in ((53.7e-3, 1185), (254.3e-3, 6372), (4.15e-3, 243)):
+        _, low, high = Host().seconds(launches)
+        assert low < measured_s < high * 1.01

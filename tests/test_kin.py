@@ -194,6 +194,28 @@ def test_no_device_is_refused_a_prediction_of_any_size(scale: int, state: str) -
                 sound(device, predicted(device, kind, asked, runs), lower_bound_s(bounded, device))
 
 
+@pytest.mark.parametrize("device", [H100, B200, find_device("gb200")], ids=lambda device: device.id)
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_no_kernel_is_shown_that_another_beats_beyond_both_intervals(device: Device, direction: str) -> None:
+    """Of those that the device or one that multiplies alike was timed with: nobody trains on Blackwell with FlashAttention-2."""
+    w = Attention(8192, 8192, 128, 128, 1, 32, 32, DTYPES["bf16"]).check()
+    shown = predicted(device, "attention", Case(w, "", direction), "flash2")
+    for name in ("torch-sdpa-flash", "torch-sdpa-cudnn", "cudnn-attention", "vllm-flash-attn"):
+        try:
+            other = predicted(device, "attention", Case(w, name, direction), "flash2")
+        except UnavailableError:
+            continue
+        alike = other.lender is None or traits_of(other.lender).matrix == traits_of(device).matrix
+        assert not alike or other.high >= shown.low, (name, other.seconds, shown.calibration.implementation, shown.seconds)
+
+
+def test_a_borrowed_kernel_before_a_calibrated_one_is_said(run) -> None:  # type: ignore[no-untyped-def]
+    line = "attention --n 8192 --d 128 --heads 32 --pass backward --hardware b200"
+    said = "Predicted for cudnn-attention, which is borrowed; torch-sdpa-flash, which is calibrated here, takes"
+    assert said in " ".join(run(line).out.split())
+    assert "which is borrowed;" not in run(f"{line} --implementation torch-sdpa-flash").out
+
+
 def test_without_kin_devices_are_pooled() -> None:
     """From the profile alone: what its microbenchmarks change is tested with them."""
     gaudi = replace(GAUDI, microbenchmarks=[])

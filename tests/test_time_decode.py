@@ -210,7 +210,8 @@ def test_a_case_by_hand() -> None:
     found = seconds(H100, batch=8, heads=8, kv_heads=8, kv_len=32)
     latency, streamed = STARTS["latency_us"] * 1e-6, 64 * 32 * 256 * 2 / (3352.32e9 * STARTS["dram_share"])
     steps = 1 + 0.3 * 132 / (31 * 8)
-    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + steps * latency + hypot(0.5 * latency, streamed))
+    cold = 0.8e-6  # a flush delays first loads, and vLLM's kernels were timed warm
+    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + cold + steps * latency + hypot(0.5 * latency, streamed))
 
 
 @DEVICES

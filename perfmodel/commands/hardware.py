@@ -102,7 +102,8 @@ def check(asked: ProfileQuestion) -> None:
 def add(asked: AddedQuestion, to: _Profile) -> None:
     """Write the profile of a card that is not shipped: what is known of it, the rest from the device that it is like.
 
-    Peaks go with --sms and --clock, or with a peak that is given. Nothing measured is taken. Without -o the file is NAME.yaml.
+    Peaks go with --sms and --clock, or with a peak that is given. What was measured on that device is taken where nothing given changes it.
+    Without -o the file is NAME.yaml.
     Example: perfmodel hardware add my-card --like l4 --dram-bandwidth 432GB/s
     """
     from perfmodel.catalog import device_ids, find_device

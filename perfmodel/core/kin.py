@@ -1,7 +1,7 @@
 """A profile of a card that is not shipped: what its user gives, the rest from its kin, the shipped device nearest to it.
 
-Rates go with the clock and the multiprocessors given, or with a peak that is given. What was measured on the kin is not taken: it
-is borrowed where times are predicted.
+Rates go with the clock and the multiprocessors given, or with a peak that is given. What was measured on the kin is taken where it does
+not depend on a value that differs; calibrations are borrowed where times are predicted.
 """
 
 from __future__ import annotations
@@ -28,6 +28,20 @@ FIELDS = {
     "tdp": ("tdp", "W"),
 }
 """Options, the field of a profile that each gives, and its unit."""
+ROUNDED = 0.005  # known
+"""By which a value given may differ from the kin's and be the same: data sheets give three digits."""
+CLOCK, DRAM, L2 = ("clocks.vector",), ("memory.dram.bandwidth",), ("multiprocessors", "clocks.vector", "memory.l2.capacity")
+CHIP = ("multiprocessors", "clocks.vector", "peaks", "tdp")
+MEASURED = {
+    "launch_overhead": CLOCK,
+    "clocks.base": CLOCK,
+    **{f"memory.{level}.measured_bandwidth": L2 for level in ("sram", "l2", "llc")},
+    "memory.dram.measured_bandwidth": DRAM,
+    "memory.dram.max_bandwidth": DRAM,
+}
+"""What a measured quantity, or one that goes with a measured one, depends on: first letters of fields."""
+PROBES = {"launch": CLOCK, "DRAM": DRAM, "L2": L2, "": CHIP}
+"""The same of microbenchmarks, by the first letters of their names; the last of all others."""
 MOST_TIMES = 10
 """How far from its kin a value may be: what is farther has a wrong prefix, or another kin."""
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -44,7 +58,17 @@ def device_like(kin: Device, name: str, given: Mapping[str, Any]) -> Device:
     own = {FIELDS[option][0]: _quantity(option, value) for option, value in given.items()}
     for option in given:
         _check_near(option, own[FIELDS[option][0]], known.get(FIELDS[option][0]), kin)
-    return _checked(validated(_raw(kin, name, _Scaled(known, own).values())))
+    scaled = _Scaled(known, own)
+    raw = _raw(kin, name, scaled.values())
+    probes = [
+        probe
+        for probe in kin.microbenchmarks
+        if not scaled.differs(next(PROBES[first] for first in PROBES if probe.name.startswith(first)))
+    ]
+    raw["microbenchmarks"] = [{key: value for key, value in vars(probe).items() if value is not None} | {"source": KIN} for probe in probes]
+    if kin.power is not None and not scaled.differs((*CHIP, *DRAM)):
+        raw["power"] = vars(kin.power) | {"source": KIN}
+    return _checked(validated(raw))
 
 
 def _quantity(option: str, value: Any) -> Quantity:
@@ -91,9 +115,12 @@ class _Scaled:
         return 1.0 if own is None or its is None else own.number / its.number
 
     def _left_out(self, field: str) -> bool:
-        """What was measured on the kin, and what a value given replaces."""
-        replaced = {"memory.dram.max_bandwidth": "memory.dram.bandwidth", "clocks.base": "clocks.vector"}
-        return field.startswith("launch_overhead") or field.endswith("measured_bandwidth") or replaced.get(field) in self.own
+        """What was measured on the kin and depends on a value that differs."""
+        return any(field.startswith(name) and self.differs(parts) for name, parts in MEASURED.items())
+
+    def differs(self, parts: tuple[str, ...]) -> bool:
+        """Whether a value given, of a field that begins with one of ``parts``, is another than the kin's."""
+        return any(field.startswith(parts) and (field not in self.known or abs(self._ratio(field) - 1) > ROUNDED) for field in self.own)
 
     def _taken(self, field: str, its: Quantity) -> Quantity:
         factor = self._factor(field)

@@ -141,7 +141,7 @@ class Common(Question):
 
     hardware: str | None = option(f"Device: id, words or file. [default: {DEFAULT_DEVICE.removeprefix('nvidia-')}]")
     dtype: str | None = option("fp32, tf32, fp16, bf16, fp8. [default: fp16/bf16]")
-    implementation: str | None = option("Kernel to predict. [default: the fastest calibrated]")
+    implementation: str | None = option("Kernel to predict. [default: the fastest]")
     cache: str = option("L2 before: clean, dirty or warm.", default="clean")
     power_limit: str | None = option("Power limit, such as 500W. [default: the device's]")
     clock: str | None = option("Of the headline: burst or sustained.")

@@ -75,7 +75,7 @@ KINDS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions,
 class Workload(Options):
     """One of ``attention``, ``matmul`` and ``model``; ``name``: how it is called in the report.
 
-    ``implementation``: of the predicted time, by default the fastest calibrated; for attention also one by algorithm.
+    ``implementation``: of the predicted time, by default the fastest; for attention also one by algorithm.
     """
 
     attention: AttentionOptions | None = None

@@ -20,7 +20,7 @@ from math import exp
 
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import dram_bandwidth, lost_share
+from perfmodel.timing.base import WARM_LATENCY_S, dram_bandwidth, lost_share
 
 DIRTY_SHARE, PUSHING = 0.62, 0.78  # tuned
 """Of the L2, lines that wait to be written after a flush by writes; of what a kernel moves, bytes that push others out."""
@@ -28,8 +28,6 @@ START_S, HIDDEN = 7e-6, 0.43  # tuned
 """Seconds of a kernel in which DRAM is idle, and the power of the DRAM's share of the others by which write-backs cost time."""
 FIRST_LINES_S, FIRST_LINES_BYTES = 0.2e-6, 2e6  # tuned
 """Latency of the first line that has to wait, and bytes from which there is surely one."""
-WARM_LATENCY_S = 0.8e-6  # tuned
-"""By which first loads and last stores are sooner where the L2 holds them."""
 LARGEST_SAVING = 0.6  # known
 """Of a clean run: what is left is mostly the launch."""
 

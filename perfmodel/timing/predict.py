@@ -48,6 +48,8 @@ SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters to be lent."""
+ENOUGH_ALIKE = 2  # known
+"""Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
 FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
 """Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
@@ -130,7 +132,7 @@ def predict(request: TimeRequest) -> Prediction:
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
     from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import lent
+    from perfmodel.timing.transfer import lent, share_beside, widened_by_clock
 
     complete, facts = needed(device, other, partial(_seconds_on, block, request))
     known = lent(complete, other, block) if other is not device else None
@@ -143,9 +145,13 @@ def predict(request: TimeRequest) -> Prediction:
     elif other.id != device.id and other.architecture == device.architecture and block.model not in FROM_TABLES:
         # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
+    share = share_beside(device, other, block, request.fallbacks()) if known is not None else 1.0
+    if share < 1:
+        interval = widened_by_clock(interval, share)
+        words += f"; long calls at {share:.0%} of the boost clock, by the power limit"
     estimated = in_words(facts, other) if facts else ""
     words += f"; {estimated}" if facts else ""
-    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
+    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known, share)
     return replace(found, lender=other, certain=interval, guess=estimated)
 
 
@@ -168,13 +174,26 @@ def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> flo
 
 
 def _by(
-    block: Calibration, request: TimeRequest, interval: tuple[float, float], kind: str, words: str, known: Lent | None = None
+    block: Calibration,
+    request: TimeRequest,
+    interval: tuple[float, float],
+    kind: str,
+    words: str,
+    known: Lent | None = None,
+    clock_share: float = 1.0,
 ) -> Prediction:
-    """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time."""
+    """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time.
+
+    ``clock_share``: the clock that a long call runs at, over the boost clock.
+    """
     case, lower_s = request.case, request.lower_s
     device = with_parts(request.device if known is None else known.device, block.model, request.dtype, request.fallbacks)
     block = block if known is None else replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
+    if clock_share < 1:
+        from perfmodel.timing.transfer import at_held_clock, joined
+
+        modelled = joined(modelled, modelled_s(find_model(block.model), case, at_held_clock(device, clock_share), block.parameters))
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds = max(modelled, lower_s)
@@ -240,9 +259,15 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
 
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """``nearest`` of the devices that lend a calibration: one that was fitted to many points, if there is such a kin."""
-    sure = [one for one, block in lending if block.points >= ENOUGH_TO_LEND]
+    """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin."""
+    sure = [one for one, block in lending if block.points >= _enough(device, one, block)]
     return nearest(device, sure) or nearest(device, [one for one, _ in lending])
+
+
+def _enough(device: Device, other: Device, block: Calibration) -> int:
+    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
+    alike = device.vendor == other.vendor and device.compute_capability == other.compute_capability
+    return ENOUGH_ALIKE * len(block.parameters) if alike and device.compute_capability else ENOUGH_TO_LEND
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, models_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
+from perfmodel.core.units import format_time
+from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, is_fused, models_of
+from perfmodel.timing.predict import ENOUGH_TO_LEND, FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.evaluate import AttentionResult
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 PUBLISHED = ("flash-published",)
-"""Models of kernels known from published tables alone, a few shapes each: predicted when named."""
+"""Models of kernels known from published tables alone: predicted when named, and on the architecture of which they
+have ``ENOUGH_TO_LEND`` points."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
 """PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
-NAMED = (*SAME_KERNEL, "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
-"""Predicted when named: further names of a kernel, and kernels that were replaced."""
+NAMED = (*(SAME_KERNEL.keys() - {"cudnn-attention"}), "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
+NAMED += ("cudnn-attention-deterministic",)
+"""Predicted when named: further names of a kernel, options of one, and kernels that were replaced."""
 
 
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
@@ -39,35 +42,57 @@ def check_implementation(name: str, workload: str, device: Device, fallbacks: Fa
 def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
-    Library kernels that are calibrated on the device come before borrowed ones; of the first the fastest is taken, of borrowed ones the
-    most certain: lent by a device that multiplies alike, then with the narrowest interval. Without any of them the pooled
+    Of kernels calibrated on the device the fastest is taken, of borrowed ones the most certain: lent by a device that multiplies alike,
+    then with the narrowest interval. One that a device lends which multiplies alike comes before the calibrated ones if the slow end of its
+    interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on Blackwell. Without any of them the pooled
     prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
-    asked = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
-    own, others = [one for one in asked if one.calibrations(one.device)], []
-    if not own:
-        others = list(request.fallbacks())
-        asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    own = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
+    here = min(_predicted(one for one in own if one.calibrations(one.device)), key=lambda one: one.seconds, default=None)
+    if here is not None and not is_fused(here.calibration.implementation):
+        return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
+    others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
+    asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    borrowed = [one for one in _predicted(asked) if here is None or one.high < here.low]
+    if borrowed:
+        best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
+        return best if here is None else _instead(best, here)
+    if here is None and guesses:
+        here = _without_kin(asked, others)
+    if here is None:
+        raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
+    return here
+
+
+def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
+    """Predictions of those of ``requests`` that have one."""
     found = []
-    for one in own or asked:
+    for one in requests:
         with suppress(PerfmodelError):
             found.append(predict(one))
-    if not found:
-        lent = _without_kin(asked, others) if guesses else None
-        if lent is None:
-            raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-        return lent
-    return min(found, key=lambda one: ((False, 0.0) if own else _doubts(one, request.device), one.seconds))
+    return found
+
+
+def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
+    """``borrowed``, which says that it is shown instead of the slower ``calibrated``."""
+    name, slower = borrowed.calibration.implementation, calibrated.calibration.implementation
+    takes = format_time(calibrated.seconds, 3)
+    words = f"predicted for {name}, which is borrowed; {slower}, which is calibrated here, takes {takes}"
+    return replace(borrowed, provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
     """What speaks against a kernel: a lender that multiplies by another instruction, then how far above its time the interval ends."""
-    lender = borrowed.lender or device
-    return traits_of(lender).matrix != traits_of(device).matrix, borrowed.certain[1]
+    return not _multiply_alike(borrowed.lender or device, device), borrowed.certain[1]
+
+
+def _multiply_alike(device: Device, other: Device) -> bool:
+    """Whether both reach their peak by the same matrix instruction."""
+    return traits_of(device).matrix == traits_of(other).matrix
 
 
 def _named(request: TimeRequest) -> Prediction:
@@ -95,10 +120,15 @@ def _by(implementation: str, request: TimeRequest) -> TimeRequest:
 
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     """Implementations that some of ``devices`` has a calibration of, as people run them."""
-    wanted = request.kind, request.case.direction
-    blocks = [block for device in devices for block in device.calibration if (block.workload, block.direction) == wanted]
-    known = sorted({block.implementation for block in blocks if block.model not in PUBLISHED})
-    return [name for name in known if not name.startswith(OWN) and name not in NAMED]
+    wanted, architecture = (request.kind, request.case.direction), request.device.architecture
+    known = {
+        block.implementation
+        for device in devices
+        for block in device.calibration
+        if (block.workload, block.direction) == wanted
+        and (block.model not in PUBLISHED or (block.points >= ENOUGH_TO_LEND and device.architecture == architecture))
+    }
+    return [name for name in sorted(known) if not name.startswith(OWN) and name not in NAMED]
 
 
 # Every result of an attention comparison

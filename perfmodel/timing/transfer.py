@@ -4,13 +4,20 @@ The parameters of a calibration are cycles, and shares of what the lender's prof
 peaks and bandwidth. Three numbers of the borrower narrow what is left. An empty launch: starts of kernels are as much longer or
 shorter; without it they are so many cycles of the clock. A copy: the share of the DRAM bandwidth that is reached, beside the
 lender's. A large matrix product: the clock and the rates at which products run under the power limit are those at which the time
-model gives the time that was measured. Attention, which draws less power than a large product, keeps the profile's clock.
+model gives the time that was measured.
+
+Attention keeps the profile's boost clock, but on a board short of watts that has no power model. Boards of one compute capability have the
+same multiprocessors, made alike. The one with the most watts per multiprocessor and clock sets the standard; another holds (its watts /
+those) ^ ``EXPONENT`` of its boost clock while tensor units are busy. A call draws full power only when all of its multiprocessors are at
+work: of one that takes T, T / (T + ``FILLING_S``) runs at the held clock. Checked on what no fit sees: large products as microbenchmarks
+list them, and prefill of an L40S (``tests/test_held_clock.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import exp, hypot, log
 
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
@@ -143,3 +150,62 @@ def scaled(device: Device, core: float, dram: float) -> Device:
     peaks = Peaks(table(own.tensor), table(own.vector), table(own.tensor_int), times(own.exp, core))  # type: ignore[arg-type]
     ticks = Clocks(*(times(one, core) for one in (clocks.tensor, clocks.vector, clocks.max, clocks.base)))
     return replace(device, memory=[level(one) for one in device.memory], peaks=peaks, clocks=ticks)
+
+
+# The clock under a power limit
+
+EXPONENT = 0.6  # tuned
+"""Of the clock over the power: between 1 at the lowest voltage and 1/3 where the voltage follows the clock."""
+FILLING_S = 0.3e-3  # tuned
+"""Time of a call of which half runs at the clock that the limit leaves."""
+
+
+def watts_per_clock(device: Device) -> float | None:
+    """Joules of the power limit per multiprocessor and cycle; None where the profile lacks one of the three."""
+    limit, count, clock = device.tdp, device.multiprocessors, device.clocks.tensor or device.clocks.max
+    return None if limit is None or count is None or clock is None else limit.number / (count.number * clock.number)
+
+
+def held_share(device: Device, others: Iterable[Device]) -> float:
+    """The clock that ``device`` holds over its boost clock: at most 1, and 1 where nothing tells."""
+    own = watts_per_clock(device)
+    alike = [watts_per_clock(one) for one in others if one.vendor == device.vendor and one.capability == device.capability]
+    most = max((one for one in alike if one is not None), default=0.0)
+    return 1.0 if own is None or own >= most or not device.capability else float((own / most) ** EXPONENT)
+
+
+def share_beside(device: Device, lender: Device, block: Calibration, others: Iterable[Device]) -> float:
+    """``held_share`` of ``device`` over that of ``lender``, for a kernel of ``block`` that waits for tensor units; at most 1.
+
+    1, too, where a power model or a large product that was timed on ``device`` says it.
+    """
+    tensor = block.workload == "matmul" or (block.workload == "attention" and "matmul" in block.parameters)
+    timed = block.workload == "matmul" and (product_of(device, block) is not None or "fp32" in block.dtypes)
+    if not tensor or timed or device.power is not None:
+        return 1.0
+    among = list(others)
+    return min(held_share(device, among) / held_share(lender, among), 1.0)
+
+
+def at_held_clock(device: Device, share: float) -> Device:
+    """``device`` with the rates of its chip at the held clock; the same one each time, as time models keep what they know of it."""
+    made = _made_of(device)
+    if share not in made:
+        made[share] = scaled(device, share, 1.0)
+    return made[share]
+
+
+@kept_by_identity
+def _made_of(device: Device) -> dict[float, Device]:
+    """Devices by the share of the clock of ``device``."""
+    return {}
+
+
+def joined(boosted_s: float, held_s: float) -> float:
+    """Seconds of a call that takes ``boosted_s`` at the boost clock and ``held_s`` at the held one."""
+    return boosted_s + (held_s - boosted_s) * boosted_s / (boosted_s + FILLING_S)
+
+
+def widened_by_clock(interval: tuple[float, float], share: float) -> tuple[float, float]:
+    """``interval`` in shares of the time, as wide again as the clock is uncertain: by all that it is taken to fall."""
+    return exp(-hypot(log(interval[0]), log(share))), exp(hypot(log(interval[1]), log(share)))

@@ -1,9 +1,12 @@
 """The host of a step whose kernels are launched one by one: it takes its time per launch, and the device waits where it is late.
 
 How long a launch takes belongs to the host and its program, not to the device: a step takes the longer of the device's time and
-launches x time per launch. Between hosts that time differs: 5.2 us per kernel in a published run of 30 small ones (157 us per call;
-claim S078 of configs/claims), 17 us in an eager decode of Llama-3.2-1B in plain PyTorch 2.11 on an H200, 2026-11-22 (4.15 ms for 243
-kernels, which alone take 1.7 ms). ``perfmodel calibrate`` measures it. A CUDA graph is one launch.
+launches x time per launch. Measured where the device waits for the host, in Python: 5.2 us per kernel in a published run of 30 small ones
+(157 us per call; claim S078 of configs/claims); 17 us in a decode of Llama-3.2-1B in plain PyTorch 2.11 beside an H200, 2026-11-22
+(4.15 ms for 243 kernels, which alone take 1.7 ms); 40 us in a step of a diffusion model beside an L20X (254 ms for 6,372 kernels, which
+alone take 57 ms; github.com/vllm-project/vllm-omni/pull/6516); 45 us in SAM 2 in PyTorch 2.6 beside an RTX A6000 (53.7 ms for 1,185
+kernels, which alone take 7.3 ms; github.com/facebookresearch/sam2/issues/768). ``perfmodel calibrate`` measures it. A CUDA graph is one
+launch.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from perfmodel.core.arith import Number
 from perfmodel.timing.base import KERNELS_OF_CALL
 from perfmodel.transformer.op import Op
 
-FASTEST_US, SLOWEST_US = 5.2, 17.0  # known
+FASTEST_US, SLOWEST_US = 5.2, 45.0  # known
 """Per launch of a Python program, as far as hosts are known to differ."""
 SPREAD = 1.1  # tuned
 """How much more or less than measured a host takes from one step to the next."""

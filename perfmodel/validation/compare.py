@@ -14,12 +14,17 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
+from perfmodel.transformer.estimate import ModelStep, all_ops, on_device
+from perfmodel.transformer.host import Host, launches
+from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
 from perfmodel.validation.serving import PredictedRun, served_or_reason
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import for_seconds
 
+QUEUED = "queued"
+"""``launches`` in the environment of a record whose kernels waited in the queue, so that the device never waited for the host."""
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""
 
@@ -221,10 +226,20 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     if record.clock == SUSTAINED:
         return for_seconds(predicted(case, replace(record, clock=None), device, lower_s, fallbacks), case, record, device, fallbacks)
     if record.workload != "attention" or record.direction != "both":
-        return predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
+        found = predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
+        return found if record.environment.get("launches") == QUEUED else with_host(found, case.workload, device)
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
     asked = [TimeRequest(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallbacks) for one in passes]
     return added([predict(one) for one in asked])
+
+
+def with_host(found: Prediction, workload: Any, device: Device) -> Prediction:
+    """``found`` of kernels; of those of an inference step launched one by one, no shorter than hosts take to launch them."""
+    if not isinstance(workload, ModelStep) or isinstance(workload, TrainingStep) or workload.graph:
+        return found
+    count = float(launches(all_ops(workload.model, on_device(workload.step, device))))
+    seconds, low, high = Host().around((found.seconds, found.low, found.high), count)
+    return replace(found, seconds=seconds, low=low, high=high)
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

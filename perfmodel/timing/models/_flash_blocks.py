@@ -25,6 +25,8 @@ MMA_SYNC_FLOP = 0.629 * 4096  # known
 """Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
 
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
+L2_PORT = 64.0  # known
+"""Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 OVERLAP = 3.0  # tuned
 """Exponent of the norm that adds a tile's matmuls and exponentials, for implementations without a fitted one."""
 ROUNDS = 3  # known

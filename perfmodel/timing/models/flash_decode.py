@@ -25,8 +25,20 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, lost_share, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import (
+    ALONE,
+    WARM_LATENCY_S,
+    Case,
+    Model,
+    Parameter,
+    kernel_name,
+    lost_share,
+    numbers_of,
+    once_per_case,
+    plain_attention,
+)
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
+from perfmodel.timing.models._flash_blocks import L2_PORT
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {
@@ -37,12 +49,12 @@ KERNELS: dict[str, dict[str, Plan]] = {
 """By implementation and matrix instruction of the device; all need asynchronous copies."""
 MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}  # known
 """cuDNN takes its prefill kernel from two queries on."""
+FLUSHED = ("torch-sdpa-flash", "torch-sdpa-cudnn", "fa2")
+"""Implementations that were timed after flushes, too: their parameters know how late first loads are."""
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
 OVERLAP = 6.0  # tuned
 """Exponent of the norm that adds streaming and work of pipelined tiles: 1 is their sum, infinity the longer of the two. Cross-validated."""
-L2_PORT = 64.0  # known
-"""Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
@@ -81,8 +93,10 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = bandwidth * parameters["dram_share"]
     l2 = min(parameters["l2_bytes_per_clock"], L2_PORT) * sms * clock
-    from_dram = (1.0 if case.flushed else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
-    block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
+    lost = lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)
+    late_s = (1 - lost) * WARM_LATENCY_S if case.flushed and case.implementation not in FLUSHED else 0.0
+    shares = [one / plan.rereads for one in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
+    block_s = cache * plan.rereads / plan.blocks * max(one / dram + (1 - one) / l2 for one in shares)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
     graph = device.launch_overhead.graph if device.launch_overhead else None
     gaps_s = plan.gaps * (GRAPH_GAP_S if graph is None else float(graph.number))
@@ -91,7 +105,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
         blocks_s = pipelined_s(plan, int(sms), latency_s, block_s, plan.tile_cycles / clock)
     else:
         blocks_s = streaming_s(plan, plan.resident * int(sms), latency_s, block_s)
-    return float(parameters["launch_us"] * 1e-6 + blocks_s + after_s)
+    return float(parameters["launch_us"] * 1e-6 + late_s + blocks_s + after_s)
 
 
 @once_per_case

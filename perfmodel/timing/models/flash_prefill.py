@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot, inf
 
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import boost
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, WARM_LATENCY_S, Case, Model, Parameter, kernel_name, lost_share, once_per_case, plain_attention
 from perfmodel.timing.models._flash_blocks import (
+    L2_PORT,
     FlashPlan,
     TileBlocks,
     blocks_of,
@@ -151,14 +153,15 @@ def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Ma
         cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
     if direction == FORWARD and plan.splits > 1:  # added up by one more wave of blocks
         cycles += parameters["block_cycles"] * (plan.side_kernels == 0)
-    moving, working = moved * parameters["dram"] / rates.bandwidth, cycles / rates.clock_hz
+    moving, working = moved * work.byte_s(parameters["dram"]), cycles / rates.clock_hz
     return moving + working if plan.side_kernels else max(moving, working)
 
 
 @dataclass(frozen=True, slots=True)
 class _FlashWork:
     """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it; ``values`` and
-    ``later``: ``parts_of_tiles``."""
+    ``later``: ``parts_of_tiles``; ``lost``: share of bytes that the L2 does not hold; ``cold_s``: by which a flush delays first loads.
+    """
 
     rates: FlashRates
     plan: FlashPlan
@@ -167,6 +170,13 @@ class _FlashWork:
     side_bytes: int
     values: float = 1.0
     later: float = 1.0
+    lost: float = 1.0
+    cold_s: float = 0.0
+
+    def byte_s(self, dram: float) -> float:
+        """Seconds of a byte that passes the memory pins, at ``dram`` times those at the nominal bandwidth, or comes from the L2."""
+        pins = dram / self.rates.bandwidth
+        return self.lost * pins + (1 - self.lost) * min(pins, 1 / (L2_PORT * self.rates.sms * self.rates.clock_hz))
 
 
 @once_per_case
@@ -180,7 +190,11 @@ def _work(case: Case, device: Device) -> _FlashWork:
     else:
         moved, blocks = sum(_tensor_bytes(w)), blocks_of(w, plan, FORWARD, rates.sms)
     parts = (1.0, 1.0) if case.direction == BACKWARD else parts_of_tiles(w, plan, blocks)
-    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction), *parts)
+    side = _side_bytes(w, plan, case.direction)
+    held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
+    lost = lost_share(held, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+    late_s = (1 - lost) * WARM_LATENCY_S if case.flushed and plan.writes_cache else 0.0  # others were timed after flushes, too
+    return _FlashWork(rates, plan, blocks, moved, side, *parts, 1.0 if case.flushed else lost, late_s)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -190,10 +204,10 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     rates, plan, blocks = work.rates, work.plan, work.blocks
     tile = _tile_cycles(w, work, case.direction, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
-    computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
+    computing, moving = cycles / rates.clock_hz, work.moved * work.byte_s(parameters["dram"])
     cold = COLD_SYNC if plan.interleaved else COLD
     main = (computing**cold + moving**cold) ** (1 / cold) if case.flushed and not plan.writes_cache else max(computing, moving)
-    started = parameters["launch_us"] * 1e-6 + code_s(case, plan, blocks)
+    started = parameters["launch_us"] * 1e-6 + code_s(case, plan, blocks) + work.cold_s
     return started + _side_seconds(w, work, case.direction, parameters) + main
 
 

@@ -13,8 +13,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import WARM, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
-from perfmodel.timing.cache_state import WARM_LATENCY_S
+from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
 from perfmodel.timing.models.stream import BLOCK_THREADS, STREAM_SHARE, model_name
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
