@@ -266,10 +266,10 @@ class Device(ProfilePart):
 
         UnavailableError lists the formats that the device has.
         """
-        for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
+        for unit in sorted(UNITS, key=lambda unit: unit != preferred):
             if dtype in self.products_of(unit):
                 return unit
-        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.products_of(unit)) or "none at all"
+        has = ", ".join(f"{name} ({unit})" for unit in UNITS for name in self.products_of(unit)) or "none at all"
         raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
@@ -293,7 +293,7 @@ class Device(ProfilePart):
 
     def best_matmul_rate(self, dtype: str) -> float:
         """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
-        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.products_of(unit))
+        return max(self._rate_at_max_clock(dtype, unit) for unit in UNITS if dtype in self.products_of(unit))
 
     def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
         peak, highest, stated = self.products_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
@@ -304,7 +304,7 @@ class Device(ProfilePart):
         return peak.number if stated is None else max(peak.number, peak.number * highest.number / stated.number)
 
 
-_UNITS = ("tensor", "vector")
+UNITS = ("tensor", "vector")
 _PARTS = {
     "clocks": Clocks,
     "memory": MemoryLevel,

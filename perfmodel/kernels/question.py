@@ -118,7 +118,7 @@ class FuseQuestion(Question):
         from perfmodel.core.checks import dtype_on
 
         chain, published = self._chain()
-        return replace(chain, dtype=dtype_on(self.dtype, device, chain.dtype.name)), published
+        return replace(chain, dtype=dtype_on(self.dtype, device, chain.dtype.name if published else "")), published
 
     def _chain(self) -> tuple[FusedChain, Published | None]:
         from perfmodel.kernels.fuse import EXAMPLES, FusedChain

@@ -87,7 +87,7 @@ class RematQuestion(Question):
     def source(self) -> Source:
         """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""
         from perfmodel.catalog import calibrated_devices, find_device, find_model
-        from perfmodel.core.checks import dtype_on, positive_int
+        from perfmodel.core.checks import default_dtype, dtype_on, positive_int
         from perfmodel.remat.device_chain import linear, of_model
         from perfmodel.remat.source import listed
 
@@ -103,7 +103,7 @@ class RematQuestion(Question):
             return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device), device, calibrated_devices)
         model = find_model(str(self.model))
         length = self.n if self.n is not None else min(2048, model.max_positions or 2048)
-        return of_model(model, self.batch, length, dtype_on(self.dtype, device, "bf16"), device, calibrated_devices)
+        return of_model(model, self.batch, length, dtype_on(self.dtype, device, default_dtype(device, "bf16")), device, calibrated_devices)
 
     def _check_shape(self) -> None:
         """UsageError for numbers of layers whose shape is known."""
