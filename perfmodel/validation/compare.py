@@ -41,6 +41,11 @@ class RecordRow:
     served: PredictedRun | None = None
 
     @property
+    def held_out(self) -> bool:
+        """Whether no fit saw the record: one that the project keeps for that, where its calibration has held any out."""
+        return held_out(self.record) and (self.prediction is None or bool(self.prediction.calibration.held_out))
+
+    @property
     def violates(self) -> bool:
         """Whether the measurement beats the bound."""
         return self.lower_s is not None and self.record.time_s.median < self.lower_s * (1 - TOLERATED_NOISE)
