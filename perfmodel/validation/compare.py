@@ -10,6 +10,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.question import short_name
 from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
@@ -236,6 +237,8 @@ def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device |
     """The device that a record names, or why there is none."""
     if "/" in name or name.endswith((".yaml", ".yml")):  # a record names a device; it does not open files
         return UnavailableError(f"no device is called {name!r}")
+    if short_name(name):
+        return UnavailableError(f"{name!r} may be several devices", "give the id of one in the record")
     try:
         return find_device(name)
     except PerfmodelError as error:
