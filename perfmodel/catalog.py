@@ -48,7 +48,9 @@ def find_device(name: str, option: str = "--hardware") -> Device:
         return load_device(Path(name))
     ids = device_ids()
     words = sorted({*ids, *"-".join(ids).split("-")})
-    found = short_name(name) or _meant(name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
+    found = short_name(name) or _meant(
+        name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'"
+    )
     return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
 
 

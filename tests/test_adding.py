@@ -46,14 +46,14 @@ def _in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 SEEN = {
     # an algorithm
-    "attention --n 512 --d 64 --algorithm all": "two-pass",
-    "attention --n 512 --d 64 --algorithm two-pass --pass both --explain all": "dK and dV",
-    "attention --help": "two-pass",
-    "--complete attention --algorithm two": "two-pass",
-    "sweep --n 512,1024 --d 64 --algorithm all": "two-pass",
-    "--complete sweep --algorithm two": "two-pass",
-    "compare standard two-pass --attention n=512,d=64 --hardware example-card": "two-pass",
-    "roofline --attention n=512,d=64,algorithm=two-pass": "two-pass, n 512 d 64",
+    "attention --n 512 --d 64 --algorithm all": "two-kernels",
+    "attention --n 512 --d 64 --algorithm two-kernels --pass both --explain all": "dK and dV",
+    "attention --help": "two-kernels",
+    "--complete attention --algorithm two-k": "two-kernels",
+    "sweep --n 512,1024 --d 64 --algorithm all": "two-kernels",
+    "--complete sweep --algorithm two-k": "two-kernels",
+    "compare standard two-kernels --attention n=512,d=64 --hardware example-card": "two-kernels",
+    "roofline --attention n=512,d=64,algorithm=two-kernels": "two-kernels, n 512 d 64",
     # a device
     "attention --n 512 --d 64 --hardware example-card": "Example Card",
     "--complete attention --hardware example-c": "example-card",

@@ -167,7 +167,10 @@ def test_every_record_of_a_user_is_fitted_and_judged_by_a_fit_without_it(run, tm
     rows = run(f"validate --records {path} --hardware {profile} --json").json["rows"]
     assert not any(row["held_out"] for row in rows), "a fit saw them"
     assert any(row["held_out"] for row in run(f"validate --records {path} --json").json["rows"])
-    assert run(f"calibrate --from-records {written(path, copies(count=16))} --json").json["devices"][H200.id]["calibration"][0]["held_out"] == 6
+    assert (
+        run(f"calibrate --from-records {written(path, copies(count=16))} --json").json["devices"][H200.id]["calibration"][0]["held_out"]
+        == 6
+    )
 
 
 # Processes

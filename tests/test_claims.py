@@ -98,7 +98,7 @@ CONDENSED = {41, 45, 52, *range(54, 58), 60, 62, *range(68, 79), 80, 82}
 def test_text(claim):
     """Words of the source in quotation marks, or a mark that they are not; where they stand; what is right where they are not."""
     assert bool(claim.quote) != bool(claim.substance)
-    assert claim.substance or not set("|;") & set(claim.quote) and "->" not in claim.quote
+    assert claim.substance or (not set("|;") & set(claim.quote) and "->" not in claim.quote)
     assert claim.substance or int(claim.id[1:]) not in CONDENSED
     assert claim.statement == (f'"{claim.quote}"' if claim.quote else f"In substance: {claim.substance}")
     assert claim.source

@@ -17,7 +17,7 @@ OF_MODELS = {
     "batch": ["batch {}"],
     "kv-cache": ["kv-cache {}"],
     "memory": ["memory {}"],
-    "model": ["model {} --phase decode --kv-len 512", "model {} --n 512", "model {} --phase generate --n 64", "model {} --phase train --n 512"],
+    "model": [f"model {{}} --phase {more}" for more in ("decode --kv-len 512", "prefill --n 512", "generate --n 64", "train --n 512")],
     "remat": ["remat {} --n 512"],
     "serve": ["serve {} --hardware h200"],
     "compare": ["compare a100-sxm-80gb h200 --model '{} decode'"],
@@ -43,7 +43,7 @@ OF_DEVICES = {
     "roofline": [f"roofline --attention '{SHAPE}' --matmul 512x512x512"],
     "serve": ["serve llama-3.2-1b --concurrency 4"],
     "softmax": ["softmax --rows 512 --cols 4096"],
-    "sweep": ["sweep --n 512:2048:x2 --d 64", "sweep matmul --m 512 --n 512 --k 512", "sweep model --model gpt2 --phase decode --kv-len 512"],
+    "sweep": ["sweep --n 512:2048:x2 --d 64", "sweep matmul --m 64 --n 64 --k 64", "sweep model --model gpt2 --phase decode --kv-len 512"],
 }  # fmt: skip
 MEASURED = {"calibrate", "validate"}
 """Commands whose ``--hardware`` is that of records."""

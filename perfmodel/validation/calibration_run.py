@@ -122,7 +122,11 @@ def from_records(
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
     found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
-    source = RECORDS if set(listed) <= own and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
+    source = (
+        RECORDS
+        if set(listed) <= own and not options.quick
+        else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
+    )
     wanted = ids if hardware is None else {find_device(hardware).id}
     return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.question import short_name
 from perfmodel.core.power import SUSTAINED
+from perfmodel.core.question import short_name
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
