@@ -42,6 +42,8 @@ _ALL = (
     Dtype("fp8", 1, TENSOR),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
+WIDER = {**DTYPES, "fp64": Dtype("fp64", 8, TENSOR)}
+"""Formats of chains of linear layers, which NumPy computes in fp64 unless told otherwise."""
 
 SCALED_BLOCKS = {"mxfp4": 32, "nvfp4": 16}
 """Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0; NVIDIA, Introducing NVFP4, 2025, whose
@@ -68,6 +70,7 @@ def dtype_of_products(name: str) -> Dtype:
 
 
 ALIASES = {
+    **dict.fromkeys(("double", "float64", "f64"), "fp64"),
     **dict.fromkeys(("float", "float32", "single", "f32"), "fp32"),
     **dict.fromkeys(("half", "float16", "f16"), "fp16"),
     **dict.fromkeys(("bfloat16", "bfloat"), "bf16"),
@@ -88,7 +91,7 @@ def canonical(name: str) -> str:
     ['fp16', 'fp16', 'bf16', 'fp32', 'fp61', 'mixed']
     """
     low = _PACKAGE.sub("", name.strip().lower())
-    return ALIASES.get(low, low if low in (*DTYPES, *_STORED, "int4") else name)
+    return ALIASES.get(low, low if low in (*WIDER, *_STORED, "int4") else name)
 
 
 ACTIVATION_SIZE = 2
