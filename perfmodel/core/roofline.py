@@ -103,7 +103,8 @@ class Rates:
     """What a device does per second for one dtype; None where the profile does not say.
 
     B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the ``vector`` unit in fp32, or in fp64;
-    exponentials of ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for the bound.
+    exponentials of ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for
+    the bound.
     """
 
     dram: Number

@@ -52,7 +52,8 @@ class FlashPlan:
     ``adding``: backward, share of a tile's additions to dQ that its warps do between matmuls. ``paired``: key tiles of a head are
     launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query
     heads by PyTorch's sums.
-    ``by_head``: one block does all tiles of a head. ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
+    ``by_head``: one block does all tiles of a head. ``softmax_share``: where measured shapes cannot tell a tile's two parts apart,
+    ``softmax`` over ``matmul``.
     """
 
     br: int
