@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import read_json, read_yaml, validated_section
+from perfmodel.core.question import short_name
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -38,7 +39,7 @@ def device_ids() -> list[str]:
 
 
 def find_device(name: str, option: str = "--hardware") -> Device:
-    """The device that ``name`` means: an id, whole hyphen-separated words of exactly one id, or a path to a profile.
+    """The device that ``name`` means: an id, a short name, whole hyphen-separated words of exactly one id, or a path to a profile.
 
     Where the words are those of several, and one of these alone is an SXM module, it is that one: ``h100`` is no PCIe card. ``option``:
     what messages begin with.
@@ -47,7 +48,9 @@ def find_device(name: str, option: str = "--hardware") -> Device:
         return load_device(Path(name))
     ids = device_ids()
     words = sorted({*ids, *"-".join(ids).split("-")})
-    found = _meant(name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
+    found = short_name(name) or _meant(
+        name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'"
+    )
     return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
 
 

@@ -182,7 +182,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """``quote``: words of ``source`` at ``place``; ``substance`` instead where only their sense is at hand. ``why``: what is right."""
+    """``quote``: words of ``source`` at ``place``; ``substance`` instead where they are condensed or not there. ``why``: what is right."""
 
     id: str
     source: str

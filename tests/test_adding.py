@@ -47,14 +47,14 @@ def _in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 SEEN = {
     # an algorithm
-    "attention --n 512 --d 64 --algorithm all": "two-pass",
-    "attention --n 512 --d 64 --algorithm two-pass --pass both --explain all": "dK and dV",
-    "attention --help": "two-pass",
-    "--complete attention --algorithm two": "two-pass",
-    "sweep --n 512,1024 --d 64 --algorithm all": "two-pass",
-    "--complete sweep --algorithm two": "two-pass",
-    "compare standard two-pass --attention n=512,d=64 --hardware example-card": "two-pass",
-    "roofline --attention n=512,d=64,algorithm=two-pass": "two-pass, n 512 d 64",
+    "attention --n 512 --d 64 --algorithm all": "two-kernels",
+    "attention --n 512 --d 64 --algorithm two-kernels --pass both --explain all": "dK and dV",
+    "attention --help": "two-kernels",
+    "--complete attention --algorithm two-k": "two-kernels",
+    "sweep --n 512,1024 --d 64 --algorithm all": "two-kernels",
+    "--complete sweep --algorithm two-k": "two-kernels",
+    "compare standard two-kernels --attention n=512,d=64 --hardware example-card": "two-kernels",
+    "roofline --attention n=512,d=64,algorithm=two-kernels": "two-kernels, n 512 d 64",
     # a device
     "attention --n 512 --d 64 --hardware example-card": "Example Card",
     "--complete attention --hardware example-c": "example-card",
@@ -117,8 +117,9 @@ def test_a_kernel_of_ones_own_is_fitted_and_predicted(run) -> None:
     assert run("calibrate --from-records runs.jsonl -o mine.yaml").code == 0
     assert run("hardware check mine.yaml").code == 0
     [fitted] = [block for block in catalog.find_device("mine.yaml").calibration if block.implementation == name]
-    assert fitted.held_out_median_error is not None
-    assert fitted.held_out_median_error < 0.05
+    assert (fitted.points, fitted.held_out) == (len(Path("runs.jsonl").read_text().splitlines()), 0)
+    assert fitted.median_error is not None
+    assert fitted.median_error < 0.05
     question = f"softmax --rows 8192 --cols 4096 --dtype bf16 --hardware mine.yaml --implementation {name}"
     assert 30e-6 < run(f"{question} --json").json["predicted"]["time_s"]["predicted"] < 40e-6
     assert f"predicted time of {name}" in run(question).out

@@ -43,7 +43,7 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --sram 0B", 2, ["--sram is 0B"]),
         ("attention --n 64 --d 64 --sram -1KiB", 2, ["--sram"]),
         ("attention --n 64 --d 64 --sram 1.5B", 2, ["whole number of bytes"]),
-        ("attention --n 64 --d 64 --hardware a100", 2, ["4 devices", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"]),
+        ("attention --n 64 --d 64 --hardware a100-pcie", 2, ["2 devices", "nvidia-a100-pcie-80gb"]),
         ("attention --n 64 --d 64 --hardware h201", 2, ["no device is called 'h201'", "did you mean"]),
         ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
         ("attention --n 64 --d 64 --dtype bf16 --hardware gaudi3 --algorithm flash", 1, ["no SRAM size per block", "--sram"]),

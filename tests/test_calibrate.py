@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -30,8 +31,9 @@ from perfmodel.validation.cpu import profile
 from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
-from perfmodel.validation.records import as_record, name_of, read_records, shipped_records
-from tests.test_validate_command import copies, devices_of, written
+from perfmodel.validation.records import all_fitted, as_record, held_out, name_of, read_records, shipped_records
+from perfmodel.validation.statistics import quantile
+from tests.test_validate_command import TRUE, copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")
 SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
@@ -148,6 +150,27 @@ def test_a_plan_left_out_is_never_the_fastest(m, n, k, batch, free, logs):
     timed = [min((time(plan), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]
     assert timed[0] == timed[1]
     assert len(worth_timing(listed)) <= len(listed)
+
+
+def test_every_record_of_a_user_is_fitted_and_judged_by_a_fit_without_it(run, tmp_path):
+    """Of few rows none is kept apart, which would leave too few to fit: the error is that of cross-validation, and so is the interval."""
+    path, profile = written(tmp_path / "mine.jsonl", unmarked := [raw | {"source": ""} for raw in copies(count=16)]), tmp_path / "mine.yaml"
+    assert 0 < sum(held_out(as_record(raw)) for raw in unmarked) < 16
+    outcome = run(f"calibrate --from-records {path} -o {profile} -o - --json")
+    [block] = outcome.json["devices"][H200.id]["calibration"]
+    assert (block["points"], block["held_out"], block["held_out_median_error"]) == (16, 0, None)
+    assert block["parameters"]["launch_us"] == pytest.approx(TRUE["launch_us"], rel=0.02)
+    known = [point for own in points(all_fitted(map(as_record, unmarked)), {H200.id: H200}).values() for point in own]
+    missed = cross_residuals(find_model("copy"), known, block["parameters"])
+    assert block["median_error"] == pytest.approx(quantile([abs(math.expm1(-one)) for one in missed], 0.5), abs=1e-4)
+    assert block["low"] <= math.exp(quantile(missed, 0.1)) < math.exp(quantile(missed, 0.9)) <= block["high"]
+    rows = run(f"validate --records {path} --hardware {profile} --json").json["rows"]
+    assert not any(row["held_out"] for row in rows), "a fit saw them"
+    assert any(row["held_out"] for row in run(f"validate --records {path} --json").json["rows"])
+    assert (
+        run(f"calibrate --from-records {written(path, copies(count=16))} --json").json["devices"][H200.id]["calibration"][0]["held_out"]
+        == 6
+    )
 
 
 # Processes

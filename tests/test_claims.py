@@ -87,10 +87,16 @@ def test_verdict(claim):
         assert (claim.verdict == VERDICT_OF[row["agrees"]]) == ("reason" not in row)
 
 
+CONDENSED = {41, 45, 52, *range(54, 58), 60, 62, *range(68, 79), 80, 82}
+"""Numbers of claims that the list of sources gives condensed, beside those of tables and of several sentences, which marks tell."""
+
+
 @each("claim", CLAIMS)
 def test_text(claim):
     """Words of the source in quotation marks, or a mark that they are not; where they stand; what is right where they are not."""
     assert bool(claim.quote) != bool(claim.substance)
+    assert claim.substance or (not set("|;") & set(claim.quote) and "->" not in claim.quote)
+    assert claim.substance or int(claim.id[1:]) not in CONDENSED
     assert claim.statement == (f'"{claim.quote}"' if claim.quote else f"In substance: {claim.substance}")
     assert claim.source
     assert claim.place

@@ -247,7 +247,7 @@ def test_unlike_rates_have_no_median(run) -> None:
     [
         ("compare stnadard flash2", "nothing is called 'stnadard'\n  did you mean standard"),
         ("compare standard h200", "of different kinds"),
-        ("compare a100 h200", "could be any of"),
+        ("compare rtx h200", "could be any of"),
         ("compare standard flash2", "on which workload?"),
         ("compare standard flash2 --attention n=64,d=64", "on which device?"),
         ("compare standard flash2 --matmul 8x8x8 --hardware h200", "algorithms are of attention"),

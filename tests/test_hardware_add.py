@@ -117,7 +117,7 @@ BAD = [
     ("hardware add my-card --dram-bandwidth 432GB/s", 2, ["--like is missing", "--like l4"]),
     ("hardware add my-card --like l4", 2, ["nothing says how my-card differs from l4", "--dram-bandwidth 432GB/s"]),
     ("hardware add my-card --like l44 --dram-bandwidth 432GB/s", 2, ["--like: no device is called 'l44'", "did you mean"]),
-    ("hardware add my-card --like a100 --dram-bandwidth 432GB/s", 2, ["--like: 'a100' could be any of 4 devices"]),
+    ("hardware add my-card --like a100-pcie --dram-bandwidth 432GB/s", 2, ["--like: 'a100-pcie' could be any of 2 devices"]),
     ("hardware add My_Card --like l4 --dram-bandwidth 432GB/s", 2, ["NAME is 'My_Card'", "small letters"]),
     ("hardware add nvidia-a10 --like l4 --dram-bandwidth 432GB/s", 2, ["nvidia-a10 is the id of a shipped device", "hardware list"]),
     ("hardware add my-card --like l4 --dram-bandwidth 432", 2, ["--dram-bandwidth: '432' is not in B/s", "4.8 TB/s"]),

@@ -10,6 +10,7 @@ from each import each
 from fuzzing import answer
 from test_architecture import loaded
 
+from perfmodel.catalog import find_device
 from perfmodel.remat.chain import LARGEST_CHAIN
 from perfmodel.remat.strategies import names
 
@@ -41,6 +42,31 @@ def test_only_where_the_count_is_the_same_is_it_explained(run):
     assert "closures" not in run("remat --layers 10 --checkpoints 4").out
     assert "closures" not in run("remat --layers 10 --checkpoints 2,5").out
     assert "closures" not in run("remat --layers 10 --checkpoints 5 --backward 3").out
+
+
+def test_memory_is_told_step_by_step(run):
+    """Every action of the schedule in its order, with the cost when it ends and what is in memory meanwhile; its most is the peak."""
+    outcome = run("remat --layers 5 --size 32MB --strategy keep-all")
+    data = run("remat --layers 5 --size 32MB --strategy keep-all --json").json
+    steps = data["timeline"]["steps"]
+    assert [one["action"] for one in steps] == data["timeline"]["actions"]
+    assert [one["memory"] / 32e6 for one in steps[:5]] == [2, 3, 4, 5, 6], "x0, and one value more with each layer"
+    assert max(one["memory"] for one in steps) == data["results"][0]["peak"]
+    assert steps[-1]["end"] == data["timeline"]["cost"] == 15
+    assert "keep-all: memory step by step" in outcome.out
+    assert ["3", "forward", "x2", "->", "x3", "3", "128", "MB"] in [line.split() for line in outcome.out.splitlines()]
+    assert run("remat --layers 2000 --json").json["timeline"]["steps"] is None
+
+
+def test_a_chain_of_linear_layers_in_fp64(run):
+    """8 B per value, at the fp64 rate of the unit that multiplies: the L4's vector unit has 1/64 of its fp32 rate."""
+    line = "remat --layers 5 --width 1000 --batch 4000 --strategy keep-all --json"
+    chains = {dtype: run(f"{line} --dtype {dtype} --hardware l4").json["results"][0] for dtype in ("fp64", "fp32")}
+    assert chains["fp64"]["peak"] == 2 * chains["fp32"]["peak"]
+    fastest = find_device("l4").peaks.vector["fp64"].number
+    assert chains["fp64"]["cost"] == pytest.approx(15 * 2 * 4000 * 1000**2 / fastest, rel=0.1)
+    assert run(f"{line} --dtype float64 --hardware h200").json["results"][0]["cost"] < chains["fp64"]["cost"] / 50
+    assert "unknown dtype 'fp64'" in run("remat gpt2 --dtype fp64").err
 
 
 def test_the_timeline_is_drawn(run):

@@ -79,7 +79,26 @@ def test_the_schema_knows_what_shipped_studies_say(run):
 def test_a_name_without_its_form_is_the_module():
     assert find_device("h100").id == "nvidia-h100-sxm-80gb"
     with pytest.raises(UsageError, match="could be any of"):
-        find_device("a100")
+        find_device("a100-pcie")
+
+
+SHORT = {"a100": "nvidia-a100-sxm-80gb", "NVIDIA-A100": "nvidia-a100-sxm-80gb", "mi300": "amd-mi300x", "mi355": "amd-mi355x"}
+
+
+@pytest.mark.parametrize(("name", "meant"), SHORT.items())
+def test_a_short_name_is_one_device_and_a_note_says_which(run, name, meant):
+    outcome = run(f"attention --n 512 --d 64 --hardware {name} --json")
+    assert (outcome.code, outcome.json["hardware"]["id"]) == (0, meant)
+    assert outcome.err == f"note: {name} is taken as {meant}; --hardware {meant} says so\n"
+    assert run(f"hardware show {name} --json").json["device"]["id"] == meant
+    assert meant in run(f"compare {name} h200 --matmul 64x64x64").err
+    assert run(f"attention --n 512 --d 64 --hardware {meant}").err == ""
+
+
+def test_no_short_name_is_given_to_another_card(run):
+    """An L40 is no L40S: its tensor cores are half as fast."""
+    assert "did you mean l40s" in run("attention --n 512 --d 64 --hardware l40").err
+    assert run("attention --n 512 --d 64 --hardware l40").code == 2
 
 
 def test_points_of_several_formats_carry_theirs(run):

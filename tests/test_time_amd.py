@@ -45,6 +45,19 @@ def test_bytes_of_formats() -> None:
     assert kernel.bytes(READ) == (64 * 512 + 512 * 128) * 17 // 32
 
 
+def test_nvfp4_is_multiplied_where_it_is(run) -> None:
+    """4 bits and an 8-bit scale for 16 elements are 9/16 B; its peak is that of fp4, which AMD's is not."""
+    assert PRODUCTS["nvfp4"].bytes == 9 / 16
+    [result] = run("matmul -m 4096 -n 4096 -k 4096 --dtype nvfp4 --hardware b200 --json").json["results"]
+    assert result["minimum_traffic"]["bytes"] == 2 * 4096**2 * 9 // 16 + 2 * 4096**2
+    assert result["time_s"]["terms"]["tensor"] == pytest.approx(2 * 4096**3 / 9e15, rel=1e-4)
+    for device in ("h200", "mi355x"):
+        said = run(f"matmul -m 64 -n 64 -k 64 --dtype nvfp4 --hardware {device}").err
+        assert "has no nvfp4 peak" in said
+        assert "NVFP4 is multiplied by NVIDIA GPUs from Blackwell on, such as b200" in said
+    assert "in nvfp4 16 elements share a scale" in run("matmul -m 64 -n 64 -k 65 --dtype nvfp4 --hardware b200").err
+
+
 def test_scales_of_blocks_are_read() -> None:
     """1 x 128 of A: 300 x 8 scales; 128 x 128 of B: 8 x 3; 4 B each; only where the implementation has them."""
     assert [scale_block(name, dtype) for name, dtype in (("aiter-blockscale", "fp8"), ("aiter-blockscale", "mxfp4"), ("aiter", "fp8"))] == [

@@ -13,6 +13,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_decode
 from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, blocks_of, equal_cycles, interleaved_cycles
 from perfmodel.timing.models._flash_forward import code_s, mask_latencies, masked, parts_of_tiles
+from perfmodel.timing.models._flash_gradients import gradient_blocks
 from perfmodel.timing.models._flash_plans import plan_of
 
 H200 = find_device("h200")
@@ -39,6 +40,17 @@ def launched(implementation: str, w: Attention) -> tuple[FlashPlan, TileBlocks]:
 def test_tiles_and_grids_are_those_profiled(implementation, shape, tile, grid):
     plan, blocks = launched(implementation, attention(*shape))
     assert ((plan.br, plan.bc), blocks.count) == (tile, grid)
+
+
+def test_flash_attention_1_has_a_block_for_each_head():
+    """As many blocks as heads, each of all pairs of tiles; of fewer heads than multiprocessors, parts that fill the device."""
+    for heads, count, tiles in ((132, 132, 10), (1024, 1024, 10), (64, 4 * 64, 1)):
+        plan, blocks = launched("fa1", attention(1, heads, 1024, 1024, 64, True))
+        assert (blocks.count, blocks.last[0]) == (count, tiles), heads
+        assert blocks.early_tiles + blocks.last_tiles == heads * 10
+    plan, _ = launched("fa1", w := attention(1, 132, 1024, 1024, 64, False))
+    backward = gradient_blocks(w, plan, 132)
+    assert (backward.count, backward.most) == (132, 16)
 
 
 def test_the_wide_memory_efficient_kernel_runs_four_blocks():

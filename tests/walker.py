@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -277,6 +278,40 @@ def flash2_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
     return m
 
 
+def _streamed_scores(walk: Walk, q: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Scores of a tile whose keys are loaded for them; a kernel computes whole tiles."""
+    walk.m.computed_scores += walk.s.br * walk.s.bc
+    return walk.scores(q, walk.m.load("K", *walk.of_keys(keys)), rows, keys)
+
+
+def passes_forward(passes: int, s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    """Safe softmax in three passes over the keys, or online softmax in two, scores computed anew in each."""
+    m = Memory(**x)
+    m.create("O", s.batch, s.heads, s.n, s.dv)
+    m.create("logsumexp", s.batch, s.heads, s.n)
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for rows in row_tiles:
+            at, visited = walk.of_rows(rows), [keys for keys in key_tiles if walk.sees(rows, keys).any()]
+            q, top, total = m.load("Q", *at), np.full(len(rows), -np.inf), np.zeros(len(rows))
+
+            for keys in visited:
+                found = _streamed_scores(walk, q, rows, keys)
+                new = np.maximum(top, found.max(1))
+                if passes == 2:
+                    decay = np.where(np.isfinite(top), np.exp(top - np.where(np.isfinite(new), new, 0.0)), 0.0)
+                    total = decay * total + _exp(found, new).sum(1)
+                top = new
+            for keys in visited if passes == 3 else []:
+                total += _exp(_streamed_scores(walk, q, rows, keys), top).sum(1)
+            o = np.zeros((len(rows), s.dv))
+            for keys in visited:
+                o += (_exp(_streamed_scores(walk, q, rows, keys), top) * walk.keep(rows, keys)) @ m.load("V", *walk.of_keys(keys))
+            m.store("O", o / np.where(total > 0, total, 1)[:, None], *at)
+            m.store("logsumexp", np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf), *at)
+    return m
+
+
 def flash2_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
     m = _backward_memory(s, x, ref)
     m.create("D", s.batch, s.heads, s.n)
@@ -400,5 +435,7 @@ def standard_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndar
     return m
 
 
+PASSES = {"two-pass": 2, "three-pass": 3}
 FORWARD = {"standard": standard_forward, "flash1": flash1_forward, "flash2": flash2_forward}
-BACKWARD = {"standard": standard_backward, "flash1": flash1_backward, "flash2": flash2_backward}
+FORWARD |= {name: partial(passes_forward, passes) for name, passes in PASSES.items()}
+BACKWARD = {"standard": standard_backward, "flash1": flash1_backward} | dict.fromkeys(("flash2", *PASSES), flash2_backward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from perfmodel.commands._output import WORDS, as_text, asked_in, signed
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
-from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
 
 if TYPE_CHECKING:
@@ -257,6 +257,7 @@ class Command(TyperCommand):
         parsed: list[str] = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             _check_numbers(self, ctx)
+            _note_short_names(ctx.params.values())
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
@@ -374,6 +375,14 @@ def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
         return args
     say("note: --explain takes a name now, such as --explain predicted; taken as --explain all")
     return [*args[:place], _ALL, *args[place:]]
+
+
+def _note_short_names(values: Iterable[Any]) -> None:
+    """Say of each short name of a device which one is meant."""
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+    for name in dict.fromkeys(word for text in texts for word in text.split(",")):
+        if found := short_name(name):
+            say(f"note: {name.strip()} is taken as {found}; --hardware {found} says so")
 
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:

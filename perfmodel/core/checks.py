@@ -11,7 +11,7 @@ from pathlib import Path
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES, Dtype, dtype_named
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.core.hardware import Device
+from perfmodel.core.hardware import UNITS, Device
 from perfmodel.core.units import parse
 from perfmodel.core.workload import LARGEST_SIZE
 
@@ -71,16 +71,21 @@ def flop_count(option: str, text: str) -> int:
     return count
 
 
-def dtype_on(name: str | None, device: Device, default: str = "fp16", known: Mapping[str, Dtype] = DTYPES) -> Dtype:
-    """The dtype called ``name`` with the unit of ``device`` that multiplies in it; without one ``default``, or bf16 where that has no peak.
+def default_dtype(device: Device, first: str = "fp16") -> str:
+    """Name of the dtype where none is given: ``first``, or the other one of fp16 and bf16 on a device that multiplies in that alone."""
+    known = {name for unit in UNITS for name in device.products_of(unit)}
+    other = "bf16" if first == "fp16" else "fp16"
+    return other if other in known and first not in known else first
+
+
+def dtype_on(name: str | None, device: Device, default: str = "", known: Mapping[str, Dtype] = DTYPES) -> Dtype:
+    """The dtype called ``name``, else ``default``, else that of ``default_dtype``, with the unit of ``device`` that multiplies in it.
 
     ``known``: the formats that it may be one of.
 
     UsageError for an unknown name, UnavailableError if the device has no peak for it.
     """
-    if name is None and default == "fp16" and default not in device.peaks.tensor and "bf16" in device.peaks.tensor:
-        default = "bf16"
-    dtype = dtype_named(default if name is None else name, known)
+    dtype = dtype_named(name if name is not None else default or default_dtype(device), known)
     return replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit))
 
 

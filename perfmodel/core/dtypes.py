@@ -42,17 +42,26 @@ _ALL = (
     Dtype("fp8", 1, TENSOR),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
+WIDER = {**DTYPES, "fp64": Dtype("fp64", 8, TENSOR)}
+"""Formats of chains of linear layers, which NumPy computes in fp64 unless told otherwise."""
 
-MX_BLOCK = 32
-"""Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0."""
-_NARROWER = {dtype.name: dtype for dtype in (Dtype("int8", 1, TENSOR), Dtype("mxfp4", 1, TENSOR, 4 / 8 + 1 / MX_BLOCK))}
+SCALED_BLOCKS = {"mxfp4": 32, "nvfp4": 16}
+"""Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0; NVIDIA, Introducing NVFP4, 2025, whose
+second scale, 32 bits for a whole tensor, is left out."""
+_FP4 = {name: Dtype(name, 1, TENSOR, 4 / 8 + 1 / block) for name, block in SCALED_BLOCKS.items()}
+_NARROWER = {"int8": Dtype("int8", 1, TENSOR), **_FP4}
 """Formats of the operands of a matrix product alone."""
 PRODUCTS = {**DTYPES, **_NARROWER}
 """Formats in which matrix products run."""
 _STORED = {**_NARROWER, "fp4": Dtype("fp4", 1, TENSOR)}
 """Formats that only weights are stored in, and that products with them run in where a device has a peak for that."""
-PEAK_OF = {"mxfp4": "fp4"}
+PEAK_OF = {"mxfp4": "fp4", "nvfp4": "fp4"}
 """Formats whose products run at a peak that profiles have under another name: OCP MXFP4 and NVFP4 have one peak."""
+NEEDS = {
+    "mxfp4": "MXFP4 is multiplied by NVIDIA GPUs from Blackwell on and by AMD GPUs from CDNA 4 on, such as b200 and mi355x",
+    "nvfp4": "NVFP4 is multiplied by NVIDIA GPUs from Blackwell on, such as b200",
+}
+"""What multiplies a format that few devices do, in words."""
 
 
 def dtype_of_products(name: str) -> Dtype:
@@ -61,6 +70,7 @@ def dtype_of_products(name: str) -> Dtype:
 
 
 ALIASES = {
+    **dict.fromkeys(("double", "float64", "f64"), "fp64"),
     **dict.fromkeys(("float", "float32", "single", "f32"), "fp32"),
     **dict.fromkeys(("half", "float16", "f16"), "fp16"),
     **dict.fromkeys(("bfloat16", "bfloat"), "bf16"),
@@ -81,7 +91,7 @@ def canonical(name: str) -> str:
     ['fp16', 'fp16', 'bf16', 'fp32', 'fp61', 'mixed']
     """
     low = _PACKAGE.sub("", name.strip().lower())
-    return ALIASES.get(low, low if low in (*DTYPES, *_STORED, "int4") else name)
+    return ALIASES.get(low, low if low in (*WIDER, *_STORED, "int4") else name)
 
 
 ACTIVATION_SIZE = 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from perfmodel.core import units
-from perfmodel.core.dtypes import PEAK_OF
+from perfmodel.core.dtypes import NEEDS, PEAK_OF
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import Bandwidth, Count, Duration, Frequency, OpRate, Power, ProfilePart, Quantity, Rate, Size
 
@@ -259,18 +259,19 @@ class Device(ProfilePart):
         integers: dict[str, Quantity] = (
             {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
         )
-        return {**found, **integers, **{name: found[peak] for name, peak in PEAK_OF.items() if peak in found}}
+        known = {name: found[peak] for name, peak in PEAK_OF.items() if peak in found and (name != "nvfp4" or self.vendor == "NVIDIA")}
+        return {**found, **integers, **known}
 
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
 
         UnavailableError lists the formats that the device has.
         """
-        for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
+        for unit in sorted(UNITS, key=lambda unit: unit != preferred):
             if dtype in self.products_of(unit):
                 return unit
-        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.products_of(unit)) or "none at all"
-        raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
+        has = ", ".join(f"{name} ({unit})" for unit in UNITS for name in self.products_of(unit)) or "none at all"
+        raise UnavailableError(f"{self.id} has no {dtype} peak", "; ".join([f"its profile has {has}", *filter(None, [NEEDS.get(dtype)])]))
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
         """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
@@ -293,7 +294,7 @@ class Device(ProfilePart):
 
     def best_matmul_rate(self, dtype: str) -> float:
         """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
-        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.products_of(unit))
+        return max(self._rate_at_max_clock(dtype, unit) for unit in UNITS if dtype in self.products_of(unit))
 
     def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
         peak, highest, stated = self.products_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
@@ -304,7 +305,7 @@ class Device(ProfilePart):
         return peak.number if stated is None else max(peak.number, peak.number * highest.number / stated.number)
 
 
-_UNITS = ("tensor", "vector")
+UNITS = ("tensor", "vector")
 _PARTS = {
     "clocks": Clocks,
     "memory": MemoryLevel,

@@ -16,6 +16,17 @@ from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+SHORT_NAMES = {"a100": DEFAULT_DEVICE, "mi300": "amd-mi300x", "mi325": "amd-mi325x", "mi355": "amd-mi355x"}
+"""Names that users type for one device, though others have the word or none has: a note says which is meant."""
+
+
+def short_name(text: str) -> str | None:
+    """Id of the device that ``text`` is a short name of, however it is written; None if it is none.
+
+    >>> short_name("A100"), short_name("a100-sxm-40gb")
+    ('nvidia-a100-sxm-80gb', None)
+    """
+    return SHORT_NAMES.get(text.strip().lower().removeprefix("nvidia-").removeprefix("amd-"))
 
 
 class Condition(NamedTuple):

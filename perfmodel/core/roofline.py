@@ -17,7 +17,7 @@ from perfmodel.core.cache import dram_bytes, multicast_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device
+from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import kept_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
@@ -105,8 +105,9 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 class Rates:
     """What a device does per second for one dtype; None where the profile does not say.
 
-    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit; exponentials of
-    ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for the bound.
+    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the ``vector`` unit in fp32, or in fp64;
+    exponentials of ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for
+    the bound.
     """
 
     dram: Number
@@ -154,13 +155,14 @@ def _rates(device: Device, dtype: Dtype, trace: Trace | None) -> Rates:
         return None if quantity is None else rate(name, meaning + at, quantity, quantity.number if ratio == 1 else quantity.number * ratio)
 
     instead = peak if unit != dtype.matmul_unit == "vector" else None  # a tensor unit that multiplies fp32, too
+    wide: FloatDtype = "fp64" if dtype.name == "fp64" else "fp32"
     dram = rate("BW_dram", "B/s", memory.bandwidth or memory.measured_bandwidth, bandwidth)
     return Rates(
         dram=dram,
         l2=on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number),
         matmul_at_max_clock=fastest if trace is None else _traced_max_rate(trace, device, dtype, peak, fastest),
-        vector=on_chip("P_vector", "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32") or instead),
+        vector=on_chip("P_vector", f"FLOP/s, {wide} vector unit", device.peaks.vector.get(wide) or instead),
         sfu=on_chip("P_exp", "exponentials/s", device.peaks.exp),
         dram_at_max_clock=dram
         if highest == bandwidth

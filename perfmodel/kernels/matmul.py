@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
-from perfmodel.core.dtypes import DTYPES, MX_BLOCK, TENSOR, Dtype
+from perfmodel.core.dtypes import DTYPES, SCALED_BLOCKS, TENSOR, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
@@ -106,8 +106,8 @@ class Matmul:
             positive_int(option.replace("_", "-"), getattr(self, option))
         if self.split_k > self.k:
             raise UsageError(f"--split-k {self.split_k} is more than --k {self.k}", f"give at most {self.k}")
-        if self.dtype.packed and self.k % MX_BLOCK:
-            raise UsageError(f"--k is {self.k}: in {self.dtype.name} {MX_BLOCK} elements share a scale", f"give a multiple of {MX_BLOCK}")
+        if self.k % (block := SCALED_BLOCKS.get(self.dtype.name, 1)):
+            raise UsageError(f"--k is {self.k}: in {self.dtype.name} {block} elements share a scale", f"give a multiple of {block}")
         return self
 
     @property

@@ -31,7 +31,7 @@ class MatmulQuestion(Question):
     tile_n: int | None = option("Tile columns. [default: 128, or the largest power of two that fits]")
     split_k: int = option("Blocks that share the k of a tile.", default=1)
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
-    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8, int8, mxfp4. [default: fp16/bf16]")
+    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8, int8, mxfp4, nvfp4. [default: fp16/bf16]")
     hardware: str | None = as_in(Common, "hardware")
 
     def on(self, device: Device) -> Device:
@@ -118,7 +118,7 @@ class FuseQuestion(Question):
         from perfmodel.core.checks import dtype_on
 
         chain, published = self._chain()
-        return replace(chain, dtype=dtype_on(self.dtype, device, chain.dtype.name)), published
+        return replace(chain, dtype=dtype_on(self.dtype, device, chain.dtype.name if published else "")), published
 
     def _chain(self) -> tuple[FusedChain, Published | None]:
         from perfmodel.kernels.fuse import EXAMPLES, FusedChain

@@ -38,7 +38,7 @@ from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import ModelPass, prefill
 from perfmodel.transformer.training.matrices import Shape, shape_of
-from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig, checked
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import backward, forward
 
@@ -136,7 +136,7 @@ def model_chain(
 ) -> tuple[Chain, str]:
     """The chain for ``batch`` sequences of ``n`` tokens, and where its times are from."""
     step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
-    training = TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
+    training = checked(TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16))
     shape = replace(shape_of(training), kept_gradient=0)
     seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, fallbacks) for layer, _ in model.layer_kinds})
     links = {layer: _link(layer, shape, times) for layer, times in seconds.items()}

@@ -57,7 +57,7 @@ class RematQuestion(Question):
     width: str | None = option("Columns of linear layers: one number, or of x_0, x_1, ...", reader=_CHAIN)
     batch: int = option("Rows of linear layers, sequences of a model.", default=1, reader=_CHAIN)
     n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
-    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; bf16 for a model]", reader=_CHAIN)
+    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8; fp64 for --width. [default: fp16; bf16 for a model]", reader=_CHAIN)
     hardware: str | None = option(f"Device that times them. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
     graph: str | None = option(
         "Any graph, as JSON or YAML; --budget then asks the exact solver.", "--graph-file", metavar="FILE", old="--graph"
@@ -87,7 +87,8 @@ class RematQuestion(Question):
     def source(self) -> Source:
         """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""
         from perfmodel.catalog import calibrated_devices, find_device, find_model
-        from perfmodel.core.checks import dtype_on, positive_int
+        from perfmodel.core.checks import default_dtype, dtype_on, positive_int
+        from perfmodel.core.dtypes import WIDER
         from perfmodel.remat.device_chain import linear, of_model
         from perfmodel.remat.source import listed
 
@@ -100,10 +101,10 @@ class RematQuestion(Question):
         device = find_device(self.hardware or DEFAULT_DEVICE)
         positive_int("batch", self.batch)
         if self.width is not None:
-            return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device), device, calibrated_devices)
+            return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device, known=WIDER), device, calibrated_devices)
         model = find_model(str(self.model))
         length = self.n if self.n is not None else min(2048, model.max_positions or 2048)
-        return of_model(model, self.batch, length, dtype_on(self.dtype, device, "bf16"), device, calibrated_devices)
+        return of_model(model, self.batch, length, dtype_on(self.dtype, device, default_dtype(device, "bf16")), device, calibrated_devices)
 
     def _check_shape(self) -> None:
         """UsageError for numbers of layers whose shape is known."""

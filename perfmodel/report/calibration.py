@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and intervals are rougher than those of a whole run."
 
+CROSS_VALIDATED = "Errors and intervals are those of each record by a fit without it and its like: cross-validation, fitted anew each time."
+
 
 def calibration_report(found: list[Calibrated], quick: bool = False) -> Report:
     """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
@@ -30,7 +32,8 @@ def calibration_report(found: list[Calibrated], quick: bool = False) -> Report:
             "calibration": [asdict(block) for block in one.blocks],
         }
     notes = [f"not measured: {failure}" for one in found for failure in one.failures]
-    notes.append("Intervals are those of points that the fit did not see, by cross-validation; held-out records were in no fit.")
+    kept = any(block.held_out for one in found for block in one.blocks)
+    notes.append(f"{CROSS_VALIDATED} {'Held-out records were in no fit.' if kept else 'Parameters are of all records.'}")
     profile, records = found[0].text if len(found) == 1 else "", [raw for one in found for raw in one.records]
     summary = summary or ["Nothing was calibrated: too few records for every model."]
     reasons, summary = (summary if len(summary) > 3 else []), _in_short(found, summary)

@@ -195,7 +195,8 @@ def _calibrations(device: Device) -> Table:
     columns = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
     rows = []
     for block in device.calibration:
-        errors = ["-" if error is None else f"{error:.1%}" for error in (block.held_out_median_error, block.held_out_p90_error)]
+        median = block.held_out_median_error if block.held_out else block.median_error
+        errors = ["-" if error is None else f"{error:.1%}" for error in (median, block.held_out_p90_error)]
         interval = f"{block.low:.3f} to {block.high:.3f}"
         name = f"{block.workload}/{block.implementation}/{block.direction}"
         rows.append([name, block.model, str(block.points), interval, str(block.held_out), *errors, block.date, block.source])

@@ -22,6 +22,8 @@ SPARK = 54
 """Columns of a line of bars, which fits 80 with its name."""
 POINTS = 200
 """Points of the timeline in the JSON object, and the most actions of a schedule that it lists."""
+STEPS = 1000
+"""Most actions of a schedule whose memory is told one by one."""
 TENSOR_NOTE = (
     "At the roofline: what perfmodel recompute says of keeping against computing again, inputs at hand. Frees: bytes per second of the "
     "kernel's roofline time; where memory is short, give up the uppermost first."
@@ -88,7 +90,14 @@ def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
 
 def _timeline(row: ScheduleRow, run: Run) -> dict[str, Any]:
     listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
-    return {"strategy": row.strategy.name, "cost": run.cost, "memory": bars(run, POINTS), "actions": listed}
+    return {"strategy": row.strategy.name, "cost": run.cost, "memory": bars(run, POINTS), "actions": listed, "steps": steps_of(run)}
+
+
+def steps_of(run: Run) -> list[dict[str, Any]] | None:
+    """Memory step by step: each action, the cost when it ends, and what is in memory while it runs; None for more than ``STEPS``."""
+    if len(run.moments) > STEPS:
+        return None
+    return [{"action": str(moment.action), "end": moment.end, "memory": moment.during} for moment in run.moments]
 
 
 def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
@@ -154,7 +163,15 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
         ),
     ]
     row = answer.featured
-    return found if row is None or row.run is None else [*found, _chart(row.strategy.name, row.run, units)]
+    if row is None or row.run is None:
+        return found
+    lines = [
+        [str(place), one["action"], units.cost(one["end"]), units.size(one["memory"])]
+        for place, one in enumerate(steps_of(row.run) or [], 1)
+    ]
+    head = ["step", "action", "time at its end" if units.timed else "steps at its end", "in memory"]
+    trace = [Table(f"{row.strategy.name}: memory step by step", head, lines, "rlrr")] if lines else []
+    return [*found, _chart(row.strategy.name, row.run, units), *trace]
 
 
 def _chart(name: str, run: Run, units: Units) -> Table:

@@ -15,7 +15,6 @@ from perfmodel.report.validation_answer import brief, figures, reasons, short_na
 from perfmodel.report.validation_answer import pictures as pictures_of
 from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
-from perfmodel.validation.records import held_out
 from perfmodel.validation.run import GroupScore, ValidationRun
 from perfmodel.validation.statistics import quantile
 
@@ -92,7 +91,7 @@ def _row(row: RecordRow) -> list[Metric]:
         Metric("", (high - low) / times.median, "noise", "share"),
         Metric("error", row.error, "error", "error"),
         *_served(row),
-        Metric("held_out", held_out(row.record)),
+        Metric("held_out", row.held_out),
         *(Metric(name, getattr(row, name)) for name in names),
         Metric("violates", row.violates),
         Metric("reason", row.reason),
@@ -154,8 +153,8 @@ def _share(key: str, held: list[bool | None]) -> Metric:
 
 
 def _group(group: RecordGroup) -> list[Metric]:
-    errors = [(held_out(row.record), abs(row.error)) for row in group.rows if row.error is not None]
-    memory = [(held_out(row.record), abs(error)) for row in group.rows if (error := row.memory_error) is not None]
+    errors = [(row.held_out, abs(row.error)) for row in group.rows if row.error is not None]
+    memory = [(row.held_out, abs(error)) for row in group.rows if (error := row.memory_error) is not None]
     return [
         Metric("", group.hardware, "device", "text"),
         Metric("", group.name, "group", "text"),

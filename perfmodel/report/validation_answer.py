@@ -9,7 +9,6 @@ from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Table
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups, label
-from perfmodel.validation.records import held_out
 from perfmodel.validation.run import ValidationRun
 from perfmodel.validation.statistics import quantile
 
@@ -45,7 +44,7 @@ def verdict(session: ValidationRun, tolerance: float) -> list[str]:
 
 
 def _errors(rows: Sequence[RecordRow], unseen: bool = False) -> list[float]:
-    return sorted(abs(row.error) for row in rows if row.error is not None and (not unseen or held_out(row.record)))
+    return sorted(abs(row.error) for row in rows if row.error is not None and (not unseen or row.held_out))
 
 
 def _memory_errors(rows: Sequence[RecordRow]) -> list[float]:

@@ -234,4 +234,4 @@ HARDWARE = choice(
     names=catalog.device_ids,
     canonical=lambda name: canonical_name(name, device_named(name).id),
 )
-DTYPE = choice("dtype", "number format", "fp16", names=lambda: list(DTYPES))
+DTYPE = choice("dtype", "number format", names=lambda: list(DTYPES))

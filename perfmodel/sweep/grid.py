@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.core.checks import default_dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.base import SweepInput, SweepWorkload
+from perfmodel.sweep.base import SweepInput, SweepWorkload, device_named
 from perfmodel.sweep.expression import Expression, parse, typecheck
 from perfmodel.sweep.study import SweepStudy, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
@@ -186,6 +187,8 @@ def _parts(
     axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))
     for combination in product(*others.values()):
         chosen = dict(zip(others, combination, strict=True))
+        if "dtype" in chosen and chosen["dtype"] is None:
+            chosen["dtype"] = default_dtype(device_named(chosen["hardware"]))
         usual = workload.defaults(chosen).items()
         missing = {name: np.array([float(value)]) for name, value in usual if name not in axes and name not in derived}
         for part, values in workload.split(chosen, {**missing, **axes}, derived):

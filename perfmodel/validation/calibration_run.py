@@ -21,7 +21,7 @@ from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.fit_points import FULL, QUICK, Effort
 from perfmodel.validation.profile_text import profile_text
-from perfmodel.validation.records import Record, as_record, read_records, shipped_records
+from perfmodel.validation.records import Record, all_fitted, as_record, read_records, shipped_records
 
 if TYPE_CHECKING:
     from perfmodel.validation.cases import KernelCase
@@ -107,11 +107,13 @@ def from_records(
 ) -> list[Calibrated]:
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
+    Of the project's own files the fits see the half that they are given, of others every record.
     ``fallbacks``: lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
     check_names(implementations)
-    listed = list(paths)
-    records = [record for path in listed for _, record in read_records(path)]
+    listed, own = list(paths), set(shipped_records())
+    read = {path: [record for _, record in read_records(path)] for path in listed}
+    records = [record for path, found in read.items() for record in (found if path in own else all_fitted(found))]
     if implementations:
         records = [record for record in records if record.implementation in implementations]
     devices = _devices_of(records, find_device, hardware, progress)
@@ -120,8 +122,11 @@ def from_records(
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
     found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
-    shipped = set(listed) <= set(shipped_records())
-    source = RECORDS if shipped and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
+    source = (
+        RECORDS
+        if set(listed) <= own and not options.quick
+        else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
+    )
     wanted = ids if hardware is None else {find_device(hardware).id}
     return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
 
@@ -188,7 +193,7 @@ def this_machine(
     base = find_device(hardware or environment.hardware)
     results = benchmark(progress, QUICK_RULE if options.quick else RULE)
     raws, failures = _measured_kernels(base.id, implementations or OWN, progress, options)
-    records = [as_record(raw) for raw in raws]
+    records = all_fitted(map(as_record, raws))
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
     known = [one for one in results if one.value is not None]
@@ -251,7 +256,7 @@ def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
     records: dict[str, list[Record]] = {}
     for case in few:
         records.setdefault(case.implementation, []).append(case.record())
-    fitted = {name for name, shapes in records.items() if not too_few(shapes, model_of(case_of(shapes[0])))}
+    fitted = {name for name, shapes in records.items() if not too_few(all_fitted(shapes), model_of(case_of(shapes[0])))}
     return [case for case in few if case.implementation in fitted]
 
 

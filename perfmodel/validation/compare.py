@@ -11,6 +11,7 @@ from typing import Any
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED
+from perfmodel.core.question import short_name
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
@@ -44,6 +45,11 @@ class RecordRow:
     case: Case | None = None
     device: Device | None = None
     served: PredictedRun | None = None
+
+    @property
+    def held_out(self) -> bool:
+        """Whether no fit saw the record: one that the project keeps for that, where its calibration has held any out."""
+        return held_out(self.record) and (self.prediction is None or bool(self.prediction.calibration.held_out))
 
     @property
     def violates(self) -> bool:
@@ -246,6 +252,8 @@ def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device |
     """The device that a record names, or why there is none."""
     if "/" in name or name.endswith((".yaml", ".yml")):  # a record names a device; it does not open files
         return UnavailableError(f"no device is called {name!r}")
+    if short_name(name):
+        return UnavailableError(f"{name!r} may be several devices", "give the id of one in the record")
     try:
         return find_device(name)
     except PerfmodelError as error:

@@ -7,6 +7,8 @@ Which of them a fit may see and which it is judged on is decided by the record a
 - Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
 - Of serving runs, whole groups (model, device, engine) are fitted: those of ``fitted_runs``, on which engines' overheads were chosen.
 - Of all others, half of the shapes: those whose SHA-256, of the shape as JSON with sorted keys, is odd.
+
+A user's records are all fitted when ``calibrate`` reads them (``all_fitted``), but for those that say that they are held out.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -135,6 +137,12 @@ def held_out(record: Record) -> bool:
     if record.workload == SERVING:
         return (record.shape.get("model"), record.hardware, record.shape.get("engine")) not in fitted_runs()
     return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
+
+
+def all_fitted(records: Iterable[Record]) -> list[Record]:
+    """``records`` as ones for fits, but for those that say themselves what they are for."""
+    marked = (HELD_OUT, FITTED, FOR_WIDTH)
+    return [record if record.source.endswith(marked) else replace(record, source=record.source + FITTED) for record in records]
 
 
 def sets_width(record: Record) -> bool:

@@ -18,7 +18,7 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.timing.predict import FallbackDevices, kernels_of
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
-from perfmodel.validation.records import as_record, held_out, profiled, sets_width
+from perfmodel.validation.records import as_record, profiled, sets_width
 from perfmodel.validation.statistics import quantile
 
 BACKENDS = ("cuda", "cpu", "simulator")
@@ -189,7 +189,7 @@ def _regime(row: RecordRow) -> str:
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
-    judged = [row for row in rows if held_out(row.record) and not sets_width(row.record)]
+    judged = [row for row in rows if row.held_out and not sets_width(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
     roofs = [row.share_of_roof for row in known]
@@ -203,7 +203,7 @@ def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
         Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
-        _three_scalars([row for row in rows if row.case is not None and not held_out(row.record)], known),
+        _three_scalars([row for row in rows if row.case is not None and not row.held_out], known),
     )
 
 

@@ -81,9 +81,9 @@ READ_BY: dict[str, Rule] = {
     "masked_fill": _IN_MEMORY,
     "unfused_scale": _IN_MEMORY,
     "printed_backward": (
-        "the backward pass of flash2",
+        "the backward pass of flash2, two-pass and three-pass",
         "--algorithm flash2 --pass backward",
-        lambda algorithm, direction: (algorithm.name, direction) == ("flash2", BACKWARD),
+        lambda algorithm, direction: direction == BACKWARD and algorithm.name in ("flash2", "two-pass", "three-pass"),
     ),
     "splits": _only("split-kv"),
     "sparsity": _only("block-sparse"),

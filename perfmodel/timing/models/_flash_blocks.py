@@ -54,7 +54,8 @@ class FlashPlan:
     ``adding``: backward, share of a tile's additions to dQ that its warps do between matmuls. ``paired``: key tiles of a head are
     launched in multiples of it. ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query
     heads by PyTorch's sums.
-    ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
+    ``by_head``: one block does all tiles of a head. ``softmax_share``: where measured shapes cannot tell a tile's two parts apart,
+    ``softmax`` over ``matmul``.
     """
 
     br: int
@@ -82,6 +83,7 @@ class FlashPlan:
     cut_values: bool = False
     threads: int = 128
     softmax_share: float = 0.0
+    by_head: bool = False
     uneven: float = 0.0
     adding: float = 1.0
     paired: int = 1
@@ -171,12 +173,21 @@ class TileBlocks:
 def blocks_of(w: Attention, plan: FlashPlan, direction: str, sms: int) -> TileBlocks:
     """The blocks of one kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=plan.packed)
+    if plan.by_head:
+        return head_blocks(w, plan, sms)
     per_walk = int(row_tiles(walk, plan.br) if direction == FORWARD else key_tiles(walk, plan.bc))
     total = int(walk.row_heads * visited_tiles(walk, plan.br, plan.bc))
     count = int(walk.row_heads) * per_walk * plan.splits
     backwards = _backwards(walk, plan, direction, per_walk)
     last = tuple(islice(backwards, min(count, ROUNDS * sms * plan.resident)))[::-1]
     return TileBlocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0, sms, plan.resident)
+
+
+def head_blocks(w: Attention, plan: FlashPlan, sms: int) -> TileBlocks:
+    """One block per head, which visits all its pairs of tiles."""
+    heads, tiles = int(w.query_heads), int(visited_tiles(replace(w, packed=False), plan.br, plan.bc))
+    listed = min(heads, ROUNDS * sms * plan.resident)
+    return TileBlocks((tiles,) * listed, heads - listed, (heads - listed) * tiles, sms, plan.resident)
 
 
 def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) -> Iterator[int]:

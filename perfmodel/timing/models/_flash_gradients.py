@@ -16,7 +16,7 @@ from functools import cache, partial
 from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, key_tile_visits, padded
+from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, head_blocks, key_tile_visits, padded
 
 _FP32 = 4  # known
 SUM_OUTPUTS = 512  # known
@@ -67,6 +67,8 @@ def key_tiles_visits(walk: Attention, plan: FlashPlan, first: int, step: int) ->
 
 def gradient_blocks(w: Attention, plan: FlashPlan, sms: int) -> TileBlocks:
     """The main kernel's blocks, one per key tile and query head, tiles of a head one after another; ``plan.paired`` key tiles at least."""
+    if plan.by_head:
+        return head_blocks(w, plan, sms)
     tiles = int(ceil_div(w.kv_len, plan.bc))
     keys = int(ceil_div(tiles, plan.paired)) * plan.paired
     walk = replace(w, packed=False)

@@ -75,12 +75,15 @@ def _side_kernels(w: Attention) -> int:
 
 
 def _fa1(case: Case, device: Device) -> FlashPlan:
-    """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time, in as many parts as fill
-    the device (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
+    """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time. A block for each head, as in
+    2022; for fewer heads than multiprocessors in as many parts as fill the device, which later versions added
+    (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
     """
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
-    return FlashPlan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
+    by_head = w.query_heads >= multiprocessors_of(device)
+    dropout = DROPOUT if w.dropout else 0.0
+    return FlashPlan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=dropout, by_head=by_head)
 
 
 def fa2(case: Case, device: Device) -> FlashPlan:

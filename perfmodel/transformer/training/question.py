@@ -211,7 +211,8 @@ def checked(training: TrainingConfig) -> TrainingConfig:
     optimizer_named(training.optimizer)
     _check_gradients(training)
     if what := untrained(training.model):
-        raise UsageError(f"{training.model.name} has {what}: what their backward pass keeps is not known here", "ask for inference")
+        fix = "ask for inference: perfmodel model"
+        raise UsageError(f"{training.model.name} has {what}: what their backward pass keeps is not known here", fix)
     _check_parallel(training)
     return training
 

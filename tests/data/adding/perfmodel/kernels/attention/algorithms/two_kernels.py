@@ -155,8 +155,8 @@ def key_walk(w: Attention, tile: Tile) -> Iterator[Move]:
 
 
 ALGORITHM = Algorithm(
-    name="two-pass",
-    title="two passes over the keys, no rescaling",
+    name="two-kernels",
+    title="two kernels over the keys, no rescaling",
     source="Nayak et al. 2024 (FuseMax), arXiv 2406.10491, the 2-pass cascade; backward as Triton's tutorial of fused attention",
     io_class="N^2 d / B_r + N d",
     vector_work=f"{SOFTMAX_VECTOR} per score and pass, mask {MASK_VECTOR}; backward {ROW_SUM_VECTOR} d_v per row",

@@ -1,0 +1,5 @@
+"""Attention by safe softmax in three passes over the keys: maximum, sum of exponentials, then O."""
+
+from perfmodel.kernels.attention.algorithms._passes import algorithm
+
+ALGORITHM = algorithm("safe", "three")
