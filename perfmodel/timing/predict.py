@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.architectures import are_alike, are_kin, distance
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -125,28 +125,44 @@ def predict(request: TimeRequest) -> Prediction:
     if other is None:
         raise UnavailableError(_missing(request))
     block = next(block for one, block in lending if one is other)
-    if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
-    words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    words = f"borrowed from {other.id}: no calibration of {lacks}"
     from perfmodel.timing.estimated import in_words, needed, widened
     from perfmodel.timing.transfer import lent
 
-    complete, facts = needed(device, other, partial(_seconds_on, block, request))
+    complete, facts = needed(device, other, partial(_seconds_on, block, request)) if are_kin(device, other) else (device, [])
     known = lent(complete, other, block) if other is not device else None
     if known is not None and known.probes:
         words += f"; with {' and '.join(known.probes)} measured here"
-    if known is not None and known.narrowed:
-        interval = block.probed_low or interval[0], block.probed_high or interval[1]
-    if is_variant(implementation, block.implementation):
-        interval = min(interval[0], block.low), max(interval[1], block.high)
-    elif other.id != device.id and other.architecture == device.architecture and block.model not in FROM_TABLES:
-        # one device of it tells this much of another
-        interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     estimated = in_words(facts, other) if facts else ""
     words += f"; {estimated}" if facts else ""
-    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known)
-    return replace(found, lender=other, certain=interval, guess=estimated)
+    found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known), lender=other, guess=estimated)
+    assert found.device is not None
+    if block.model in PARTS:
+        from perfmodel.timing.composed import composed
+
+        interval = composed(find_model(block.model), block, request.case, found.device, found.seconds)
+    else:
+        interval = lent_interval(block, device, other, known, is_variant(implementation, block.implementation))
+    low, high = (found.seconds * end for end in (widened(interval, facts) if facts else interval))
+    return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
+
+
+def lent_interval(block: Calibration, device: Device, lender: Device, known: Lent | None = None, variant: bool = False) -> tuple[float, float]:
+    """In shares of the time on ``device``, of ``block`` of ``lender``, as it is lent if that is ``known``; ``variant``: to another kernel.
+
+    UnavailableError if the block has no interval for other devices.
+    """
+    if block.borrowed_low is None or block.borrowed_high is None:
+        raise UnavailableError(f"the calibration of {block.implementation} on {lender.id} was never tried on another device")
+    low, high = block.borrowed_low, block.borrowed_high
+    if known is not None and known.narrowed:
+        low, high = block.probed_low or low, block.probed_high or high
+    if variant:
+        return min(low, block.low), max(high, block.high)
+    if lender.id == device.id or lender.architecture != device.architecture or block.model in FROM_TABLES:
+        return low, high
+    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
 
 
 def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Device, Calibration]]:
@@ -218,8 +234,16 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     missing = set(PARTS[model]) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))
-    lent = [block for other in related for block in other.calibration if block.workload in missing and serves(block)]
+    from perfmodel.timing.composed import lent_part
+
+    # passes over memory take the time of their bytes on GPUs of every maker
+    gpus = sorted((other for other in fallbacks() if are_alike(device, other)), key=lambda other: (not are_kin(device, other), distance(device, other)))
+    lent = [
+        lent_part(block, device, other)
+        for other in gpus
+        for block in other.calibration
+        if block.workload in missing and serves(block) and (block.workload != "matmul" or are_kin(device, other))
+    ]
     return replace(device, calibration=[*device.calibration, *lent])
 
 
@@ -240,9 +264,14 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
 
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """``nearest`` of the devices that lend a calibration: one that was fitted to many points, if there is such a kin."""
-    sure = [one for one, block in lending if block.points >= ENOUGH_TO_LEND]
-    return nearest(device, sure) or nearest(device, [one for one, _ in lending])
+    """``nearest`` of the devices that lend a calibration: one that was fitted to many points, if there is such a kin.
+
+    Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
+    """
+    sure = [(one, block) for one, block in lending if block.points >= ENOUGH_TO_LEND]
+    kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in lending])
+    alike = [one for one, block in sure if block.model in PARTS and are_alike(device, one)]
+    return kin or min(alike, key=lambda one: distance(device, one), default=None)
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
