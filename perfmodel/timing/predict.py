@@ -134,9 +134,11 @@ def predict(request: TimeRequest) -> Prediction:
     known = lent(complete, other, block) if other is not device else None
     if known is not None and known.probes:
         words += f"; with {' and '.join(known.probes)} measured here"
-    estimated = in_words(facts, other) if facts else ""
-    words += f"; {estimated}" if facts else ""
-    found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known), lender=other, guess=estimated)
+    guess = in_words(facts, other) if facts else ""
+    if not are_kin(device, other):
+        guess = f"passes over memory as on {other.id}, of another maker"
+    words += f"; {guess}" if guess else ""
+    found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known), lender=other, guess=guess)
     assert found.device is not None
     if block.model in PARTS:
         from perfmodel.timing.composed import composed
