@@ -58,7 +58,7 @@ LONG = 1024
 
 
 def standard_rows(name: str, records: Iterable[Record], devices: Sequence[Device]) -> list[tuple[Record, tuple[float, float, float]]]:
-    """Held-out records of standard attention of device ``name``, with low end, seconds and high end as the calibrations of ``devices`` give.
+    """Held-out records of standard attention of device ``name``, with low end, seconds and high end by the calibrations of the others.
 
     What no other device was timed with (passes over 16 bits, the sequence of today's PyTorch) takes the start values of its model, which
     say nothing of gradients.

@@ -13,11 +13,10 @@ from itertools import accumulate
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing import composed
 from perfmodel.timing.base import VARIANTS, find_model
 from perfmodel.timing.pooled import FILE, POOLED, family
 from perfmodel.timing.select_kernel import OWN
-from perfmodel.timing.transfer import copied_share
+from perfmodel.timing.transfer import SPREAD, copied_share
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.cross_device import pooled_quantile
 from perfmodel.validation.fit_points import Effort, FitPoint, fitted
@@ -110,7 +109,7 @@ def bandwidth_spread(devices: Iterable[Device], today: str) -> dict[str, object]
 def write(records: Iterable[Record], today: str) -> None:
     """Put the fits into ``pooled.json``, and what copies say into ``spread.json``."""
     spread = bandwidth_spread(map(find_device, device_ids()), today)
-    composed.FILE.write_text(json.dumps(spread) + "\n", encoding="utf-8")
+    SPREAD.write_text(json.dumps(spread) + "\n", encoding="utf-8")
     listed = pools(records, {name: find_device(name) for name in device_ids()})
     FILE.write_text(json.dumps(refit(listed, today), indent=1) + "\n", encoding="utf-8")
 

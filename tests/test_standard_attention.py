@@ -17,10 +17,10 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.report.against import ratio
 from perfmodel.report.charts.schema import Interval
-from perfmodel.timing import composed
 from perfmodel.timing.base import Case, Model, PartTime, algorithm_of
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, listed_once, lower_bound_s, predict
 from perfmodel.timing.select_kernel import select_kernel
+from perfmodel.timing.transfer import SPREAD, composed_ends, streamed_ends
 
 EVERY = [find_device(name) for name in device_ids()]
 GPUS = [device for device in EVERY if device.vendor == "NVIDIA" or device.id.startswith("amd-mi")]
@@ -69,16 +69,16 @@ def test_errors_of_a_kind_add_up_and_kinds_are_independent() -> None:
     parts = [part("matmul", 40e-6, 0.2), part("matmul", 20e-6, 0.2), part("scale", 30e-6, 0.1)]
     model = Model("sequence", (), lambda case: True, lambda *_: 0.0, "", parts=lambda case, device: parts)
     block = Calibration("sequence", "attention", "", [], {}, 1, 0.95, 1.05, "", "", "")
-    low, high = composed.composed(model, block, Case(None, ""), A100_80, 100e-6)
-    down, up = (abs(end - 1) for end in composed.streamed_elsewhere((0.95, 1.05)))
+    low, high = composed_ends(model, block, Case(None, ""), A100_80, 100e-6)
+    down, up = (abs(end - 1) for end in streamed_ends(block))
     assert low == pytest.approx(1 - hypot(0.6 * 0.2, 0.3 * 0.1 + 0.1 * down))
     assert high == pytest.approx(1 + hypot(0.6 * 0.2, 0.3 * 0.1 + 0.1 * up))
     wide = replace(block, low=0.5, high=2.0)
-    assert composed.composed(model, wide, Case(None, ""), A100_80, 100e-6) == (0.5, 2.0), "no surer than where it was timed"
+    assert composed_ends(model, wide, Case(None, ""), A100_80, 100e-6) == (0.5, 2.0), "no surer than where it was timed"
 
 
 def test_the_shipped_spread_is_that_of_copies() -> None:
-    stored = read_json(composed.FILE)
+    stored = read_json(SPREAD)
     assert stored == refresh_pooled.bandwidth_spread(EVERY, stored["date"])
 
 

@@ -8,7 +8,6 @@ parameters of the nearest calibrated architecture and the interval that those ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -44,12 +43,8 @@ if TYPE_CHECKING:
     from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
-SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
-"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters to be lent."""
-FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
-"""Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
 """Models of kernels of which each device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
@@ -128,7 +123,7 @@ def predict(request: TimeRequest) -> Prediction:
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
     words = f"borrowed from {other.id}: no calibration of {lacks}"
     from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import lent
+    from perfmodel.timing.transfer import composed_ends, lent, lent_ends
 
     complete, facts = needed(device, other, partial(_seconds_on, block, request)) if are_kin(device, other) else (device, [])
     known = lent(complete, other, block) if other is not device else None
@@ -141,30 +136,11 @@ def predict(request: TimeRequest) -> Prediction:
     found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known), lender=other, guess=guess)
     assert found.device is not None
     if block.model in PARTS:
-        from perfmodel.timing.composed import composed
-
-        interval = composed(find_model(block.model), block, request.case, found.device, found.seconds)
+        interval = composed_ends(find_model(block.model), block, request.case, found.device, found.seconds)
     else:
-        interval = lent_interval(block, device, other, known, is_variant(implementation, block.implementation))
+        interval = lent_ends(block, device, other, known is not None and known.narrowed, is_variant(implementation, block.implementation))
     low, high = (found.seconds * end for end in (widened(interval, facts) if facts else interval))
     return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
-
-
-def lent_interval(block: Calibration, device: Device, lender: Device, known: Lent | None = None, variant: bool = False) -> tuple[float, float]:
-    """In shares of the time on ``device``, of ``block`` of ``lender``, as it is lent if that is ``known``; ``variant``: to another kernel.
-
-    UnavailableError if the block has no interval for other devices.
-    """
-    if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {block.implementation} on {lender.id} was never tried on another device")
-    low, high = block.borrowed_low, block.borrowed_high
-    if known is not None and known.narrowed:
-        low, high = block.probed_low or low, block.probed_high or high
-    if variant:
-        return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or lender.architecture != device.architecture or block.model in FROM_TABLES:
-        return low, high
-    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
 
 
 def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Device, Calibration]]:
@@ -236,16 +212,12 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     missing = set(PARTS[model]) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    from perfmodel.timing.composed import lent_part
+    from perfmodel.timing.transfer import lent_part
 
     # passes over memory take the time of their bytes on GPUs of every maker
-    gpus = sorted((other for other in fallbacks() if are_alike(device, other)), key=lambda other: (not are_kin(device, other), distance(device, other)))
-    lent = [
-        lent_part(block, device, other)
-        for other in gpus
-        for block in other.calibration
-        if block.workload in missing and serves(block) and (block.workload != "matmul" or are_kin(device, other))
-    ]
+    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
+    listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
+    lent = [lent_part(block, device, one) for one, block in listed if block.workload in missing and serves(block)]
     return replace(device, calibration=[*device.calibration, *lent])
 
 
