@@ -18,7 +18,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.report.against import ratio
 from perfmodel.report.charts.schema import Interval
 from perfmodel.timing.base import Case, Model, PartTime, algorithm_of
-from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, listed_once, lower_bound_s, predict
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, listed_once, lower_bound_s, predict, with_parts
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import SPREAD, composed_ends, streamed_ends
 
@@ -75,6 +75,14 @@ def test_errors_of_a_kind_add_up_and_kinds_are_independent() -> None:
     assert high == pytest.approx(1 + hypot(0.6 * 0.2, 0.3 * 0.1 + 0.1 * up))
     wide = replace(block, low=0.5, high=2.0)
     assert composed_ends(model, wide, Case(None, ""), A100_80, 100e-6) == (0.5, 2.0), "no surer than where it was timed"
+
+
+def test_parts_that_are_being_fitted_have_no_interval_elsewhere_yet() -> None:
+    """As in a fit of all calibrations, in which widths on other devices come last."""
+    bare = replace(A100_80, calibration=[])
+    lend = [replace(one, calibration=[replace(block, borrowed_low=None) for block in one.calibration]) for one in DEVICES()]
+    found = with_parts(bare, "eager-attention", "fp16", lambda: [one for one in lend if one.id != A100_80.id]).calibration
+    assert {block.workload for block in found} == {"matmul", "scale", "softmax"}
 
 
 def test_the_shipped_spread_is_that_of_copies() -> None:

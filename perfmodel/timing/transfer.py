@@ -192,10 +192,11 @@ def streamed_ends(block: Calibration) -> Ends:
 
 
 def lent_part(block: Calibration, device: Device, lender: Device) -> Calibration:
-    """``block`` of a kernel of a sequence, with its interval on ``device``."""
-    if lender.id == device.id:
+    """``block`` of a kernel of a sequence, with its interval on ``device``; as it is if it was never tried on another device."""
+    product = block.workload == "matmul"
+    if lender.id == device.id or (product and block.borrowed_low is None):
         return block
-    low, high = lent_ends(block, device, lender) if block.workload == "matmul" else streamed_ends(block)
+    low, high = lent_ends(block, device, lender) if product else streamed_ends(block)
     return replace(block, low=low, high=high)
 
 
