@@ -22,6 +22,7 @@ from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
 LEFT_OUT = Path(__file__).parent / "data" / "leave_one_out.json"
+STANDARD_LEFT_OUT = LEFT_OUT.with_name("standard_left_out.json")
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -142,6 +143,14 @@ def left_out_part(page: str | None = None) -> str:
     return words + table(heads, rows)
 
 
+def standard_part(page: str | None = None) -> str:
+    """Standard attention of every device with rows of it, predicted as if it had none."""
+    found = read_json(STANDARD_LEFT_OUT)
+    rows = [[name, str(one["rows"]), f"{one['median']:.1%}", f"{one['p90']:.1%}", str(one["held"])] for name, one in found.items()]
+    count, held = (sum(one[name] for one in found.values()) for name in ("rows", "held"))
+    return f"{held} of {count} intervals hold.\n\n" + table(["device", "rows", "median", "p90", "held"], rows)
+
+
 SERVED = Path(__file__).parent / "data" / "serving_scores.json"
 THROUGHPUT = SERVED.with_name("throughput_scores.json")
 REFERENCE = {
@@ -206,6 +215,7 @@ def throughput_part(page: str | None = None) -> str:
 PARTS = {
     "wide": wide_part,
     "left_out": left_out_part,
+    "standard_left_out": standard_part,
     "serving": serving_part,
     "throughput": throughput_part,
     "sustained": sustained_part,

@@ -16,13 +16,15 @@ from refresh_pooled import Pool, fit_of, half_width, missed
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import find_model, kernel_name
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL as THREE
 from perfmodel.timing.models.three_scalars import from_terms, terms
 from perfmodel.timing.pooled import POOLED, PRODUCTS, as_probed, family
-from perfmodel.timing.predict import PARTS, Prediction, TimeRequest, kernels_of, predict
+from perfmodel.timing.predict import PARTS, Prediction, TimeRequest, added, kernels_of, predict
 from perfmodel.timing.select_kernel import OWN
+from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
 from perfmodel.validation.fit_points import Effort, FitPoint, Key
@@ -47,6 +49,46 @@ def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device
     own = points([record for record in listed if record.hardware == name], bare)
     judged = [point for group in own.values() for point in group if held_out(point.record)]
     return [(point.record, predict(_asked(point, bare[name], lend))) for point in judged]
+
+
+STANDARD = ("torch-standard", "torch-eager")
+"""Standard attention as PyTorch runs it: as published beside FlashAttention, and step by step."""
+LONG = 1024
+"""Length of queries and keys from which kernels, not the host that launches them, take the time of published rows."""
+
+
+def standard_rows(name: str, records: Iterable[Record], devices: Sequence[Device]) -> list[tuple[Record, tuple[float, float, float]]]:
+    """Held-out records of standard attention of device ``name``, with low end, seconds and high end by the calibrations of the others.
+
+    What no other device was timed with (passes over 16 bits, the sequence of today's PyTorch) takes the start values of its model, which
+    say nothing of gradients.
+    """
+    own = next(device for device in devices if device.id == name)
+    lend = [device for device in devices if device.id != name]
+
+    def parts(device: Device) -> dict[tuple[str, str, str], Calibration]:
+        listed = [block for block in device.calibration if {"fp16", "bf16"} & set(block.dtypes)]
+        wanted = [block for block in listed if block.workload in ("softmax", "scale") or block.implementation in STANDARD]
+        return {(block.workload, block.implementation, block.direction): block for block in wanted}
+
+    known = {key for device in lend for key in parts(device)}
+    unfitted = [replace(block, parameters=find_model(block.model).starts()) for key, block in parts(own).items() if key not in known]
+    lend.append(replace(own, id=f"{name}, unfitted", calibration=unfitted))
+    bare = replace(own, calibration=[])
+    found = []
+    for record in records:
+        shape = record.shape
+        if record.hardware != name or record.implementation not in STANDARD or not held_out(record) or record.clock == SUSTAINED:
+            continue
+        if min(shape["n"], shape["kv_len"]) < LONG or (record.implementation == STANDARD[1] and record.direction != FORWARD):
+            continue
+        case, _, _ = evaluated(record, own)
+        if case is not None and case.workload.dtype.size == 2:
+            passes = [FORWARD, BACKWARD] if record.direction == "both" else [case.direction]
+            asked = [TimeRequest(replace(case, direction=one), "attention", record.dtype, bare, 0.0, lambda: lend) for one in passes]
+            made = added([predict(one) for one in asked])
+            found.append((record, (made.low, made.seconds, made.high)))
+    return found
 
 
 def _asked(point: FitPoint, device: Device, lend: Sequence[Device]) -> TimeRequest:

@@ -1,7 +1,7 @@
-"""Fit every calibration of the device profiles anew to the shipped records: ``python tests/refresh_calibrations.py``.
+"""Fit calibrations of the device profiles anew to the shipped records: ``python tests/refresh_calibrations.py [IMPLEMENTATION ...]``.
 
-A block whose figures stay keeps its date. A block that today's records are too few to fit keeps its parameters and its interval; its
-errors on held-out records are computed. No line of a calibration is written by hand.
+Those of the implementations named, or all. A block whose figures stay keeps its date. A block that today's records are too few to fit
+keeps its parameters and its interval; its errors on held-out records are computed. No line of a calibration is written by hand.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
@@ -53,13 +54,16 @@ def _block(block: Calibration) -> str:
 
 
 def blocks_of(found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibration]:
-    """All blocks of a device, in the order of their names; those that the fit gives again as they were, none that no record belongs to."""
+    """All blocks of a device, in the order of their names; those that the fit gives again as they were, none that no record belongs to.
+
+    ``grouped``: points that judge blocks which were not fitted; without any these stay as they were.
+    """
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
     blocks = []
     for block in sorted(found.device.calibration, key=fits.family_of):
         old = before.get(fits.family_of(block), block)
-        new = block if fits.family_of(block) in fitted else judged(block, found, grouped)
+        new = block if fits.family_of(block) in fitted else judged(block, found, grouped) if grouped else old
         if new is not None:
             blocks.append(old if replace(new, date=old.date, source=old.source) == old else new)
     return blocks
@@ -78,9 +82,9 @@ def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Ke
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 
-def write(every: Iterable[Calibrated]) -> None:
-    """Put the blocks of each device into its profile."""
-    records = [record for path in shipped_records() for _, record in read_records(path)]
+def write(every: Iterable[Calibrated], implementations: Sequence[str] = ()) -> None:
+    """Put the blocks of each device into its profile, those of ``implementations`` alone if there are any."""
+    records = [] if implementations else [record for path in shipped_records() for _, record in read_records(path)]
     devices = {name: find_device(name) for name in {record.hardware for record in records} & set(device_ids())}
     grouped = fits.points(records, devices)
     for each in every:
@@ -90,4 +94,5 @@ def write(every: Iterable[Calibrated]) -> None:
 
 if __name__ == "__main__":
     options = CalibrationOptions(jobs=os.cpu_count() or 1)
-    write(from_records(shipped_records(), find_device, None, [], print, fallbacks=calibrated_devices, options=options))
+    names = sys.argv[1:]
+    write(from_records(shipped_records(), find_device, None, names, print, fallbacks=calibrated_devices, options=options), names)

@@ -1,6 +1,6 @@
 """Predict every device with records as if it had none, and keep what was missed: ``python tests/refresh_leave_one_out.py [DEVICE ...]``.
 
-``--fit``: of the rows that fits may see, to choose a rule by; nothing is kept."""
+``--fit``: of the rows that fits may see, to choose a rule by; nothing is kept. ``--standard``: of standard attention alone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from left_out import KINDS, Score, group, score, thinned
+from left_out import KINDS, STANDARD, Score, Side, group, score, standard_rows, thinned
 
-from perfmodel.catalog import device_ids, find_device
+from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.validation.records import Record, held_out, read_records, shipped_records
 from perfmodel.validation.statistics import quantile
 
 FILE = Path(__file__).parent / "data" / "leave_one_out.json"
+STANDARD_FILE = FILE.with_name("standard_left_out.json")
 DRAWS = ("wide", "drawn")
 """Draws of thousands of shapes of one device, which are judged by themselves."""
 
@@ -49,7 +50,22 @@ def table(names: Collection[str] = (), judged: Callable[[Record], bool] = held_o
     return {name: own for name, own in found.items() if own}
 
 
+def standard_table(names: Collection[str] = ()) -> dict[str, dict[str, float | int]]:
+    """Of standard attention, by device, of those called ``names`` or of all."""
+    records = [record for path in shipped_records() for _, record in read_records(path) if record.implementation in STANDARD]
+    devices, found = list(calibrated_devices()), {}
+    for name in sorted(names or {record.hardware for record in records}):
+        side = Side()
+        for record, made in standard_rows(name, records, devices):
+            side.add(made, record.time_s.median)
+        found[name] = {"rows": len(side.errors), "median": _round(side.errors, 0.5), "p90": _round(side.errors, 0.9), "held": side.held}
+    return found
+
+
 if __name__ == "__main__":
+    if "--standard" in sys.argv:
+        STANDARD_FILE.write_text(json.dumps(standard_table(), indent=1) + "\n", encoding="utf-8")
+        sys.exit()
     named = [word for word in sys.argv[1:] if word != "--fit"]
     made = table(named, (lambda record: not held_out(record)) if "--fit" in sys.argv else held_out)
     if not sys.argv[1:]:

@@ -16,7 +16,9 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import VARIANTS, find_model
 from perfmodel.timing.pooled import FILE, POOLED, family
 from perfmodel.timing.select_kernel import OWN
+from perfmodel.timing.transfer import SPREAD, copied_share
 from perfmodel.validation.bounds import evaluated
+from perfmodel.validation.cross_device import pooled_quantile
 from perfmodel.validation.fit_points import Effort, FitPoint, fitted
 from perfmodel.validation.records import Record, held_out, profiled, read_records, shipped_records
 
@@ -96,8 +98,18 @@ def refit(listed: Mapping[str, Pool], today: str) -> dict[str, dict[str, object]
     return found
 
 
+def bandwidth_spread(devices: Iterable[Device], today: str) -> dict[str, object]:
+    """What ``spread.json`` holds: between two GPUs, how far apart the logarithms of the bandwidth shares that copies reach are."""
+    known = [copied_share(device) for device in devices if device.vendor in ("NVIDIA", "AMD")]
+    shares = [math.log(share) for share in known if share is not None]
+    apart = [[abs(own - its) for at, its in enumerate(shares) if at != place] for place, own in enumerate(shares)]
+    return {"half_width": round(pooled_quantile(apart), 4), "devices": len(shares), "date": today}
+
+
 def write(records: Iterable[Record], today: str) -> None:
-    """Put the fits into ``pooled.json``."""
+    """Put the fits into ``pooled.json``, and what copies say into ``spread.json``."""
+    spread = bandwidth_spread(map(find_device, device_ids()), today)
+    SPREAD.write_text(json.dumps(spread) + "\n", encoding="utf-8")
     listed = pools(records, {name: find_device(name) for name in device_ids()})
     FILE.write_text(json.dumps(refit(listed, today), indent=1) + "\n", encoding="utf-8")
 

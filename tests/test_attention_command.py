@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from perfmodel import catalog
 from perfmodel.catalog import config_names
+from perfmodel.core.architectures import traits_of
 
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --dtype fp16 --block-q 128 --block-kv 128 --algorithm standard --algorithm flash2"
 
@@ -419,13 +421,15 @@ DEVICES = ("h200", "h100-sxm", "a100-sxm-80gb", "l40s")
 READ_ONCE = cache(catalog._shipped_device)
 
 
-def uncertainty(result):
-    return result["time_s"]["high"] / result["time_s"]["predicted"]
+def doubts(result, device):
+    """What speaks against a kernel: that its lender multiplies by another instruction, then how far above its time the interval ends."""
+    lender = catalog.find_device(re.search(r"borrowed from ([\w-]+)", result["prediction"]["provenance"])[1])
+    return traits_of(lender).matrix != traits_of(device).matrix, result["time_s"]["high"] / result["time_s"]["predicted"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_kernel_that_is_predicted_unless_one_is_named(run, device, monkeypatch):
-    """On every device by one rule: calibrated there, else of those to borrow the most certain; not the one that seems fastest at a size."""
+    """By one rule: calibrated there, else lent by a device that multiplies alike, the most certain; not what seems fastest at a size."""
     monkeypatch.setattr("perfmodel.catalog._shipped_device", READ_ONCE)
     found = {}
     for n in (128, 4096):
@@ -434,5 +438,5 @@ def test_the_kernel_that_is_predicted_unless_one_is_named(run, device, monkeypat
         found[n] = (result["implementation"], result["prediction"]["kind"])
         if result["prediction"]["kind"] == "borrowed":
             named = [run(f"{line} --implementation {one}").json["results"][0] for one in ("torch-eager", "torch-standard")]
-            assert uncertainty(result) <= min(map(uncertainty, named)) * (1 + 1e-6)
+            assert result["implementation"] == min(named, key=lambda one: doubts(one, catalog.find_device(device)))["implementation"]
     assert len(set(found.values())) == 1, found

@@ -557,7 +557,7 @@ def test_eager_products_are_those_of_attention(direction: str) -> None:
 
 
 def alone_s(w: Attention) -> float:
-    return sum(eager_attention.part_seconds(name, case, EAGER) for name, case in eager_attention.parts(w, FORWARD))
+    return sum(eager_attention.timed_part(name, case, EAGER).seconds for name, case in eager_attention.parts(w, FORWARD))
 
 
 def test_kernels_that_gain_nothing_add_up() -> None:
@@ -580,22 +580,22 @@ def test_softmax_over_masked_scores_takes_longer() -> None:
     for w, more in cases:
         assert eager_attention.masked_s(w, 10e-6) == pytest.approx(more * 7e-6)
         assert eager_attention.masked_s(w, 2e-6) == 0
-    masked = eager_attention.masked_s(cases[0][0], eager_attention.part_seconds(*eager_attention.parts(cases[0][0], FORWARD)[3], EAGER))
+    softmax = eager_attention.timed_part(*eager_attention.parts(cases[0][0], FORWARD)[3], EAGER)
+    masked = eager_attention.masked_s(cases[0][0], softmax.seconds)
     assert eager_s(cases[0][0], **SEPARATE) == pytest.approx(alone_s(cases[0][0]) + masked, rel=1e-6)
 
 
 def test_a_mask_is_filled_into_a_copy() -> None:
     copies = replace(EAGER, calibration=[*PARTS, block_of(find_model("copy"), "torch-copy", "copy", "fp16")])
     case = Case(half(512, 16, causal=True), "torch-eager-masked-fill")
-    found = [name for name, _ in find_model("eager-masked-fill").parts(case, copies)]
+    found = [part.name for part in find_model("eager-masked-fill").parts(case, copies)]
     kernels = ["torch-matmul (matmul)", "torch-scale (scale)", "torch-copy (copy)", "torch-softmax (softmax)", "torch-matmul (matmul)"]
     assert found == kernels
 
 
 def test_savings_never_make_time_negative() -> None:
     w = half(64, 1)
-    alone = sum(eager_attention.part_seconds(name, case, EAGER) for name, case in eager_attention.parts(w, FORWARD))
-    assert eager_s(w, overlap_us=1e6) == pytest.approx(alone / 8)
+    assert eager_s(w, overlap_us=1e6) == pytest.approx(alone_s(w) / 8)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,12 @@ def copies_kept(device: Device) -> int:
 
 def are_kin(device: Device, other: Device) -> bool:
     """Whether kernels of the one run on the other at all: of one maker, and both GPUs, both TPUs, ..."""
-    return device.vendor == other.vendor and traits_of(device).machine == traits_of(other).machine
+    return device.vendor == other.vendor and are_alike(device, other)
+
+
+def are_alike(device: Device, other: Device) -> bool:
+    """Whether both are GPUs, both TPUs, ... of whatever maker."""
+    return traits_of(device).machine == traits_of(other).machine
 
 
 def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, str]:

@@ -83,6 +83,15 @@ ALONE = f"{STATE_WORDS[CLEAN]}, the launch hidden behind earlier work"
 
 
 @dataclass(frozen=True, slots=True)
+class PartTime:
+    """A kernel of a sequence, called ``name``, with its ``seconds`` alone by the calibration ``block``."""
+
+    name: str
+    seconds: float
+    block: Calibration
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A family of kernels and how to predict their time.
 
@@ -91,7 +100,7 @@ class Model:
 
     ``knows_warm``: ``seconds`` differ where ``case.cache`` is warm, else the rule of ``cache_state.py`` holds.
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
-    implementations, and is fitted after them; ``parts(case, device)`` are their kernels, each with its seconds alone.
+    implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
@@ -105,7 +114,7 @@ class Model:
     assumes: str = ALONE
     implementations: tuple[str, ...] = ()
     composite: bool = False
-    parts: Callable[[Case, Device], Iterable[tuple[str, float]]] | None = None
+    parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
 
     def starts(self) -> dict[str, float]:

@@ -72,8 +72,8 @@ def _kernels(known: Prediction, model: Model) -> list[FormulaStep]:
     if model.parts is None or known.case is None or known.device is None:
         return []
     each: dict[str, list[float]] = {}
-    for name, seconds in model.parts(known.case, known.device):
-        each.setdefault(name, []).append(seconds)
+    for part in model.parts(known.case, known.device):
+        each.setdefault(part.name, []).append(part.seconds)
     meanings = {name: f"s, of {len(times)} kernels alone" if len(times) > 1 else "s, of a kernel alone" for name, times in each.items()}
     return [FormulaStep(f"time of {name}", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
 

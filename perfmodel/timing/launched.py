@@ -32,6 +32,7 @@ from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluate, library_tile, row_tiles
 from perfmodel.kernels.tile import GIVEN, tile_threads
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
+from perfmodel.timing.models import gemm
 from perfmodel.timing.models._flash_blocks import WGMMA, padded
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._gemm_tiles import TilePlan
@@ -210,7 +211,7 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
     case = Case(w, MATMUL)
 
     def known(one: Device) -> list[Calibration]:
-        return calibrations(one, "matmul", w.dtype.name, case)
+        return [block for block in calibrations(one, "matmul", w.dtype.name, case) if block.model in gemm.MODELS]
 
     found = lender(device, fallbacks, known)
     whole = wide_matrix(device) and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
@@ -227,8 +228,6 @@ def as_predicted(result: MatmulResult, prediction: Prediction | None) -> MatmulR
 
 def product_tile(prediction: Prediction) -> Tile | None:
     """The tile in which the predicted library runs a product; None where its time model has no tiles."""
-    from perfmodel.timing.models import gemm
-
     case, device, block = prediction.case, prediction.device, prediction.calibration
     if case is None or device is None or block.model not in gemm.MODELS or not isinstance(case.workload, Matmul):
         return None
@@ -237,8 +236,6 @@ def product_tile(prediction: Prediction) -> Tile | None:
 
 def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Tile:
     """The fastest tile by the model of cuBLAS; kernels whose blocks share a multiprocessor have no clusters."""
-    from perfmodel.timing.models import gemm
-
     _, plan = gemm.fastest(case, device, {"split_us": gemm.SPLIT_US, **parameters})
     usual = library_tile(device, case.workload.dtype)
     cluster = usual.cluster if isinstance(plan, TilePlan) else 1

@@ -8,13 +8,12 @@ parameters of the nearest calibrated architecture and the interval that those ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.architectures import are_alike, are_kin, distance
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -44,14 +43,10 @@ if TYPE_CHECKING:
     from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
-SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
-"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters to be lent."""
 ENOUGH_ALIKE = 2  # known
 """Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
-FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
-"""Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
 """Models of kernels of which each device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
@@ -127,32 +122,30 @@ def predict(request: TimeRequest) -> Prediction:
     if other is None:
         raise UnavailableError(_missing(request))
     block = next(block for one, block in lending if one is other)
-    if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
-    words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    words = f"borrowed from {other.id}: no calibration of {lacks}"
     from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import lent, share_beside, widened_by_clock
+    from perfmodel.timing.transfer import composed_ends, lent, lent_ends, share_beside, widened_by_clock
 
-    complete, facts = needed(device, other, partial(_seconds_on, block, request))
+    complete, facts = needed(device, other, partial(_seconds_on, block, request)) if are_kin(device, other) else (device, [])
     known = lent(complete, other, block) if other is not device else None
     if known is not None and known.probes:
         words += f"; with {' and '.join(known.probes)} measured here"
-    if known is not None and known.narrowed:
-        interval = block.probed_low or interval[0], block.probed_high or interval[1]
-    if is_variant(implementation, block.implementation):
-        interval = min(interval[0], block.low), max(interval[1], block.high)
-    elif other.id != device.id and other.architecture == device.architecture and block.model not in FROM_TABLES:
-        # one device of it tells this much of another
-        interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
+    guess = in_words(facts, other) if facts else ""
+    if not are_kin(device, other):
+        guess = f"passes over memory as on {other.id}, of another maker"
     share = share_beside(device, other, block, request.fallbacks()) if known is not None else 1.0
-    if share < 1:
-        interval = widened_by_clock(interval, share)
-        words += f"; long calls at {share:.0%} of the boost clock, by the power limit"
-    estimated = in_words(facts, other) if facts else ""
-    words += f"; {estimated}" if facts else ""
-    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known, share)
-    return replace(found, lender=other, certain=interval, guess=estimated)
+    words += f"; long calls at {share:.0%} of the boost clock, by the power limit" if share < 1 else ""
+    words += f"; {guess}" if guess else ""
+    found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known, share), lender=other, guess=guess)
+    assert found.device is not None
+    if block.model in PARTS:
+        interval = composed_ends(find_model(block.model), block, request.case, found.device, found.seconds)
+    else:
+        interval = lent_ends(block, device, other, known is not None and known.narrowed, is_variant(implementation, block.implementation))
+    interval = widened_by_clock(interval, share) if share < 1 else interval
+    low, high = (found.seconds * end for end in (widened(interval, facts) if facts else interval))
+    return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
 
 
 def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Device, Calibration]]:
@@ -237,8 +230,12 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     missing = set(PARTS[model]) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    related = sorted((other for other in fallbacks() if are_kin(device, other)), key=lambda other: distance(device, other))
-    lent = [block for other in related for block in other.calibration if block.workload in missing and serves(block)]
+    from perfmodel.timing.transfer import lent_part
+
+    # passes over memory take the time of their bytes on GPUs of every maker
+    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
+    listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
+    lent = [lent_part(block, device, one) for one, block in listed if block.workload in missing and serves(block)]
     return replace(device, calibration=[*device.calibration, *lent])
 
 
@@ -259,9 +256,14 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
 
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin."""
-    sure = [one for one, block in lending if block.points >= _enough(device, one, block)]
-    return nearest(device, sure) or nearest(device, [one for one, _ in lending])
+    """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
+
+    Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
+    """
+    sure = [(one, block) for one, block in lending if block.points >= _enough(device, one, block)]
+    kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in lending])
+    alike = [one for one, block in sure if block.model in PARTS and are_alike(device, one)]
+    return kin or min(alike, key=lambda one: distance(device, one), default=None)
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:

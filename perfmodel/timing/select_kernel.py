@@ -101,6 +101,9 @@ def _named(request: TimeRequest) -> Prediction:
     known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
+    if request.kind == "attention":  # of kernels that are predicted one by one
+        with suppress(UnavailableError):
+            return predict(request)
     return _without_kin([request], list(request.fallbacks())) or predict(request)
 
 

@@ -21,7 +21,8 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
-from perfmodel.timing.predict import FEW_SIZES, FROM_TABLES, FallbackDevices, with_parts
+from perfmodel.timing.predict import FEW_SIZES, FallbackDevices, with_parts
+from perfmodel.timing.transfer import FROM_TABLES
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width

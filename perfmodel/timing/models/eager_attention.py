@@ -9,9 +9,9 @@ Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softm
 
 As the published comparisons with FlashAttention ran it, other kernels follow each other. FlashAttention's benchmark: copies of Q, K
 and V by head, baddbmm, which scales by itself, a causal mask made and added, softmax, dropout, product; backward, softmax is a product
-by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax. PyTorch's kernels for softmax changed
-with its versions, other than those that are calibrated one by one: their time is fitted, as a multiple of what their bytes take. Where
-kernels are short and called again and again, the host is late; not after a flush.
+by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax. PyTorch's kernel for softmax over long rows
+changed in 2.7, the first version that runs on Blackwell: earlier ones are fitted, as a multiple of what their bytes take. Where kernels
+are short and called again and again, the host is late; not after a flush.
 Source: Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels; PyTorch, SoftMax.cu.
 """
 
@@ -30,8 +30,10 @@ from perfmodel.timing.base import (
     Case,
     Model,
     Parameter,
-    calibrated_seconds,
+    PartTime,
+    calibrations,
     dram_bandwidth,
+    find_model,
     lost_share,
     once_per_case,
     plain_attention,
@@ -53,8 +55,8 @@ lines that it waits for then, as they must be written first."""
 
 HOST_S = 0.25e-3  # tuned
 """The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
-WARP_COLUMNS = 1024  # known
-"""Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
+WARP_COLUMNS, BLACKWELL = 1024, 10.0  # known
+"""Longest row that a warp took in PyTorch 1 and 2.0 to 2.6; compute capability from which PyTorch is 2.7 or later."""
 MEGATRON, FILLED = "megatron", "torch-eager-masked-fill"
 
 
@@ -90,17 +92,17 @@ def parts(w: Attention, direction: str) -> list[Part]:
     return [first, last[0], over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale"), *last[1:]]
 
 
-def part_seconds(workload: str, case: Case, device: Device) -> float:
-    """Predicted seconds of one kernel alone; calls of cuBLAS stand for PyTorch's where those are not calibrated.
+def timed_part(workload: str, case: Case, device: Device) -> PartTime:
+    """One kernel alone, by the calibration of its implementation; calls of cuBLAS stand for PyTorch's where those are not calibrated.
 
     UnavailableError if its implementation is not calibrated.
     """
     name = case.workload.dtype.name
     asked = [(case, name), (replace(case, implementation="cublas"), name)] if workload == "matmul" else [(case, name), (case, "bf16")]
     for one, dtype in asked:  # what passes over memory takes the time of its bytes in any format
-        known = calibrated_seconds(device, workload, dtype, one)
-        if known is not None:
-            return known
+        for block in calibrations(device, workload, dtype, one)[:1]:
+            seconds = find_model(block.model).seconds(one, device, block.parameters)
+            return PartTime(f"{case.implementation} ({workload})", seconds, block)
     raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
 
 
@@ -108,18 +110,18 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
 def _alone(case: Case, device: Device) -> tuple[int, float]:
     """Number of the kernels that are also timed alone, and their seconds: no parameter of the sequence is in them."""
     listed = _each(case, device)
-    return len(listed), sum(seconds for _, seconds in listed)
+    return len(listed), sum(part.seconds for part in listed)
 
 
-def _each(case: Case, device: Device) -> list[tuple[str, float]]:
-    """Each kernel that is also timed alone, by its implementation, with its seconds."""
+def _each(case: Case, device: Device) -> list[PartTime]:
+    """Each kernel that is also timed alone, a softmax over masked scores with what the mask adds."""
     w: Attention = case.workload
     listed = parts(w, case.direction)
     if case.implementation == FILLED:
         copied = "copy", Case(Stream("copy", w.query_heads * w.n, w.kv_len, dtype=w.dtype), "torch-copy")
         listed = [copied if part[1].implementation in ("torch-mask", "torch-add") else part for part in listed]
-    found = [(name, part, part_seconds(name, part, device)) for name, part in listed]
-    return [(f"{part.implementation} ({name})", s + (masked_s(w, s) if name == "softmax" else 0.0)) for name, part, s in found]
+    found = [timed_part(name, part, device) for name, part in listed]
+    return [replace(one, seconds=one.seconds + masked_s(w, one.seconds)) if one.block.workload == "softmax" else one for one in found]
 
 
 def masked_s(w: Attention, softmax_s: float) -> float:
@@ -203,7 +205,13 @@ def covers(case: Case) -> bool:
 # As published
 
 
-def published_parts(case: Case) -> list[Part]:
+def softmax_fitted(case: Case, device: Device) -> bool:
+    """Whether the time of softmax is a multiple of that of its bytes; else it is a kernel that is also timed alone."""
+    alone = case.workload.kv_len <= WARP_COLUMNS or device.capability >= BLACKWELL
+    return case.direction != FORWARD or case.implementation == MEGATRON or not alone
+
+
+def published_parts(case: Case, device: Device) -> list[Part]:
     """The kernels, but for softmax or its gradient where they are fitted."""
     w: Attention = case.workload
     copied = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
@@ -215,28 +223,28 @@ def published_parts(case: Case) -> list[Part]:
         return listed
     if case.direction != FORWARD:
         return [*listed, *6 * [copied]]
-    short = [over_scores(w, "torch-softmax", op="softmax")] if w.kv_len <= WARP_COLUMNS else []
-    return [*listed, *3 * [copied], *w.causal * [made_mask], *added_mask(w), *short]
+    softmax = [] if softmax_fitted(case, device) else [over_scores(w, "torch-softmax", op="softmax")]
+    return [*listed, *3 * [copied], *w.causal * [made_mask], *added_mask(w), *softmax]
 
 
-def softmax_bytes(case: Case) -> float:
+def softmax_bytes(case: Case, device: Device) -> float:
     """Bytes of softmax where its time is fitted: once through the scores; backward a product and a pass, or Megatron's one pass."""
     w: Attention = case.workload
     scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
     if case.direction != FORWARD:
         return scores * (3 if case.implementation == MEGATRON else 6)
-    return 2 * scores * (case.implementation == MEGATRON or w.kv_len > WARP_COLUMNS)
+    return 2 * scores * softmax_fitted(case, device)
 
 
-def _each_published(case: Case, device: Device) -> list[tuple[str, float]]:
-    """The kernels but for softmax, each by its implementation, with its seconds."""
-    return [(f"{part.implementation} ({name})", part_seconds(name, part, device)) for name, part in published_parts(case)]
+def _each_published(case: Case, device: Device) -> list[PartTime]:
+    """The kernels, but for a softmax that is fitted."""
+    return [timed_part(name, part, device) for name, part in published_parts(case, device)]
 
 
 def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
-    softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
-    kernels = softmax + sum(part_seconds(name, part, device) for name, part in published_parts(case))
+    softmax = p["softmax"] * softmax_bytes(case, device) / (dram_bandwidth(device) * STREAM_SHARE)
+    kernels = softmax + sum(part.seconds for part in _each_published(case, device))
     return kernels if case.flushed else hypot(HOST_S, kernels)
 
 

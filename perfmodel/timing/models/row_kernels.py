@@ -25,7 +25,10 @@ SPILLED, SPILLED_FIRST = 1.38, 1.12  # tuned
 ROW_CYCLES = 15.0  # tuned
 """Of a multiprocessor, for a row that a warp takes, beside its elements."""
 REGISTERS_SINCE, WARP_THREADS = 9.0, 32  # known
-"""Compute capability from which records are of a PyTorch whose blocks keep rows, which 2.1 reads again; threads of a warp."""
+"""Compute capability from which records are of a PyTorch whose blocks keep rows, which 2.1 reads again, as traces of AMD's are; threads
+of a warp."""
+HALF_LANES = ("AMD",)  # known
+"""Makers whose multiprocessors start 64 operations of 32 bits a cycle, not 128. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
 SINGLE_STEP, LATENCY = 0.6, 3000.0  # tuned
 """Steps of single elements over those of vectors, and cycles of ``shared_cycles`` where a step waits for memory."""
 REPEAT_SURVIVES, REPEAT_IS_LOST = 0.3, 0.78  # tuned
@@ -100,10 +103,11 @@ def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     if softmax_kernel(w) == WARP:
         rows_s = _joined(_in_state(_warp_latency_s(w, p), case, device), _warps_s(w, sms * clock, moved_s, p))
-    elif device.capability < REGISTERS_SINCE:
+    elif device.vendor == "NVIDIA" and device.capability < REGISTERS_SINCE:
         rows_s = _small_blocks_s(w, device, sms, clock, p)
     else:
-        rows_s = max(_blocks_s(w, int(sms), clock, p), moved_s / STREAM_SHARE)
+        steps = clock / 2 if device.vendor in HALF_LANES else clock
+        rows_s = max(_blocks_s(w, int(sms), steps, p), moved_s / STREAM_SHARE)
     return float(p["launch_us"] * 1e-6 + rows_s)
 
 
