@@ -61,3 +61,12 @@ def test_a_kernel_is_below_the_line() -> None:
 
 def test_a_device_without_a_power_model_has_no_such_picture() -> None:
     assert energies("nvidia-a100-sxm-80gb") == []
+
+
+def test_an_operation_without_energy_of_its_own_has_no_roofline() -> None:
+    """The records of a B200 do not tell bf16 products from the power of busy multiprocessors: its line would be of bytes alone."""
+    b200 = find_device("b200")
+    assert b200.power is not None
+    assert b200.power.picojoules["tensor.bf16"] == 0
+    assert energy_roofline(b200, DTYPES["bf16"], []) == []
+    assert energy_roofline(b200, DTYPES["fp8"], [])

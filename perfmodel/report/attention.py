@@ -171,7 +171,7 @@ BRIEF = {
     "rate": "rate, predicted",
     "of_peak": "  of the peak",
     "time_s.sustained": "run for seconds",
-    "energy_j": "energy",
+    "sustained.energy_j": "energy",
     "time_s.roofline": "roofline",
     "bound": "bound by",
     "traffic.dram.bytes": "DRAM traffic",

@@ -20,10 +20,10 @@ from perfmodel.transformer.parallel import smallest_split
 from perfmodel.transformer.step import DECODE
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
-BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "energy_per_token_j", "memory_bytes", "bound")
+BRIEF = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "sustained.energy_per_token_j", "memory_bytes", "bound")
 COLUMNS = (
     *("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS),
-    *("power_w", "energy_per_token_j", "memory_bytes", "bound"),
+    *("sustained.power_w", "sustained.energy_per_token_j", "memory_bytes", "bound"),
 )
 
 
@@ -78,7 +78,7 @@ def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
         Metric("memory_bytes", point.memory, "memory", "B", after=" (too much)" if point.fits is False else ""),
         Metric("fits", point.fits),
         *of_power(step.power),
-        *([] if step.power is None else [Metric("energy_per_token_j", step.power.joules / step.tokens, "per token", "J")]),
+        *([] if step.power is None else [Metric("sustained.energy_per_token_j", step.power.joules / step.tokens, "per token", "J")]),
     ]
 
 

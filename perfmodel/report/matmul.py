@@ -109,7 +109,7 @@ def _rows(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
 
 
 BRIEF = (
-    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "energy_j", "time_s.roofline", "bound"),
+    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
     *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""

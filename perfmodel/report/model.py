@@ -92,7 +92,7 @@ def data(found: ModelAnswer) -> dict[str, Any]:
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
-DRAWN = ("power_w", "sm_hz", "energy_j", "energy_per_token_j")
+DRAWN = ("sustained.power_w", "sustained.sm_hz", "sustained.energy_j", "sustained.energy_per_token_j")
 TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
@@ -137,7 +137,7 @@ def _totals(found: ModelAnswer) -> list[Metric]:
 def _power(found: ModelAnswer) -> list[Metric]:
     """What the answer draws, and per token."""
     power = found.power
-    each = [] if power is None else [Metric("energy_per_token_j", power.joules / found.tokens, "energy per token", "J")]
+    each = [] if power is None else [Metric("sustained.energy_per_token_j", power.joules / found.tokens, "energy per token", "J")]
     return [*of_power(power), *each]
 
 

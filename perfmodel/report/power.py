@@ -56,16 +56,19 @@ def drawn(prediction: Prediction | None) -> Drawn | None:
 
 
 def of_power(state: Drawn | None) -> list[Metric]:
-    """Rows of a call as it runs; none where the device has no power model."""
+    """Rows of a call as it runs; none where the device has no power model.
+
+    ``clock`` is of the predicted time; watts, clock and joules are of a call that runs for seconds, and stand under ``sustained``.
+    """
     if state is None:
         return []
     return [
         Metric("time_s.burst", state.burst_s, "time alone, after a pause", "s"),
         Metric("time_s.sustained", state.sustained_s, "time, run for seconds", "s"),
-        Metric("power_w", state.watts, "power, run for seconds", "W", after=f" of {state.limit_w:g} W"),
-        Metric("sm_hz", state.sm_hz, "clock, run for seconds", "Hz"),
-        Metric("energy_j", state.joules, "energy per call", "J"),
-        Metric("power_limit_w", state.limit_w),
+        Metric("sustained.power_w", state.watts, "power, run for seconds", "W", after=f" of {state.limit_w:g} W"),
+        Metric("sustained.sm_hz", state.sm_hz, "clock, run for seconds", "Hz"),
+        Metric("sustained.energy_j", state.joules, "energy per call", "J"),
+        Metric("sustained.power_limit_w", state.limit_w),
         Metric("clock", state.clock),
     ]
 
