@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from perfmodel.catalog import find_device
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.power import PowerAsked, PowerFit, flops_per_joule
 from perfmodel.kernels.matmul import Matmul, evaluate
+from perfmodel.report.energy_chart import energy_roofline
 from perfmodel.report.matmul import report
 from perfmodel.timing.base import Case
 from perfmodel.timing.power import as_shown, of_prediction, state_of
