@@ -1,7 +1,7 @@
 """The verdict on two alternatives, the same for every command: by times if both are known, else by roofs, and it says which.
 
-A kernel takes at least the time of its roof. If the reference runs at its roof, the gain is therefore at most the ratio of the two roofs;
-how close each kernel comes to its roof decides the real gain.
+A kernel takes at least the time of its roof. So the gain over a reference that only has a roof is at least that roof over the time, and the
+gain of what only has a roof is at most the reference's time over that. Of two roofs only their ratio is known, and called so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROOFS_EVEN = 0.02
 LAUNCH_S = 10e-6
 """A roof below this is mostly launch, where a profile does not say how long a launch takes."""
 EITHER = ", so either may be faster"
+OPPOSITE = {"": "", "at most ": "at least ", "at least ": "at most "}
 _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
 RATIO_NOTE = "The interval of a ratio combines the two 80 % intervals as independent errors in log space."
 
@@ -72,14 +73,14 @@ def times(gain: float) -> str:
 
 
 def way(gain: float, than: str = "", most: str = "") -> str:
-    """Words for a gain: how much faster or slower. ``most``: put before a gain; its opposite ("at least") before a loss.
+    """Words for a gain: how much faster or slower. ``most``: put before a gain, "at most " or "at least "; its opposite before a loss.
 
     >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
     ('2x faster', '2x slower than standard', 'as fast as standard', 'at least 2x slower')
     """
     if abs(gain - 1) <= EVEN:
         return "as fast" + (f" as {than}" if than else "")
-    words = f"{most}{times(gain)} faster" if gain > 1 else f"{most.replace('most', 'least')}{times(1 / gain)} slower"
+    words = f"{most}{times(gain)} faster" if gain > 1 else f"{OPPOSITE[most]}{times(1 / gain)} slower"
     return words + (f" than {than}" if than else "")
 
 
@@ -128,10 +129,18 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
 
 def by_roofs(reference: Side, other: Side, at: str = "") -> str:
     """How ``other`` compares as far as roofs tell, after its name."""
+    gain, most = roof_gain(reference, other)
+    return f"is {way(gain, reference.name, most)}{at}" + " by roofs" * (not most)
+
+
+def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
+    """Gain of ``other`` where at least one of the two has a roof alone, and whether that is the most or the least it is."""
+    if other.time is not None:
+        return reference.roof_s / other.time.value, "at least "
+    if reference.time is not None:
+        return reference.time.value / other.roof_s, "at most "
     gain = reference.roof_s / other.roof_s
-    if abs(gain - 1) <= ROOFS_EVEN:
-        return f"is as fast as {reference.name}{at} with both at their roofs"
-    return f"is {way(gain, most='at most ')}{at} with {reference.name} at its roof"
+    return 1.0 if abs(gain - 1) <= ROOFS_EVEN else gain, ""
 
 
 def alone(one: Side) -> str:

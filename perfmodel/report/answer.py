@@ -10,7 +10,7 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, boost
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, way
+from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
@@ -229,14 +229,15 @@ def compared(reference: Side, other: Side) -> str:
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
     'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
     >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
-    'flash2 is at most 2x faster than standard at its roof; not predicted'
+    'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
+    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof counts'
     """
     if reference.time is None or other.time is None:
-        known = next((f"only {one.name} is {one.kind}" for one in (other, reference) if one.time), "not predicted")
-        roofs = reference.roof_s / other.roof_s
-        if abs(roofs - 1) <= ROOFS_EVEN:
-            return f"by roofs {other.name} is {way(1.0, reference.name)}; {known}"
-        return f"{other.name} is {way(roofs, reference.name, 'at most ')} at its roof; {known}"
+        gain_at, most = roof_gain(reference, other)
+        words = f"{other.name} is {way(gain_at, reference.name, most)}"
+        unpredicted = next(one.name for one in (reference, other) if one.time is None)
+        return f"{words}; {unpredicted} is not predicted: its roof counts" if most else f"by the ratio of roofs {words}; not predicted"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     within = ends(gain)

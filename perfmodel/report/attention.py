@@ -15,7 +15,7 @@ from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.answer import figures, metered, meters_of, rates, unmarked
-from perfmodel.report.attention_verdict import blocks_of, causes, main_result, predicted_ratio, reasons, verdict
+from perfmodel.report.attention_verdict import blocks_of, causes, least_of_few, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds, words_for
@@ -191,9 +191,11 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
     if reference is not None and gain is not None:
         deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
-    meters = unmarked(meters_of(main.total, known), causes(main, comparison, predictions) if known is None else [])
+    least = least_of_few(main, comparison.device) if known is None else None
+    meters = unmarked(meters_of(main.total, known or least), causes(main, comparison, predictions) if known is None else [])
     meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
+    name = name.replace("roof", "least time", 1) if least else name
     shown = BRIEF if drawn(prediction) is None else POWERED
     return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, shown)[-1:])
 

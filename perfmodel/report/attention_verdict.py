@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
-from perfmodel.core.units import format_si
+from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, launching, ratio
-from perfmodel.report.answer import compared, fit, limits, meters_of, rate_of, sentence, starting, too_few
+from perfmodel.report.answer import compared, fit, limits, meters_of, rate_and_share, rate_of, sentence, starting, too_few
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.metrics import BOUND_WORDS, bound_by, seconds
 from perfmodel.timing.base import Case
@@ -36,6 +36,10 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     main, reference, device = main_result(comparison, predictions), comparison.standard(comparison.direction), comparison.device
     known = seconds(predictions.get((main.algorithm.name, main.direction)))
     rate = f"{rate_of(main.total, known, device, comparison.workload.dtype, main.memory_bytes)}."
+    idle, least = too_few(blocks_of(main), device), least_of_few(main, device)
+    if known is None and idle and least is not None:
+        share = rate_and_share(main.total, least, device, comparison.workload.dtype)
+        rate = f"Not predicted; at least {format_time(least.value, 3)}, with {idle[0]}: at most {share}."
     limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
     first = _fits(main, None if reference is main else reference, comparison, predictions)
     return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
@@ -113,6 +117,15 @@ def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
     name = result.algorithm.name
     found = idle_and_launch(name, len(result.kernels), blocks_of(result), float(result.total.roofline_s), device)
     return tuple(found or [EAGER] * (name == "standard"))
+
+
+def least_of_few(result: AttentionResult, device: Device) -> Interval | None:
+    """The least time of an unpredicted result whose blocks leave multiprocessors idle; None if they do not, or nobody knows."""
+    blocks, count = blocks_of(result), device.multiprocessors
+    if count is None or not too_few(blocks, device):
+        return None
+    slower = count.number / blocks
+    return Interval(max(float(term) * (1 if name == "dram" else slower) for name, term in result.total.terms.items()))
 
 
 def blocks_of(result: AttentionResult) -> int:
