@@ -72,7 +72,7 @@ class Prediction:
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
     one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
     it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
-    ``guess``: why the time is little more than one, in words, if it is.
+    ``guess``: why to go by the interval, in words: the time is little more than a guess, or another kernel's is calibrated here.
     """
 
     seconds: float
@@ -132,7 +132,7 @@ def predict(request: TimeRequest) -> Prediction:
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
     words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
     from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import lent, share_beside, widened_by_clock
+    from perfmodel.timing.transfer import lent, share_beside
 
     complete, facts = needed(device, other, partial(_seconds_on, block, request))
     known = lent(complete, other, block) if other is not device else None
@@ -147,11 +147,10 @@ def predict(request: TimeRequest) -> Prediction:
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     share = share_beside(device, other, block, request.fallbacks()) if known is not None else 1.0
     if share < 1:
-        interval = widened_by_clock(interval, share)
         words += f"; long calls at {share:.0%} of the boost clock, by the power limit"
     estimated = in_words(facts, other) if facts else ""
     words += f"; {estimated}" if facts else ""
-    found = _by(block, request, widened(interval, facts) if facts else interval, BORROWED, words, known, share)
+    found = _by(block, request, widened(interval, facts, share) if facts or share < 1 else interval, BORROWED, words, known, share)
     return replace(found, lender=other, certain=interval, guess=estimated)
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import exp, hypot, log
 
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
@@ -204,8 +203,3 @@ def _made_of(device: Device) -> dict[float, Device]:
 def joined(boosted_s: float, held_s: float) -> float:
     """Seconds of a call that takes ``boosted_s`` at the boost clock and ``held_s`` at the held one."""
     return boosted_s + (held_s - boosted_s) * boosted_s / (boosted_s + FILLING_S)
-
-
-def widened_by_clock(interval: tuple[float, float], share: float) -> tuple[float, float]:
-    """``interval`` in shares of the time, as wide again as the clock is uncertain: by all that it is taken to fall."""
-    return exp(-hypot(log(interval[0]), log(share))), exp(hypot(log(interval[1]), log(share)))
