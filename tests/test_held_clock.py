@@ -1,4 +1,4 @@
-"""The clock that a board holds under its power limit, against products and prefills that no fit has seen."""
+"""The clock that a board holds under its power limit, against large products and prefills of an L40S."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFILLS = (
     *((2, 24, 8, 16384, 128, 18.4911), (32, 24, 2, 3072, 128, 11.8281), (16, 16, 4, 8192, 256, 51.3287), (16, 64, 2, 6144, 64, 32.3149)),
 )
 """Batch, query heads, KV heads, length, head dim, milliseconds on an L40S under vLLM 0.24.0, two of each third of a decade. Source: NVIDIA
-aiconfigurator 0.12.0 (Apache-2.0), l40s/attention/vllm/0.24.0/context_attention."""
+aiconfigurator 0.12.0 (Apache-2.0), l40s/attention/vllm/0.24.0/context_attention; of the half of its shapes on which the rule was chosen."""
 
 
 def prefill(device, batch: int, heads: int, kv_heads: int, n: int, d: int) -> Prediction:

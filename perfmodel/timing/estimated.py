@@ -242,7 +242,10 @@ def in_words(facts: Iterable[Fact], kin: Device) -> str:
     return f"{', '.join(dict.fromkeys(fact.name for fact in facts))} estimated from {kin.id}"
 
 
-def widened(interval: tuple[float, float], facts: Iterable[Fact]) -> tuple[float, float]:
-    """``interval`` with what the estimates move, each name once, as errors that have nothing to do with each other."""
-    moves = hypot(*(SPREADS[name] for name in {fact.name for fact in facts}))
+def widened(interval: tuple[float, float], facts: Iterable[Fact], clock_share: float = 1.0) -> tuple[float, float]:
+    """``interval`` with what the estimates move, each name once, as errors that have nothing to do with each other.
+
+    ``clock_share``: estimated share of the boost clock, which may be wrong by all that it is below 1.
+    """
+    moves = hypot(log(clock_share), *(SPREADS[name] for name in {fact.name for fact in facts}))
     return exp(-hypot(log(interval[0]), moves)), exp(hypot(log(interval[1]), moves))

@@ -67,7 +67,7 @@ class Prediction:
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
     one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
     it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
-    ``guess``: why the time is little more than one, in words, if it is.
+    ``guess``: why to go by the interval, in words: the time is little more than a guess, or another kernel's is calibrated here.
     """
 
     seconds: float
@@ -125,7 +125,7 @@ def predict(request: TimeRequest) -> Prediction:
     lacks = device.id if other is not device else "this kernel" if own else request.dtype
     words = f"borrowed from {other.id}: no calibration of {lacks}"
     from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import composed_ends, lent, lent_ends, share_beside, widened_by_clock
+    from perfmodel.timing.transfer import composed_ends, lent, lent_ends, share_beside
 
     complete, facts = needed(device, other, partial(_seconds_on, block, request)) if are_kin(device, other) else (device, [])
     known = lent(complete, other, block) if other is not device else None
@@ -143,8 +143,7 @@ def predict(request: TimeRequest) -> Prediction:
         interval = composed_ends(find_model(block.model), block, request.case, found.device, found.seconds)
     else:
         interval = lent_ends(block, device, other, known is not None and known.narrowed, is_variant(implementation, block.implementation))
-    interval = widened_by_clock(interval, share) if share < 1 else interval
-    low, high = (found.seconds * end for end in (widened(interval, facts) if facts else interval))
+    low, high = (found.seconds * end for end in (widened(interval, facts, share) if facts or share < 1 else interval))
     return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
 
 
