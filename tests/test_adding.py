@@ -47,14 +47,14 @@ def _in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 SEEN = {
     # an algorithm
-    "attention --n 512 --d 64 --algorithm all": "two-kernels",
-    "attention --n 512 --d 64 --algorithm two-kernels --pass both --explain all": "dK and dV",
-    "attention --help": "two-kernels",
-    "--complete attention --algorithm two-k": "two-kernels",
-    "sweep --n 512,1024 --d 64 --algorithm all": "two-kernels",
-    "--complete sweep --algorithm two-k": "two-kernels",
-    "compare standard two-kernels --attention n=512,d=64 --hardware example-card": "two-kernels",
-    "roofline --attention n=512,d=64,algorithm=two-kernels": "two-kernels, n 512 d 64",
+    "attention --n 512 --d 64 --algorithm all": "four-pass",
+    "attention --n 512 --d 64 --algorithm four-pass --pass both --explain all": "row sums D",
+    "attention --help": "four-pass",
+    "--complete attention --algorithm fou": "four-pass",
+    "sweep --n 512,1024 --d 64 --algorithm all": "four-pass",
+    "--complete sweep --algorithm fou": "four-pass",
+    "compare standard four-pass --attention n=512,d=64 --hardware example-card": "four-pass",
+    "roofline --attention n=512,d=64,algorithm=four-pass": "four-pass, n 512 d 64",
     # a device
     "attention --n 512 --d 64 --hardware example-card": "Example Card",
     "--complete attention --hardware example-c": "example-card",

@@ -16,6 +16,7 @@ from perfmodel.study.asked import swept
 from perfmodel.study.described import schema
 from perfmodel.study.schema import kind_names, read_study, study_names
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, workload_named
+from perfmodel.validation.compare import device_or_error
 
 
 @pytest.fixture
@@ -93,6 +94,12 @@ def test_a_short_name_is_one_device_and_a_note_says_which(run, name, meant):
     assert run(f"hardware show {name} --json").json["device"]["id"] == meant
     assert meant in run(f"compare {name} h200 --matmul 64x64x64").err
     assert run(f"attention --n 512 --d 64 --hardware {meant}").err == ""
+
+
+def test_a_record_names_its_device_in_full():
+    """A measurement of an A100 may be of any of its cards, and nobody reads a note."""
+    assert "may be several devices" in device_or_error("a100", find_device).message
+    assert device_or_error("h200", find_device).id == "nvidia-h200-sxm"
 
 
 def test_no_short_name_is_given_to_another_card(run):

@@ -9,6 +9,7 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.base import Algorithm
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 
@@ -81,9 +82,9 @@ READ_BY: dict[str, Rule] = {
     "masked_fill": _IN_MEMORY,
     "unfused_scale": _IN_MEMORY,
     "printed_backward": (
-        "the backward pass of flash2, two-pass and three-pass",
+        "the backward pass of flash2, which others share",
         "--algorithm flash2 --pass backward",
-        lambda algorithm, direction: direction == BACKWARD and algorithm.name in ("flash2", "two-pass", "three-pass"),
+        lambda algorithm, direction: direction == BACKWARD and algorithm.backward is find("flash2").backward,
     ),
     "splits": _only("split-kv"),
     "sparsity": _only("block-sparse"),

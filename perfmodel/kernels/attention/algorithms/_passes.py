@@ -19,12 +19,11 @@ from perfmodel.kernels.attention.base import DROPOUT_VECTOR, MASK_VECTOR, Algori
 from perfmodel.kernels.attention.loops import Move, cut, heads, moves, tensors
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.attention.walk import visited_tiles
-from perfmodel.kernels.softmax import VARIANTS, Variant
 
 
-def several_passes(variant: Variant, w: Attention, tile: Tile) -> Kernel:
-    """One fused kernel that passes over the keys as often as ``variant`` reads them; per head, shapes as in ``Attention``."""
-    [kernel], passes, scores = single_pass(w, tile), variant.reads, w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
+def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponentials: int) -> Kernel:
+    """One fused kernel of ``passes`` over the keys, with so many operations and exponentials per score in all of them together."""
+    [kernel], scores = single_pass(w, tile), w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
 
     def again(access: Access) -> Access:
         scans = None if access.scans is None else passes * access.scans
@@ -32,9 +31,8 @@ def several_passes(variant: Variant, w: Attention, tile: Tile) -> Kernel:
 
     accesses = tuple(again(access) if access.tensor in ("K", "mask") else access for access in kernel.accesses)
     executed = kernel.executed_flops + 2 * (passes - 1) * scores * computed_widths(w, tile)[0]
-    per_score = variant.vector - 1 + passes * MASK_VECTOR * w.mask + DROPOUT_VECTOR * (w.dropout > 0)
-    vector = per_score * scores + query_rows(w) * w.dv  # O is divided, not every P
-    work = matmul_work(w.dtype, executed, vector, variant.exponentials * scores)
+    per_score = vector + passes * MASK_VECTOR * w.mask + DROPOUT_VECTOR * (w.dropout > 0)
+    work = matmul_work(w.dtype, executed, per_score * scores + query_rows(w) * w.dv, exponentials * scores)  # O is divided, not every P
     return replace(kernel, accesses=accesses, executed_flops=executed, work=work)
 
 
@@ -50,17 +48,15 @@ def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:
             yield from moves(tensors(w, [head], rows, ()), "-> O & logsumexp")
 
 
-def algorithm(softmax: str, count: str) -> Algorithm:
-    """The algorithm whose passes are those of the ``softmax`` of that name: ``count`` of them, in words."""
-    variant = next(one for one in VARIANTS if one.name == softmax)
-    passes, vector = variant.reads, variant.vector - 1
+def algorithm(softmax: str, count: str, passes: int, vector: int, exponentials: int) -> Algorithm:
+    """The algorithm of ``passes`` (``count`` in words) of that ``softmax``, with so many operations and exponentials per score."""
 
     def forward(w: Attention, tile: Tile) -> list[Kernel]:
         """One fused kernel: 2 n d + (p + 1) n d T_r + n elements in p passes for a square problem without mask.
 
         Per head; shapes as in ``Attention``. Source: Nayak et al. 2024, with Milakov & Gimelshein 2018, Algorithms 2 and 3.
         """
-        return [several_passes(variant, w, tile)]
+        return [several_passes(w, tile, passes, vector, exponentials)]
 
     def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         """Loads and stores of the passes; backward those of FlashAttention-2."""
@@ -71,7 +67,7 @@ def algorithm(softmax: str, count: str) -> Algorithm:
         title=f"{count} passes over the keys, {softmax} softmax fused",
         source=f"Nayak et al. 2024 (FuseMax), arXiv 2406.10491, the {passes}-pass cascade; backward Dao 2023, Algorithm 2",
         io_class="N^2 d / B_r + N d",
-        vector_work=f"{vector} and {variant.exponentials} exponentials per score, mask {MASK_VECTOR} a pass; d_v per row to divide O",
+        vector_work=f"{vector} and {exponentials} exponentials per score, mask {MASK_VECTOR} a pass; d_v per row to divide O",
         forward=forward,
         backward=backward,
         walk=walk,

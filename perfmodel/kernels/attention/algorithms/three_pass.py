@@ -2,4 +2,4 @@
 
 from perfmodel.kernels.attention.algorithms._passes import algorithm
 
-ALGORITHM = algorithm("safe", "three")
+ALGORITHM = algorithm("safe", "three", passes=3, vector=4, exponentials=2)

@@ -2,4 +2,4 @@
 
 from perfmodel.kernels.attention.algorithms._passes import algorithm
 
-ALGORITHM = algorithm("online", "two")
+ALGORITHM = algorithm("online", "two", passes=2, vector=6, exponentials=3)
