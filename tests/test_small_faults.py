@@ -43,6 +43,8 @@ def test_all_shared_caches_hold_what_is_used_again(run: Any, name: str) -> None:
     device = find_device(name)
     shared = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
     assert [level.level for level in shared][-1] == "llc"
+    assert shared[-1].capacity is not None
+    assert device.cache_bytes == shared[-1].capacity.number
     assert held_bytes(device) == sum(level.capacity.number for level in shared if level.capacity)
     times = run(f"softmax --rows 4096 --cols 8192 --hardware {name} --json").json["results"][0]["time_s"]
     assert times["lower_warm"] < times["lower"] / 2
