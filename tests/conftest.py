@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -23,6 +24,15 @@ collect_ignore = ["data"]
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
 settings.load_profile("any machine")
+
+
+gc.disable()  # while tests are collected: next to nothing of that is garbage
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays, so that no collection looks through it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from each import each
 
 from perfmodel import __version__
 from perfmodel.core.hardware import Device
@@ -40,7 +39,7 @@ SENTENCE = 80
 NUMBER = re.compile(r"\d")
 
 
-@each("line", [*LINES, *MORE])
+@pytest.mark.parametrize("line", [*LINES, *MORE])
 def test_a_screen_of_24_lines_answers(run, line: str) -> None:
     said = run(line).out
     verdict = run(f"{line} --json").json["verdict"]

@@ -107,7 +107,7 @@ def test_builtin_target_of_numba_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH to compile flash_mma.cu with")
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["full", "causal"])
 @pytest.mark.parametrize("g", SOURCES, ids=name)
 def test_source_compiles_to_the_instructions_of_one_tile(g: MmaGeometry, causal: bool, tmp_path: Path) -> None:
     (tmp_path / "tile.cu").write_text(flash_mma.source(g, causal))

@@ -212,7 +212,7 @@ def test_endless_files_end() -> None:
                 read(name, Path(endless))
 
 
-@each("name", sorted(set(READERS) - set(OTHERWISE)))
+@pytest.mark.parametrize("name", sorted(set(READERS) - set(OTHERWISE)))
 def test_paths_that_are_no_files(name: str) -> None:
     Path("loop").symlink_to("loop")
     Path("dangling").symlink_to("nowhere")
@@ -234,7 +234,7 @@ def test_paths_that_are_no_files(name: str) -> None:
             read(name, Path(path))
 
 
-@each("name", sorted(set(READERS) - set(OTHERWISE)))
+@pytest.mark.parametrize("name", sorted(set(READERS) - set(OTHERWISE)))
 def test_pipes_are_refused(name: str) -> None:
     """A pipe whose other end nobody opens would be waited for without an end."""
     for suffix in {".yaml", *(seeds.suffix for seeds in SEEDS[name])}:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from each import each
 from fuzz_seeds import ROOT, records, sparse_device
 from fuzzing import ESCAPES, answer, check, guard
 
@@ -100,7 +99,7 @@ def test_a_profile_whose_path_is_not_utf8_is_swept(form: str) -> None:
     assert {row["hardware"] for row in rows} == {shown}
 
 
-@each(
+@pytest.mark.parametrize(
     "line",
     [
         "validate --records {}",

@@ -32,7 +32,7 @@ AXES = {"n": "64:16384:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["
 STUDY = SweepStudy(
     "attention", AXES, where=("n * batch <= 250000",), minimize="time", pareto=("sram_bytes", "roofline_s"), top=5
 ).complete()
-MEMORY = 1 << 19
+MEMORY = 1 << 20
 """So little that there are dozens of chunks."""
 
 pytestmark = [
