@@ -67,7 +67,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     tile = product_tile(prediction)
     if tile is None or result.device.multiprocessors is None:
         return []
-    blocks, slots = int(result.blocks * tile.splits), result.device.multiprocessors.number
+    blocks, slots = int(result.blocks // result.workload.split_k * tile.splits), result.device.multiprocessors.number
     half = wave_quantization(blocks, slots) < WASTEFUL
     return too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
 
