@@ -55,7 +55,7 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     else:
         found, changed = _named(asked, allowed, line)
     to.emit(found)
-    checked = [one for one in changed if one.better or asked.fail_on == "changed"]
+    checked = [one for one in changed if one.speed or asked.fail_on == "changed"]
     if asked.fail_on != "never" and not checked:
         what = "nothing" if asked.fail_on == "changed" else "no time or rate"
         raise DataError(
@@ -77,13 +77,14 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.files import read_json
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.report.saved_metrics import metrics_of
+    from perfmodel.report.saved_metrics import UNITS, metrics_of
 
-    found, versions = [], []
+    found, versions, saved = [], [], {name: read_json(Path(name)) for name in (before, after)}
+    units = next((raw[UNITS] for raw in saved.values() if isinstance(raw, dict) and UNITS in raw), None)
     for name in (before, after):
-        raw = read_json(Path(name))
+        raw = saved[name]
         try:
-            found.append(metrics_of(raw, name))
+            found.append(metrics_of(raw, name, units))
         except DataError as error:
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
