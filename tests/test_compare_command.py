@@ -383,9 +383,40 @@ def test_kernels_are_not_of_a_model(run: Any) -> None:
     assert "--model is neither" in outcome.err
 
 
-def test_devices_by_different_kernels_are_told_of(run: Any) -> None:
-    """Unfused attention is calibrated kernel by kernel on one device, and by a published sequence on the other."""
-    line = "compare h100-sxm h200 --attention n=4096,d=128,algorithm={}"
-    words = "torch-standard on NVIDIA H100 SXM 80 GB and torch-eager on NVIDIA H200 SXM"
-    assert words in run(line.format("standard")).out
-    assert "the kernels'" not in run(line.format("flash1")).out
+@pytest.mark.parametrize("pair", ["h100 h200", "h200 h100", "a100-sxm-80gb h200", "h200 b200"])
+def test_two_devices_are_compared_by_one_implementation(run: Any, pair: str) -> None:
+    """Each device would choose another kernel; the times are those of one, as ``attention --implementation`` gives them."""
+    outcome = run(f"compare {pair} --attention n=8192,d=64,heads=16,batch=8,algorithm=standard --json")
+    report = from_data(outcome.json)
+    assert "standard is predicted for torch-eager on each device." in report.verdict
+    shown = rows(report)["standard, n 8192 d 64 b 8 h 16", "time, predicted"][:2]
+    for device, time in zip(pair.split(), shown, strict=True):
+        line = f"attention --n 8192 --d 64 --heads 16 --batch 8 --implementation torch-eager --hardware {device} --json"
+        assert time == pytest.approx(run(line).json["results"][0]["time_s"]["predicted"], rel=1e-9)
+
+
+def test_an_h200_is_not_slower_than_an_h100(run: Any) -> None:
+    assert run("compare h100 h200 --fail-on slower --attention", "n=8192 d=64 heads=16 batch=8").code == 0
+
+
+def test_devices_without_a_common_kernel_are_not_compared_by_time(run: Any) -> None:
+    report = from_data(run("compare h200 mi300x --attention n=4096,d=128,algorithm=flash2 --json").json)
+    assert report.verdict[0].startswith("flash2 CANNOT BE COMPARED by time: no kernel of it is predicted on each of NVIDIA H200")
+    assert ("flash2, n 4096 d 128", "time, predicted") not in rows(report)
+    assert ("flash2, n 4096 d 128", "time at the roof") in rows(report)
+
+
+def test_a_sweep_over_devices_is_of_one_implementation(run: Any) -> None:
+    line = "report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard --json --hardware h100 --hardware h200"
+    [table] = from_data(run(line).json).data_tables
+    one = {row["value"]: row["predicted_s"] for row in table.records() if row["device"] == "nvidia-h100-sxm-80gb"}
+    for n, time in one.items():
+        known = run(f"attention --n {n} --d 64 --heads 16 --batch 8 --implementation torch-eager --hardware h100 --json").json
+        assert time == pytest.approx(known["results"][0]["time_s"]["predicted"], rel=1e-9)
+
+
+def test_a_model_by_different_kernels_is_told_of(run: Any) -> None:
+    report = from_data(run("compare a100-sxm-80gb h200 --json --model", "llama-3-8b decode").json)
+    assert any("operations run by different kernels (" in said for said in report.reasons)
+    same = from_data(run("compare h200 h200 --json --model", "llama-3-8b decode").json)
+    assert not any("different kernels" in said for said in same.reasons)

@@ -108,7 +108,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else found.charts
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
-    cannot = [said for said in made.warnings if "CANNOT RUN" in said]
-    verdict = [*cannot, *found.verdict, *(said for said in made.warnings if said not in cannot)][:3]
+    cannot = [said for said in made.warnings if "CANNOT" in said]
+    verdict = [*cannot, *found.verdict[:2], *(said for said in made.warnings if said not in cannot), *found.verdict[2:]][:3]
     reasons, notes = [*made.warnings, *found.reasons], [*made.notes, *found.notes]
     return replace(found, verdict=verdict, reasons=reasons, notes=notes, charts=[*charts], provenance=provenance), changed

@@ -211,7 +211,7 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
     case = Case(w, MATMUL)
 
     def known(one: Device) -> list[Calibration]:
-        return calibrations(one, "matmul", w.dtype.name, case)
+        return [block for block in calibrations(one, "matmul", w.dtype.name, case) if block.model == gemm.__name__.rpartition(".")[2]]
 
     found = lender(device, fallbacks, known)
     whole = wide_matrix(device) and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY

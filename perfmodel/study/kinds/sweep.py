@@ -14,7 +14,7 @@ from perfmodel.report.answer import taken
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.points import WorkloadAnswer, answers
+from perfmodel.study.points import WorkloadAnswer, answers, kernel_notes, with_one_kernel
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
 from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, short_names, table, too_large
 from perfmodel.study.workloads import Workload
@@ -83,7 +83,9 @@ class SweepSection(Options):
 
     def at(self, value: int, device: Device, scope: Scope) -> dict[str, WorkloadAnswer]:
         """Every answer at one value, by series."""
-        return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
+        alike, shared = with_one_kernel(self.workload.updated(self.over, value), scope.devices(self.devices), scope)
+        said = kernel_notes(shared, scope.devices(self.devices))
+        return {one.series: replace(one, missing=[*one.missing, *said]) for one in answers(alike, device, scope)}
 
     def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
         found, failed = dict[str, SweptSeries](), list[str]()
