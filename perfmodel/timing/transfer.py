@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
@@ -45,7 +45,7 @@ class Lent:
     narrowed: bool
 
 
-@kept_by_identity
+@cached_by_identity
 def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     """``device``, and the parameters of ``block`` of ``lender``, as the time of a kernel on ``device`` is worked out."""
     start, timed = launch_ratio(device, lender)
