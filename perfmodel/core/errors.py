@@ -17,8 +17,9 @@ class PerfmodelError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, fix: str | None = None) -> None:
-        self.message, self.fix = _lines_cut(message), fix and _lines_cut(fix)
-        super().__init__(self.message)
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
 
     def __str__(self) -> str:
         return self.message if self.fix is None else f"{self.message}\n  {self.fix}"
@@ -40,9 +41,6 @@ class UnavailableError(PerfmodelError):
 
 LONGEST_ECHO = 60
 """Characters of a user's text that a message repeats."""
-LONGEST_LINE = 800
-"""Characters of one line of a message."""
-
 
 LONGEST_LIST = 700
 """Characters of names that a message lists."""
@@ -55,10 +53,6 @@ def cut(text: str, most: int = LONGEST_ECHO) -> str:
     ('h200', 'xxxxxxxxxx...xxxxxxx')
     """
     return text if len(text) <= most else f"{text[: most // 2]}...{text[most // 2 + 3 - most :]}"
-
-
-def _lines_cut(text: str) -> str:
-    return "\n".join(cut(line, LONGEST_LINE) for line in text.split("\n"))
 
 
 def suggest(name: str, known: list[str], otherwise: str | None = None) -> str:
