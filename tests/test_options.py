@@ -190,7 +190,7 @@ def test_an_option_of_one_value_is_taken_once(name):
 
 
 def test_what_turns_something_on_may_be_said_again():
-    assert answer("matmul -m 64 -n 64 -k 64 --json --json".split())[0] == 0
+    assert answer(["matmul", "-m", "64", "-n", "64", "-k", "64", "--json", "--json"])[0] == 0
 
 
 def test_a_file_that_exists_is_named_in_full(tmp_path):

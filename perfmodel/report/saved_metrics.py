@@ -10,7 +10,7 @@ from typing import Any
 from perfmodel.core.errors import DataError, cut
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.compare import ALL
-from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_data
+from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_data, is_sound
 from perfmodel.report.metrics import Metric, Name, better, unit_by_name
 
 UNITS = "units"
@@ -114,9 +114,10 @@ def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
     kept: dict[tuple[str, str], Metric] = {}
     times = Counter[tuple[str, str]]()
     for one in metrics:
-        if one.low is not None and one.high is not None and min(one.low, one.value, one.high) <= 0:
-            place = cut(f"{one.key}, {one.label}")
-            raise DataError(f"{place}: {one.value:g} ({one.low:g} to {one.high:g}) is not above zero", "save the answer again")
+        ends = [] if one.low is None or one.high is None else [one.low, one.high]
+        wrong = next((end for end in (one.value, *ends) if not is_sound(end, above_zero=bool(ends))), None)
+        if wrong is not None:
+            raise DataError(f"{cut(f'{one.key}, {one.label}')} is {cut(str(wrong))}", "save the answer again")
         first = kept.setdefault((one.key, one.label), one)
         if first.value != one.value or first.unit != one.unit:
             times[one.key, one.label] += 1
