@@ -64,6 +64,8 @@ class Name(str):
     """A key of a JSON object that remembers the metric whose value stands there."""
 
     __slots__ = ("key", "unit")
+    key: str
+    unit: str
 
     def __new__(cls, name: str, metric: Metric) -> Name:
         """The last part ``name`` of the key of ``metric``."""
