@@ -196,7 +196,7 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
     answer = document(run, old, *shlex.split("serve llama-3.1-8b --hardware h200 --concurrency 16"))
     *head, name = path.split(".")
     place = answer[head[0]] if head else answer
-    assert answer["units"][path].endswith("higher is better" if higher else "lower is better")
+    assert answer["metric_units"][path].endswith("higher is better" if higher else "lower is better")
     place[name] *= 1.2
     new.write_text(json.dumps(answer), encoding="utf-8")
     for first, second, worse in ((old, new, not higher), (new, old, higher)):
@@ -210,7 +210,7 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
 def test_an_answer_of_an_older_version_has_the_units_of_the_other(run, tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     answer = document(run, new, "matmul", "-m", "512", "-n", "512", "-k", "512")
-    del answer["units"]
+    del answer["metric_units"]
     old.write_text(json.dumps(answer), encoding="utf-8")
     assert run(f"compare {old} {new} --fail-on changed").code == 0
     assert "its numbers have no units" in run(f"compare {old} {old}").err

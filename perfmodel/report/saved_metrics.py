@@ -13,7 +13,7 @@ from perfmodel.report.compare import ALL
 from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_data, is_sound
 from perfmodel.report.metrics import Metric, Name, better, unit_by_name
 
-UNITS = "units"
+UNITS = "metric_units"
 """The key of a printed object under which the units of its numbers stand."""
 LEFT_OUT = ("inputs", "hardware", "explanation", "provenance", "ratios", UNITS, "low", "high")
 """Keys of an object whose numbers are no metrics: what was asked, formulas, ratios of other numbers, ends of intervals."""
