@@ -22,6 +22,8 @@ from perfmodel.core.plugins import docstring, module_names
 INTERRUPTED = 130
 LONGEST_PATH = 300
 """Characters of a path that a message repeats whole."""
+LONGEST_LINE = 1000
+"""Characters of a line of a message: what a file holds may be of any length."""
 ONE_LINE = 65
 """Characters of a summary that is listed whole: of a longer one what stands before its colon."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
@@ -141,14 +143,14 @@ def _fail(message: str, code: int, args: list[str] | None) -> int:
 
 
 def _without_long_words(message: str, args: list[str] | None) -> str:
-    """``message`` with what the user typed cut where it is long, but for the names of files that exist."""
+    """``message`` with what the user typed cut where it is long, but for the names of files that exist, and with every line cut."""
     words = [text for word in (sys.argv[1:] if args is None else args) for text in (word, word.partition("=")[2])]
     words += [repr(word)[1:-1] for word in words]
     pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
     for text in sorted({*words, *pieces}, key=len, reverse=True):
         if len(text) > (LONGEST_PATH if os.sep in text else LONGEST_ECHO) and not os.path.lexists(text):
             message = message.replace(text, cut(text))
-    return message
+    return "\n".join(cut(line, LONGEST_LINE) for line in message.split("\n"))
 
 
 def _silence_stdout() -> None:

@@ -6,6 +6,7 @@ A tree stands for the JSON or YAML it is written as. ``{}`` in a line is the fil
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def with_device() -> list[str]:
     """Every command that takes a device."""
     names = [name for name in all_commands() if "hardware" in parameters(name)]
     lines = [MEASURING.get(name) or " ".join(line) for name in names for line in examples(name)[:1]]
-    return [f"{line} --hardware {{}}" for line in lines]
+    return [re.sub(r" --hardware \S+", "", line) + " --hardware {}" for line in lines]
 
 
 def with_model() -> list[str]:

@@ -278,6 +278,9 @@ def lines(r: Random, name: str, base: list[list[str]]) -> list[str]:
             place = r.randint(0, arguments)
             words[first + place : first + place + (place < arguments)] = [values(r, param, odd)]
             continue
+        given = [place for place, word in enumerate(words) if word in (*param.opts, *param.secondary_opts)]
+        if given and not param.multiple and r.random() < 0.9:  # twice is refused
+            del words[given[0] : given[0] + 1 + (not param.is_flag)]
         words.append(r.choice([*param.opts, *param.secondary_opts]))
         if not param.is_flag:
             words.append(output(r) if param.name == "output" else values(r, param, odd))

@@ -58,7 +58,18 @@ def test_the_papers_figure_2(run):
 def test_json_contract(run):
     data = run("attention --n 256 --d 64 --pass both --json").json
     assert data["schema"] == "perfmodel.attention/1"
-    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios", "verdict", "reasons"}
+    assert set(data) == {
+        "schema",
+        "version",
+        "inputs",
+        "hardware",
+        "results",
+        "io_lower_bound",
+        "ratios",
+        "metric_units",
+        "verdict",
+        "reasons",
+    }
     assert data["hardware"] == {"id": "nvidia-a100-sxm-80gb", "name": "NVIDIA A100 SXM 80 GB"}
     assert [(r["algorithm"], r["pass"]) for r in data["results"]] == [
         (algorithm, direction) for algorithm in ("standard", "flash2") for direction in ("forward", "backward", "both")

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import lines
 
-from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes, summary
-from perfmodel.report.document import from_data
+from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, summary
+from perfmodel.report.document import SCHEMA, from_data
 from perfmodel.report.metrics import Metric
+from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
 
 
 def document(run: Any, path: Path, *words: str) -> Any:
-    assert run("", *words, "-o", str(path)).code == 0
+    assert run("", *words, "-o", str(path)).code in (0, 3)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -139,8 +143,82 @@ def test_objects_that_commands_print(run, tmp_path: Path) -> None:
     assert before == old["results"][1]["time_s"]["roofline"]
     assert after == new["results"][1]["time_s"]["roofline"]
     assert (ratio, word) == (pytest.approx(after / before), FASTER)
-    assert "All 90 counts are the same." in report.reasons
+    assert "Of the other numbers 1 is LESS and 2 are MORE." in report.reasons
     assert ("standard forward, softmax", "roofline") in found
+
+
+LINES = [line for line in lines() if not line.startswith(("hardware list", "claims"))]
+"""Those with numbers in their answers: two list names and words."""
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_number_of_an_answer_is_kept_and_the_same_as_itself(run, tmp_path: Path, line: str) -> None:
+    saved = tmp_path / "x.json"
+    answer = document(run, saved, *shlex.split(line))
+    assert run(f"compare {saved} {saved} --fail-on changed").code == 0
+    metrics = metrics_of(answer, "x")
+    assert {one.word for one in changes(metrics, metrics)} == {SAME}
+    assert set(numbers_in(answer, answer.get("inputs", {}).get("axes", ()))) <= {one.value for one in metrics}
+
+
+def numbers_in(value: Any, axes: Collection[str]) -> Iterator[float]:
+    """Every number of a printed object that is no part of the question; of a saved report those of its tables, without intervals."""
+    if isinstance(value, dict) and value.get("schema") == SCHEMA:
+        for table in value.get("data_tables", ()):
+            ends = {column.get(end) for column in table["columns"] for end in ("low", "high")}
+            for row in table["rows"]:
+                cells = [cell for column, cell in zip(table["columns"], row, strict=True) if column["key"] not in ends]
+                units = [column["unit"] for column in table["columns"] if column["key"] not in ends]
+                yield from numbers_in([cell for unit, cell in zip(units, cells, strict=True) if unit in ("s", "B", "FLOP", "ratio")], ())
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in (*LEFT_OUT, *axes) and not (key in NAMES and isinstance(item, int)):
+                yield from numbers_in(item, axes)
+    elif isinstance(value, list):
+        for item in value:
+            yield from numbers_in(item, axes)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+
+
+@pytest.mark.parametrize(
+    ("path", "higher", "shown"),
+    [
+        ("requests_per_s", True, "requests/s"),
+        ("tokens_per_s", True, "tokens/s"),
+        ("tokens_per_s_per_user", True, "tokens/s"),
+        ("ttft_s.p99", False, "ms"),
+        ("tpot_s.mean", False, "ms"),
+    ],
+)
+def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: str, higher: bool, shown: str) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    answer = document(run, old, *shlex.split("serve llama-3.1-8b --hardware h200 --concurrency 16"))
+    *head, name = path.split(".")
+    place = answer[head[0]] if head else answer
+    assert answer["metric_units"][path].endswith("higher is better" if higher else "lower is better")
+    place[name] *= 1.2
+    new.write_text(json.dumps(answer), encoding="utf-8")
+    for first, second, worse in ((old, new, not higher), (new, old, higher)):
+        outcome = run(f"compare {first} {second} --fail-on slower --json")
+        assert outcome.code == (3 if worse else 0)
+        [changed] = [row for row in rows(from_data(outcome.json)).values() if row[3] != SAME]
+        assert changed[3] == (SLOWER if worse else FASTER)
+        assert shown in run(f"compare {first} {second} --full").out
+
+
+def test_an_answer_of_an_older_version_has_the_units_of_the_other(run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    answer = document(run, new, "matmul", "-m", "512", "-n", "512", "-k", "512")
+    del answer["metric_units"]
+    old.write_text(json.dumps(answer), encoding="utf-8")
+    assert run(f"compare {old} {new} --fail-on changed").code == 0
+    assert "its numbers have no units" in run(f"compare {old} {old}").err
+
+
+def test_energy_is_better_or_worse() -> None:
+    words = [changes([Metric("x", 1.0, "t", "J")], [Metric("x", value, "t", "J")])[0].word for value in (0.5, 1.0, 2.0)]
+    assert words == [BETTER, SAME, WORSE]
 
 
 def test_records_of_a_sweep_table_are_compared_by_their_row(run, tmp_path: Path) -> None:
@@ -305,9 +383,41 @@ def test_kernels_are_not_of_a_model(run: Any) -> None:
     assert "--model is neither" in outcome.err
 
 
-def test_devices_by_different_kernels_are_told_of(run: Any) -> None:
-    """Unfused attention is calibrated kernel by kernel on one device, and by a published sequence on the other."""
-    line = "compare h100-sxm h200 --attention n=4096,d=128,algorithm={}"
-    words = "torch-standard on NVIDIA H100 SXM 80 GB and torch-eager on NVIDIA H200 SXM"
-    assert words in run(line.format("standard")).out
-    assert "the kernels'" not in run(line.format("flash1")).out
+@pytest.mark.parametrize("pair", ["h100 h200", "h200 h100", "a100-sxm-80gb h200", "h200 b200"])
+def test_two_devices_are_compared_by_one_implementation(run: Any, pair: str) -> None:
+    """Each device would choose another kernel; the times are those of one, as ``attention --implementation`` gives them."""
+    outcome = run(f"compare {pair} --attention n=8192,d=64,heads=16,batch=8,algorithm=standard --json")
+    report = from_data(outcome.json)
+    assert "standard is predicted for torch-eager on each device." in report.verdict
+    shown = rows(report)["standard, n 8192 d 64 b 8 h 16", "time, predicted"][:2]
+    for device, time in zip(pair.split(), shown, strict=True):
+        line = f"attention --n 8192 --d 64 --heads 16 --batch 8 --implementation torch-eager --hardware {device} --json"
+        assert time == pytest.approx(run(line).json["results"][0]["time_s"]["predicted"], rel=1e-9)
+
+
+def test_an_h200_is_not_slower_than_an_h100(run: Any) -> None:
+    assert run("compare h100 h200 --fail-on slower --attention", "n=8192 d=64 heads=16 batch=8").code == 0
+
+
+def test_devices_without_a_common_kernel_are_not_compared_by_time(run: Any) -> None:
+    report = from_data(run("compare h200 mi300x --attention n=4096,d=128,algorithm=flash2 --json").json)
+    assert report.verdict[0].startswith("flash2 CANNOT BE COMPARED by time: no kernel of it is predicted on each of NVIDIA H200")
+    assert ("flash2, n 4096 d 128", "time, predicted") not in rows(report)
+    assert ("flash2, n 4096 d 128", "time at the roof") in rows(report)
+
+
+@pytest.mark.parametrize(("devices", "told"), [(("h100", "h200"), True), (("h200", "h200"), False), (("h200",), False)])
+def test_a_sweep_over_devices_tells_of_different_kernels(run: Any, devices: tuple[str, ...], told: bool) -> None:
+    line = "report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard"
+    out = run(" ".join([line, *(f"--hardware {device}" for device in devices)])).out
+    said = (
+        "Do not compare the times of standard across devices: they are those of torch-standard on NVIDIA H100 SXM 80 GB and those of torch"
+    )
+    assert (said in out) == told
+
+
+def test_a_model_by_different_kernels_is_told_of(run: Any) -> None:
+    report = from_data(run("compare a100-sxm-80gb h200 --json --model", "llama-3-8b decode").json)
+    assert any("operations run by different kernels (" in said for said in report.reasons)
+    same = from_data(run("compare h200 h200 --json --model", "llama-3-8b decode").json)
+    assert not any("different kernels" in said for said in same.reasons)

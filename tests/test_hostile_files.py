@@ -136,3 +136,75 @@ def test_a_file_of_software_that_is_wrong_is_named(text: str) -> None:
 def test_yaml_that_the_tests_spoil_is_yaml() -> None:
     """JSON writes every character as an escape that YAML reads back."""
     assert yaml.safe_load(json.dumps({STEER: STEER})) == {STEER: STEER}
+
+
+def damaged(tree: Any, *place: Any, value: Any) -> Any:
+    """``tree`` with ``value`` at ``place``."""
+    copy = json.loads(json.dumps(tree))
+    inner = copy
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return copy
+
+
+NORM = {
+    **{"workload": "norm", "implementation": "cudnn-rms-norm", "hardware": "nvidia-gb300", "dtype": "bf16"},
+    **{"shape": {"rows": 1, "cols": 4096, "kind": "rmsnorm"}, "time_s": {"median": 4.15567e-05}},
+}
+"""One row of so few bytes that its roof is 0 s."""
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (NORM, 0),
+        (damaged(NORM, "shape", "cols", value=10**400), 1),
+        (damaged(NORM, "hardware", value="x" * 100_000), 1),
+        (damaged(records()[0], "launch", value={"br": 10**60, "bc": 10**400}), 1),
+    ],
+)
+def test_a_damaged_record_is_drawn_or_refused(record: Any, code: int) -> None:
+    Path("x.jsonl").write_text(json.dumps(record))
+    for line in ("roofline --records x.jsonl", "roofline --records x.jsonl --json"):
+        assert asked(*line.split())[0] == code
+
+
+@pytest.mark.parametrize("value", [0, -1, 5e-324, 1e308, 10**400, float("nan")])
+@pytest.mark.parametrize("key", ["low", "high", "predicted"])
+def test_a_damaged_answer_is_refused(key: str, value: float) -> None:
+    sound = json.loads(asked("matmul", "-m", "512", "-n", "512", "-k", "512", "--hardware", "h200", "--json")[1])
+    Path("sound.json").write_text(json.dumps(sound))
+    Path("x.json").write_text(json.dumps(damaged(sound, "results", 0, "time_s", key, value=value)))
+    code, out, err = asked("compare", "sound.json", "x.json", "--fail-on", "slower")
+    assert (code, out) == (1, "")
+    assert "x.json: " in err
+
+
+@pytest.mark.parametrize("field", ["name", "inputs", "size", "cost"])
+def test_a_long_text_of_a_graph_is_cut(field: str) -> None:
+    node: dict[str, Any] = {
+        "name": "a",
+        "inputs": ["x"],
+        "size": 2,
+        "cost": 1,
+        field: ["x" * 153_000] if field == "inputs" else "x" * 153_000,
+    }
+    Path("g.json").write_text(json.dumps({"inputs": {"x": 1}, "nodes": [node, node]}))
+    code, _, err = asked("remat", "--graph-file", "g.json")
+    assert code == 1
+    assert len(err) < 2100
+
+
+def test_damaged_numbers_of_other_files_are_refused() -> None:
+    profile = yaml.safe_load((ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text())
+    config = {"model_type": "llama", "num_hidden_layers": 1, "layer_types": [["full_attention"]]}
+    files = {
+        "a.yaml": (damaged(profile, "calibration", 0, "parameters", "launch_us", value=1e308), "matmul -m 64 -n 64 -k 64 --hardware {}"),
+        "b.yaml": (damaged(profile, "calibration", 0, "held_out_median_error", value=float("inf")), "hardware show {}"),
+        "c.yaml": (damaged(profile, "limits", "warp_size", "value", value=10**400), "roofline --matmul 64x64x64 --hardware {}"),
+        "d.json": (config, "model {} --n 64"),
+    }
+    for name, (tree, line) in files.items():
+        Path(name).write_text(json.dumps(tree) if name.endswith("json") else yaml.safe_dump(tree))
+        assert asked(*line.replace("{}", name).split())[0] == 1, name

@@ -42,9 +42,11 @@ def _apart(tmp_path, monkeypatch):
     Path("graph.json").write_text(json.dumps(GRAPH))
 
 
-def base(name: str) -> list[str]:
-    """A line of ``name`` that is answered, if it needs no file of the user's."""
-    return MEASURING[name].split() if name in MEASURING else examples(name)[-1]
+def base(name: str, without: Any = None) -> list[str]:
+    """A line of ``name`` that is answered, if it needs no file of the user's; ``without`` an option that takes a value."""
+    words = MEASURING[name].split() if name in MEASURING else [*examples(name)[-1]]
+    place = next((place for place, word in enumerate(words) if without is not None and word in without.opts), len(words))
+    return words[:place] + words[place + 2 :]
 
 
 def valued(name: str) -> list[Any]:
@@ -74,8 +76,9 @@ def refused(args: list[str]) -> str:
 @each("name", COMMANDS)
 def test_an_empty_value_is_refused_in_every_option(name):
     """As ``--hardware "$UNSET"`` gives it, in both spellings."""
-    parser, words = command(name), base(name)[len(name.split()) :]
+    parser = command(name)
     for param in valued(name):
+        words = base(name, param)[len(name.split()) :]
         for option in param.opts:
             for empty in ([option, ""], [option, " "], *([[f"{option}="]] if option.startswith("--") else [])):
                 said = misread(parser, [*words, *empty])
@@ -125,11 +128,12 @@ def test_an_empty_part_is_refused(line):
 @each("name", COMMANDS)
 def test_absurd_numbers_are_refused_in_every_option(name):
     """A number, a size, a share, a name: none of them is read from these."""
-    parser, words = command(name), base(name)[len(name.split()) :]
+    parser = command(name)
     for param in valued(name):
+        words = base(name, param)[len(name.split()) :]
         if "str" in str(param.type_descriptor.annotation):
             for value in ("nan", "1e400"):
-                refused([*base(name), param.opts[0], value])
+                refused([*base(name, param), param.opts[0], value])
         else:
             for value in ABSURD:
                 assert len(misread(parser, [*words, param.opts[0], value])) < 1000
@@ -164,12 +168,30 @@ def test_absurd_numbers_are_refused_in_expressions(option):
 
 @each("name", COMMANDS)
 def test_messages_cut_what_they_repeat(name):
-    for words in (*([param.opts[0], LONG] for param in valued(name) if "str" in str(param.type_descriptor.annotation)), [f"--{LONG}"]):
-        err = refused([*base(name), *words])
+    texts = [param for param in valued(name) if "str" in str(param.type_descriptor.annotation)]
+    for words in (*([*base(name, param), param.opts[0], LONG] for param in texts), [*base(name), f"--{LONG}"]):
+        err = refused(words)
         assert LONG[: LONGEST_ECHO + 1] not in err, words
         assert len(err) < 1000, words
     err = refused([*name.split(), f"{LONG},{LONG}"])
     assert LONG[: LONGEST_ECHO + 1] not in err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_of_one_value_is_taken_once(name):
+    """Whatever its values are."""
+    parser = command(name)
+    for param in (param for param in parser.params if param.param_type_name == "option" and not param.multiple):
+        if param.is_flag and not param.secondary_opts:
+            continue
+        word, *off = [max(param.opts, key=len), *param.secondary_opts]
+        value = [] if param.is_flag else ["1"]
+        twice = [*base(name, param)[len(name.split()) :], word, *value, *(off or [word]), *value]
+        assert f"{'/'.join([word, *off])} is given 2 times, and only one value counts" in misread(parser, twice)
+
+
+def test_what_turns_something_on_may_be_said_again():
+    assert answer(["matmul", "-m", "64", "-n", "64", "-k", "64", "--json", "--json"])[0] == 0
 
 
 def test_a_file_that_exists_is_named_in_full(tmp_path):

@@ -63,7 +63,11 @@ def test_a_saved_report_renders_the_same(suffix: str, tmp_path: Path) -> None:
 
 def test_a_report_with_data_prints_that_and_its_verdict() -> None:
     contract = {"schema": "perfmodel.attention/1", "results": []}
-    assert json.loads(rendered(".json", replace(example(), data=contract, provenance=None))) == {**contract, "verdict": example().verdict}
+    assert json.loads(rendered(".json", replace(example(), data=contract, provenance=None))) == {
+        **contract,
+        "units": {},
+        "verdict": example().verdict,
+    }
     assert json.loads(rendered(".json", example()))["schema"] == SCHEMA
 
 

@@ -45,6 +45,21 @@ def test_two_runs_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_a_run_that_loses_at_its_very_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run puts the same parts together while this one does."""
+    path, others = tmp_path / "rows.csv", [1]
+
+    def copymode(*_: object) -> None:
+        if others.pop() if others else 0:
+            write(path)
+
+    monkeypatch.setattr("perfmodel.sweep.parts.shutil.copymode", copymode)
+    with pytest.raises(DataError, match=f"another run has written to {path}"):
+        write(path)
+    assert rows_in(path) == ROWS
+    assert names(tmp_path) == ["rows.csv"]
+
+
 def test_two_processes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     line = f"sweep --n 1:5000000 --d 64 --row-memory 8MiB --hardware h200 -o {path}"

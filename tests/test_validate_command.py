@@ -171,7 +171,7 @@ def test_the_scoreboard_judges_held_out_records_alone(run, tmp_path):
         ({"parameters": {**TRUE, "luck": 1.0}}, "does not know luck"),
         ({"parameters": {**TRUE, "launch_us": 0.0}}, "launch_us is 0.0"),
         ({"low": 1.5, "high": 0.5}, "above high"),
-        ({"high": float("inf")}, "high is inf"),
+        ({"high": float("inf")}, "calibration.0.high: input should be a finite number"),
         ({"model": "crystal-ball"}, "crystal-ball"),
         ({"points": 0}, "points"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields
@@ -254,8 +255,9 @@ class Command(TyperCommand):
         _check_words(args)
         args = _named_explanation(self, _with_new_names(getattr(self.callback, "renamed", {}), args))
         ctx.meta[WORDS] = tuple(args)
-        parsed: list[str] = super().parse_args(ctx, args)
+        parsed: list[str] = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
+            _check_repeated(self.make_parser(ctx).parse_args(args)[-1])
             _check_numbers(self, ctx)
             _note_short_names(ctx.params.values())
         return parsed
@@ -383,6 +385,15 @@ def _note_short_names(values: Iterable[Any]) -> None:
     for name in dict.fromkeys(word for text in texts for word in text.split(",")):
         if found := short_name(name):
             say(f"note: {name.strip()} is taken as {found}; --hardware {found} says so")
+
+
+def _check_repeated(given: Sequence[Any]) -> None:
+    """UsageError for an option that is ``given`` twice although one value alone counts."""
+    single = [one for one in given if one.param_type_name == "option" and not one.multiple and (one.secondary_opts or not one.is_flag)]
+    for one, count in Counter(single).items():
+        if count > 1:
+            names = "/".join([max(one.opts, key=len), *one.secondary_opts])
+            raise UsageError(f"{names} is given {count} times, and only one value counts", "give it once")
 
 
 def _check_numbers(command: TyperCommand, ctx: Any) -> None:

@@ -55,7 +55,7 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     else:
         found, changed = _named(asked, allowed, line)
     to.emit(found)
-    checked = [one for one in changed if one.better or asked.fail_on == "changed"]
+    checked = [one for one in changed if one.speed or asked.fail_on == "changed"]
     if asked.fail_on != "never" and not checked:
         what = "nothing" if asked.fail_on == "changed" else "no time or rate"
         raise DataError(
@@ -77,13 +77,14 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.files import read_json
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.report.saved_metrics import metrics_of
+    from perfmodel.report.saved_metrics import UNITS, metrics_of
 
-    found, versions = [], []
+    found, versions, saved = [], [], {name: read_json(Path(name)) for name in (before, after)}
+    units = next((raw[UNITS] for raw in saved.values() if isinstance(raw, dict) and UNITS in raw), None)
     for name in (before, after):
-        raw = read_json(Path(name))
+        raw = saved[name]
         try:
-            found.append(metrics_of(raw, name))
+            found.append(metrics_of(raw, name, units))
         except DataError as error:
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
@@ -107,7 +108,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else found.charts
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
-    cannot = [said for said in made.warnings if "CANNOT RUN" in said]
-    verdict = [*cannot, *found.verdict, *(said for said in made.warnings if said not in cannot)][:3]
+    cannot = [said for said in made.warnings if "CANNOT" in said]
+    verdict = [*cannot, *found.verdict[:2], *(said for said in made.warnings if said not in cannot), *found.verdict[2:]][:3]
     reasons, notes = [*made.warnings, *found.reasons], [*made.notes, *found.notes]
     return replace(found, verdict=verdict, reasons=reasons, notes=notes, charts=[*charts], provenance=provenance), changed

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model")
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
+LARGEST_NUMBER = 1e60
+"""Of a file: far above any count, and products of several are numbers still."""
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = {
@@ -103,7 +105,7 @@ def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tup
     seen.add(id(node))
     if isinstance(node, yaml.ScalarNode):
         try:
-            return loader.construct_object(node)
+            return sound(loader.construct_object(node))
         except ValueError as error:
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
     if isinstance(node, yaml.SequenceNode):
@@ -175,14 +177,21 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str, **options: Any) -> Any:
-    """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number of thousands of digits."""
+    """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number that is too large."""
     if text.count("[") + text.count("{") > 4 * MAX_DEPTH and _nesting(text) > 4 * MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     return json.loads(text, object_pairs_hook=_mapping, **options)
 
 
+def sound(value: Any) -> Any:
+    """``value``; ValueError for a number that is too large to be computed with."""
+    if type(value) in (int, float) and LARGEST_NUMBER < abs(value) < float("inf"):
+        raise ValueError(f"a number is above {LARGEST_NUMBER:.0e}")
+    return value
+
+
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found = {key: sound(value) for key, value in pairs}
     if len(found) < len(pairs):
         raise ValueError(f"key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} appears twice")
     return found

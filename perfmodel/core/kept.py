@@ -6,28 +6,31 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-Of = ParamSpec("Of")
-Known = TypeVar("Known")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 MOST_KEPT = 8192
 """Results per function; more than the records of all devices together."""
 
 
-def kept_by_identity(work_out: Callable[Of, Known]) -> Callable[Of, Known]:
-    """``work_out`` with a memo by the identity of its positional arguments: looking one up costs no hash of a workload or a device.
+def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """``function`` with a memo by the identity of its arguments: looking one up costs no hash of a workload or a device.
 
-    For functions of nothing else; errors are not kept. The memo holds the arguments, so that no identity comes twice.
+    For functions of nothing else; errors are not kept. The memo holds the arguments, so that no identity comes twice. TypeError for an
+    argument given by name: one question would have two keys, or two questions one.
     """
-    kept: dict[tuple[int, ...], tuple[tuple[Any, ...], Known]] = {}
+    results: dict[tuple[int, ...], tuple[tuple[Any, ...], Result]] = {}
 
-    @wraps(work_out)
-    def known(*of: Of.args, **named: Of.kwargs) -> Known:
-        key = tuple(map(id, of))
-        found = kept.get(key)
-        if found is None:
-            found = of, work_out(*of, **named)
-            if len(kept) >= MOST_KEPT:
-                kept.clear()
-            kept[key] = found
-        return found[1]
+    @wraps(function)
+    def cached(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        if named:
+            raise TypeError(f"{getattr(function, '__name__', function)} takes no argument by name: {', '.join(named)}")
+        key = tuple(map(id, arguments))
+        entry = results.get(key)
+        if entry is None:
+            entry = arguments, function(*arguments, **named)
+            if len(results) >= MOST_KEPT:
+                results.clear()
+            results[key] = entry
+        return entry[1]
 
-    return known
+    return cached

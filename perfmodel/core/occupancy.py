@@ -111,7 +111,7 @@ def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
     """
     limits: dict[str, Number] = {}
     warps = warps_per_block(block, sm)
-    if sm.registers is not None and block.registers is not None:
+    if sm.registers is not None and block.registers:
         unit = sm.register_unit
         per_warp = label("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
         held = label("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)

@@ -18,7 +18,7 @@ from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, FloatDtype
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
 from perfmodel.core.units import Quantity
@@ -170,7 +170,7 @@ def _rates(device: Device, dtype: Dtype, trace: Trace | None) -> Rates:
     )
 
 
-@kept_by_identity
+@cached_by_identity
 def _rates_of(device: Device, dtype: Dtype) -> Rates:
     return _rates(device, dtype, None)
 

@@ -178,7 +178,7 @@ def format_binary(size: int, digits: int = 4) -> str:
 class ProfilePart:
     """A part of a profile; unknown keys are errors."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True)

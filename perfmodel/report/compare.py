@@ -11,10 +11,10 @@ from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, r
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval, Limit
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
-from perfmodel.report.metrics import Metric, Metrics
+from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
 from perfmodel.validation.statistics import quantile
 
-SAME, FASTER, SLOWER, LESS, MORE = "SAME", "FASTER", "SLOWER", "LESS", "MORE"
+SAME, FASTER, SLOWER, LESS, MORE, BETTER, WORSE = "SAME", "FASTER", "SLOWER", "LESS", "MORE", "BETTER", "WORSE"
 DEFAULT_THRESHOLD = 0.05
 MOST_ROWS = 60
 """If there are more rows, those that are SAME are left out of the table."""
@@ -25,16 +25,20 @@ UNIT_TITLES = {
     "B/s": "bandwidths",
     "FLOP/s": "rates",
     "tokens/s": "tokens per second",
+    "requests/s": "requests per second",
     "FLOP/B": "intensities",
+    "J": "energies",
+    "W": "power",
+    "Hz": "clocks",
+    "share": "shares",
+    "count": "counts",
+    "price": "prices",
 }
-BETTER = {"s": -1, "B/s": 1, "FLOP/s": 1, "tokens/s": 1}
-"""Which way is better: -1 low, 1 high; in other units neither."""
-COUNTS = ("B", "FLOP")
 KINDS_OF_TIME = (
     ("time, measured", "measured"),
     ("time, predicted", "predicted", "step, predicted"),
     ("time at the roof", "roofline", "roofline_s"),
-    ("lower bound", "lower", "step, bound", "no overlap"),
+    ("lower bound", "lower", "lower warm", "step, bound", "no overlap", *(f"terms {name}" for name in BOUND_WORDS)),
 )
 """Labels of the kinds of time, the most telling first. Only the first kind that both sides have counts in a summary."""
 KIND_WORDS = ("measured times", "predicted times", "times at the roof", "lower bounds")
@@ -44,8 +48,10 @@ RATIOS = {ROOF: ", ratio of roofs", 3: ", ratio of bounds"}
 """What the ratio of two such times is called, by index of their kind."""
 PEAKS = ("peak", "bandwidth")
 """Quantities that are roofs of a device."""
-COMPARABLE = ("s", "tokens/s")
+COMPARABLE = ("s", "tokens/s", "requests/s")
 """Units in which a median of ratios has a meaning: it has none over the unlike peaks and bandwidths of a device."""
+ALL = "all"
+"""What a metric is of that is of the whole answer."""
 NAMED = 3
 """Changes that the summary names."""
 
@@ -63,35 +69,50 @@ class Change:
     word: str
 
     @property
-    def better(self) -> int:
-        """Which way is better: 1 high, -1 low, 0 neither."""
-        return BETTER.get(self.before.unit, 0)
+    def speed(self) -> bool:
+        """Whether it is a time or a rate."""
+        return is_speed(self.before.unit)
 
     @property
     def gain(self) -> float:
         """How many times better; 1 if the ratio is unknown or neither way is better."""
-        if not self.ratio or not self.better:
-            return 1.0
-        return self.ratio if self.better > 0 else 1 / self.ratio
+        return self.ratio ** better(self.before.unit) if self.ratio else 1.0
 
     @property
     def kind(self) -> int:
         """Index in ``KINDS_OF_TIME``; ``OTHER`` if the label is none of these."""
         return next((place for place, names in enumerate(KINDS_OF_TIME) if self.before.label in names), OTHER)
 
+    @property
+    def name(self) -> str:
+        """What it is a number of, then which."""
+        return self.before.label if self.before.key == ALL else f"{self.before.key}, {self.before.label}"
+
+    @property
+    def rank(self) -> int:
+        """Its kind, the most telling first: of other times and rates after predictions, before roofs and bounds."""
+        return (0, 1, 3, 4, 2)[self.kind]
+
+
+def is_speed(unit: str) -> bool:
+    """Whether numbers in ``unit`` are times or rates, which get faster or slower."""
+    return unit == "s" or unit.endswith("/s")
+
 
 def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
     """The changes of every metric that both have, in the order of ``before``. ``threshold``: relative change that still is SAME."""
-    known = {(one.key, one.label): one for one in after}
-    return [_change(old, known[old.key, old.label], threshold) for old in before if (old.key, old.label) in known]
+    known = {(one.key, one.label, one.unit): one for one in after}
+    both = ((old, known.get((old.key, old.label, old.unit))) for old in before)
+    return [_change(old, new, threshold) for old, new in both if new is not None]
 
 
 def _change(old: Metric, new: Metric, threshold: float) -> Change:
     if old.value == new.value:
         return Change(old, new, 1.0, SAME)
-    less, more = {-1: (FASTER, SLOWER), 1: (SLOWER, FASTER), 0: (LESS, MORE)}[BETTER.get(old.unit, 0)]
-    word = more if new.value > old.value else less
-    if not old.value or not new.value:
+    way = better(old.unit) * (1 if new.value > old.value else -1)
+    good, bad = (FASTER, SLOWER) if is_speed(old.unit) else (BETTER, WORSE)
+    word = {1: good, -1: bad}.get(way, MORE if new.value > old.value else LESS)
+    if old.value * new.value <= 0:
         return Change(old, new, None, word)
     ratio, allowed = new.value / old.value, 1 + max(threshold, _noise(old), _noise(new))
     return Change(old, new, ratio, SAME if 1 / allowed <= ratio <= allowed else word)
@@ -106,10 +127,10 @@ def _noise(one: Metric) -> float:
 def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: float) -> tuple[Report, list[Change]]:
     """The comparison as a document, and its changes. Numbers that only one of the two has are counted in a note."""
     found = changes(before, after, threshold)
-    common = {(one.before.key, one.before.label) for one in found}
+    common = {(one.before.key, one.before.label, one.before.unit) for one in found}
     notes = []
     for name, metrics in zip(names, (before, after), strict=True):
-        own = [one for one in metrics if (one.key, one.label) not in common]
+        own = [one for one in metrics if (one.key, one.label, one.unit) not in common]
         if own:
             notes.append(f"Only in {name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
     same = sum(one.word == SAME for one in found)
@@ -143,33 +164,33 @@ def summary(found: Sequence[Change], before: str, after: str, threshold: float, 
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
     every = every if every[0] else ([one.before for one in found], [one.after for one in found])
-    timed = _counted_once([one for one in found if one.better])
+    timed = _counted_once([one for one in found if one.speed])
     sentences = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
     named = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
     if not named:
-        named = sorted((one for one in timed if one.word == FASTER), key=lambda one: (0 if one.kind == OTHER else one.kind, -one.gain))[:1]
+        named = sorted((one for one in timed if one.word == FASTER), key=lambda one: (one.rank, -one.gain))[:1]
     sentences += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
-    counts = [one.word for one in found if not one.better]
+    counts = [one.word for one in found if not one.speed]
     moved = Counter(word for word in counts if word != SAME)
     if moved:
         parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
-        sentences.append(f"Of the counts {parts}.")
+        sentences.append(f"Of the other numbers {parts}.")
     elif counts:
-        sentences.append(f"All {len(counts)} counts are the same.")
+        sentences.append(f"All {len(counts)} other numbers are the same.")
     return sentences
 
 
 def answers(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
     """At most three short sentences: how many are faster and slower, by how much; the worst; what became of the counts."""
     first, *others = summary(found, before, after, threshold, every)
-    timed = _counted_once([one for one in found if one.better])
+    timed = _counted_once([one for one in found if one.speed])
     if not timed:
         return [first, *others][:3]
-    counts = [said for said in others if "counts" in said][-1:]
+    counts = [said for said in others if "other numbers" in said][-1:]
     if len(timed) == 1 and timed[0].kind != OTHER:
         return [f"{_of_one(timed[0], before, after)}.", *counts]
     worst = min((one for one in timed if one.word == SLOWER), key=lambda one: one.gain, default=None)
-    best = max((one for one in timed if one.word == FASTER), key=lambda one: (-one.kind, one.gain), default=None)
+    best = max((one for one in timed if one.word == FASTER), key=lambda one: (-one.rank, one.gain), default=None)
     named = [f"{one.word}: {_in_short(one)}." for one in [worst or best] if one]
     return [f"{after} against {before}: {_counted(timed, threshold)}.", *named, *counts]
 
@@ -186,7 +207,7 @@ def _in_short(one: Change) -> str:
     old, new = one.before, one.after
     gain = text(max(one.gain, 1 / one.gain), "ratio")
     values = [format_time(value, 3) if old.unit == "s" else text(value, old.unit) for value in (new.value, old.value)]
-    return f"{old.key}, {old.label}, {gain}: {values[0]}, before {values[1]}"
+    return f"{one.name}, {gain}: {values[0]}, before {values[1]}"
 
 
 ROWS_ON_SCREEN = 12
@@ -194,11 +215,12 @@ ROWS_ON_SCREEN = 12
 
 def brief(found: Sequence[Change], before: str, after: str) -> list[Table]:
     """The rows of a screen: what is slower first, then what is faster, other changes, and what stayed."""
-    order = {SLOWER: 0, FASTER: 1, MORE: 2, LESS: 2, SAME: 3}
-    chosen = sorted(found, key=lambda one: (order[one.word], one.kind, one.gain if one.word == SLOWER else -one.gain))[:ROWS_ON_SCREEN]
+    order = {SLOWER: 0, FASTER: 1, WORSE: 2, BETTER: 2, MORE: 3, LESS: 3, SAME: 4}
+    place = {one: (order[one.word], one.rank, one.before.key != ALL, one.gain if one.word == SLOWER else -one.gain) for one in found}
+    chosen = sorted(found, key=lambda one: place[one])[:ROWS_ON_SCREEN]
     sides = [[_brief_cell(side) for side in (one.after, one.before)] for one in chosen]
     several = len({one.before.key for one in chosen}) > 1
-    heads = ([f"{one.before.label}{f', {one.before.key}' * several}", _changed(one)] for one in chosen)
+    heads = ([f"{one.before.label}{f', {one.before.key}' * (several and one.before.key != ALL)}", _changed(one)] for one in chosen)
     rows = [[*head, *cells] for head, cells in zip(heads, sides, strict=True)]
     return [Table("", ["number", "change", after, before], rows, "lrrr")] if rows else []
 
@@ -214,20 +236,20 @@ def _brief_cell(one: Metric) -> str:
 
 def figures(found: Sequence[Change]) -> list[Figure]:
     """How many are faster, slower and the same, the median gain and the worst."""
-    timed = _counted_once([one for one in found if one.better])
+    timed = _counted_once([one for one in found if one.speed])
     words, gains = Counter(one.word for one in timed), [one.gain for one in timed if one.ratio]
     shown = [Figure(f"times and rates that are {word}", str(words[word])) for word in (FASTER, SLOWER, SAME)] if timed else []
     if gains and all(one.before.unit in COMPARABLE for one in timed):
         shown += [Figure("in the median", way(quantile(gains, 0.5))), Figure("the worst", way(min(gains)))]
-    counts = Counter(one.word for one in found if not one.better)
-    return [*shown, *(Figure(f"counts that are {word}", str(number)) for word, number in counts.items())][:5]
+    counts = Counter(one.word for one in found if not one.speed)
+    return [*shown, *(Figure(f"other numbers that are {word}", str(number)) for word, number in counts.items())][:5]
 
 
 def chart(found: Sequence[Change], names: tuple[str, str]) -> BarChart | None:
     """After over before of every time and rate, the worst first; None where there is none."""
-    timed = [one for one in _counted_once([one for one in found if one.better]) if one.ratio]
+    timed = [one for one in _counted_once([one for one in found if one.speed]) if one.ratio]
     chosen = sorted(timed, key=lambda one: one.gain)[:ROWS_ON_SCREEN]
-    bars = [Bar(f"{one.before.key}, {one.before.label}", [("gain", one.gain)]) for one in chosen]
+    bars = [Bar(one.name, [("gain", one.gain)]) for one in chosen]
     return BarChart(f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
 
 
@@ -242,7 +264,7 @@ def _counted_once(timed: Sequence[Change]) -> list[Change]:
 def _counted(timed: Sequence[Change], threshold: float) -> str:
     """How many are faster, slower or the same per kind of time, the best kind first, and by how much."""
     clauses: list[str] = []
-    for kind in sorted({one.kind for one in timed}):
+    for _, kind in sorted({(one.rank, one.kind) for one in timed}):
         own = [one for one in timed if one.kind == kind]
         counts = Counter(one.word for one in own)
         parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
@@ -275,7 +297,9 @@ def _gains(kind: int, timed: Sequence[Change]) -> str:
 
 def _median_ends(timed: Sequence[Change]) -> str:
     """The median of the lower and of the upper ends of the intervals; empty unless every change has one."""
-    found = [ratio(_interval(one.before), _interval(one.after)) for one in timed if one.ratio and one.before.unit == "s"]
+    found = [
+        ratio(_interval(one.before), _interval(one.after)) for one in timed if one.ratio and one.before.value and one.before.unit == "s"
+    ]
     lows, highs = [one.low for one in found if one.low], [one.high for one in found if one.high]
     if not found or len(lows) < len(timed) or len(highs) < len(timed):
         return ""
@@ -293,7 +317,7 @@ def _sentence(one: Change, names: tuple[str, str], every: tuple[Metrics, Metrics
         return f"{old.key}: {against(first, other)}"
     gain = text(max(one.gain, 1 / one.gain), "ratio")
     of = RATIOS.get(ROOF if old.label.startswith(PEAKS) else one.kind, "")
-    return f"{old.key}, {old.label}, {gain}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
+    return f"{one.name}, {gain}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
 
 def _side(name: str, what: str, metrics: Metrics) -> Side:

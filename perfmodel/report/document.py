@@ -240,6 +240,15 @@ def read_report(path: Path) -> Report:
         raise DataError(error.message if str(path) in error.message else f"{path}: {error.message}", error.fix) from None
 
 
+LEAST, MOST = 1e-60, 1e60
+"""Between these a saved number and the ratio of two of them are numbers of a computer."""
+
+
+def is_sound(value: Number, above_zero: bool = False) -> bool:
+    """Whether ``value`` is 0, unless it must be ``above_zero``, or of a size that can be divided."""
+    return LEAST <= (value if above_zero else abs(value)) <= MOST or (value == 0 and not above_zero)
+
+
 def _checked(report: Report) -> Report:
     """DataError for tables whose rows are not as wide as their columns, and for point numbers that are used twice."""
     shapes = [(table.title, len(table.columns), {len(row) for row in table.rows}) for table in report.tables]
@@ -251,8 +260,8 @@ def _checked(report: Report) -> Report:
     if len(set(numbers)) < len(numbers):
         raise DataError("two points have the same number", "number the points of all rooflines 1, 2, 3, ...")
     for place, value in _above_zero(report):
-        if value <= 0:
-            raise DataError(f"{place} is {value}", "give a number above zero")
+        if not is_sound(value, above_zero=True):
+            raise DataError(f"{place} is {value}", f"give a number above zero, from {LEAST:.0e} to {MOST:.0e}")
     return report
 
 
@@ -263,7 +272,8 @@ def _above_zero(report: Report) -> Iterator[tuple[str, float]]:
             yield from ((f"charts.{place}: ceiling {c.name}", c.value) for c in chart.ceilings)
             for point in chart.points:
                 times = {"measured": point.measured, "predicted": point.predicted}
-                yield from ((f"point {point.number}: {name}", known.value) for name, known in times.items() if known)
+                known = {name: (one.value, one.low, one.high) for name, one in times.items() if one}
+                yield from ((f"point {point.number}: {name}", end) for name, ends in known.items() for end in ends if end is not None)
                 yield from [(f"point {point.number}: roofline_s", point.roofline_s)] if point.roofline_s is not None else []
                 yield from [(f"point {point.number}: before", point.before.time_s)] if point.before else []
         elif isinstance(chart, ScatterChart):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -59,6 +60,49 @@ class Metric:
         return f"{self.before}{text(self.value, self.unit)} ({between(low, high)}){self.after}"
 
 
+class Name(str):
+    """A key of a JSON object that remembers the metric whose value stands there."""
+
+    __slots__ = ("key", "unit")
+    key: str
+    unit: str
+
+    def __new__(cls, name: str, metric: Metric) -> Name:
+        """The last part ``name`` of the key of ``metric``."""
+        made = super().__new__(cls, name)
+        made.key, made.unit = metric.key, metric.unit if metric.unit not in ("", "count") else unit_by_name(metric.key)
+        return made
+
+
+_RATE = re.compile(r"(\w+_)?(?P<what>[a-z]+)_per_s(_|$)")
+_SUFFIXES = {"seconds": "s", "_s": "s", "bytes": "B", "flops": "FLOP", "_w": "W", "_j": "J", "_hz": "Hz"}
+
+
+def unit_by_name(key: str) -> str:
+    """The unit that the last two names of a JSON path end with; ``count`` where they say none.
+
+    >>> [unit_by_name(key) for key in ("requests_per_s", "ttft_s.mean", "dram.read_bytes", "time_s.bytes", "freed_bytes_per_s", "running")]
+    ['requests/s', 's', 'B', 'B', 'B/s', 'count']
+    """
+    for name in reversed(key.split(".")[-2:]):
+        if rate := _RATE.match(name):
+            return f"{_SUFFIXES.get(rate['what'], rate['what'])}/s"
+        if unit := next((unit for end, unit in _SUFFIXES.items() if name.endswith(end)), ""):
+            return unit
+    return "count"
+
+
+def better(unit: str) -> int:
+    """Which way is better: -1 low, 1 high, 0 neither.
+
+    >>> better("s"), better("requests/s"), better("B")
+    (-1, 1, 0)
+    """
+    if unit in ("s", "J", "price"):
+        return -1
+    return 1 if unit.endswith("/s") or unit == "FLOP/J" else 0
+
+
 Metrics = Sequence[Metric]
 Labels = Mapping[str, str] | Sequence[str] | None
 
@@ -78,7 +122,9 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         place = found
         for part in path:
             place = place.setdefault(part, {})
-        place[name] = metric.value
+        place[Name(name, metric)] = metric.value
+        if isinstance(metric.value, dict):
+            place[name] = {Name(term, replace(metric, key=f"{metric.key}.{term}")): value for term, value in metric.value.items()}
         if metric.low is not None or metric.key == "time_s.predicted":
             place |= {"low": metric.low, "high": metric.high}
         cited += [(place, metric.source)] if metric.source else []
@@ -175,16 +221,16 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
     found = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),
         Metric("executed_flops", cost.executed_flops, "FLOP, executed", "FLOP"),
-        Metric("work.tensor", cost.work.tensor),
+        Metric("work.tensor", cost.work.tensor, unit="FLOP"),
         Metric("work.vector", cost.work.vector, "vector operations", "FLOP"),
         Metric("work.sfu", cost.work.sfu, "exponentials", "operations"),
-        Metric("accesses.reads", cost.reads),
-        Metric("accesses.writes", cost.writes),
+        Metric("accesses.reads", cost.reads, unit="elements"),
+        Metric("accesses.writes", cost.writes, unit="elements"),
         Metric("accesses.total", cost.reads + cost.writes, "accesses without a cache", "elements"),
         Metric("accesses.bytes", cost.access_bytes, "bytes without a cache", "B"),
-        Metric("accesses.zero_fill", cost.zero_fill),
+        Metric("accesses.zero_fill", cost.zero_fill, unit="elements"),
         Metric("accesses.zero_fill_bytes", cost.zero_fill_bytes, "  zero fill besides", "B"),
-        Metric("accesses.group_sum", cost.group_sum),
+        Metric("accesses.group_sum", cost.group_sum, unit="elements"),
         *of_traffic("sram", cost.sram),
         *of_traffic("dram", cost.dram),
         Metric("arithmetic_intensity.sram", _intensity(cost.flops, cost.sram), "arithmetic intensity, L2", "FLOP/B"),
@@ -195,7 +241,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         *(Metric("", term, f"  {BOUND_WORDS[name].removeprefix('the ')} alone", "s") for name, term in cost.terms.items()),
         Metric("time_s.no_overlap", cost.no_overlap_s, "  without overlap", "s"),
         Metric("time_s.predicted", value, "predicted", "s", low, high),
-        Metric("time_s.terms", cost.terms),
+        Metric("time_s.terms", cost.terms, unit="s"),
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "resource"),
     ]

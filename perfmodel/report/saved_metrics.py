@@ -2,31 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from perfmodel.core.errors import DataError
+from perfmodel.core.errors import DataError, cut
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
-from perfmodel.report.compare import BETTER, COUNTS
-from perfmodel.report.document import SCHEMA, DataTable, Report, from_data
-from perfmodel.report.metrics import Metric
+from perfmodel.report.compare import ALL
+from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_data, is_sound
+from perfmodel.report.metrics import Metric, Name, better, unit_by_name
+
+UNITS = "metric_units"
+"""The key of a printed object under which the units of its numbers stand."""
+LEFT_OUT = ("inputs", "hardware", "explanation", "provenance", "ratios", UNITS, "low", "high")
+"""Keys of an object whose numbers are no metrics: what was asked, formulas, ratios of other numbers, ends of intervals."""
+NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
+"""Keys that tell the objects of a list apart."""
+CONTAINERS = ("results", "time_s", "traffic", "totals", "kernels", "ops")
+"""Objects whose name says nothing beside their fields'."""
+PREFIXES = ("sram", "dram", "accesses", "work", "memory", "bytes")
+"""Objects whose name stands before their fields'."""
+WITH_ENDS = ("predicted", "mean", "seconds")
+"""Keys beside which ``low`` and ``high`` are the ends of an interval."""
+WAYS = {-1: ", lower is better", 0: "", 1: ", higher is better"}
 
 
-def metrics_of(raw: Any, name: str) -> list[Metric]:
-    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file."""
+def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> list[Metric]:
+    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file.
+
+    ``units``: of the document that it is compared with, for an object that an older version printed without units.
+    """
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == SCHEMA:
         return of_report(from_data(raw))
     if isinstance(schema, str) and schema.startswith("perfmodel."):
-        return _without_repeats(_of_object(raw))
+        units = raw.get(UNITS, units)
+        if not isinstance(units, dict):
+            raise DataError(f"{name}: its numbers have no units", "save the answer again with this version")
+        return _each_once(_of_object(raw, units))
     raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
+
+
+def units_of(raw: Any, parent: str = "") -> dict[str, str]:
+    """The unit of every number of a report's ``data`` that is no plain count, and which way is better, by the end of its path.
+
+    >>> from perfmodel.report.metrics import as_json
+    >>> units_of(as_json([Metric("requests_per_s", 2.0), Metric("ttft_s.mean", 0.1, unit="s"), Metric("running", 3)]))
+    {'requests_per_s': 'requests/s, higher is better', 'ttft_s.mean': 's, lower is better'}
+    """
+    found: dict[str, str] = {}
+    if isinstance(raw, (list, tuple)):
+        for item in raw:
+            found |= units_of(item)
+    for key, value in raw.items() if isinstance(raw, Mapping) else ():
+        if key in LEFT_OUT:
+            continue
+        if not _is_number(value):
+            found |= units_of(value, key)
+            continue
+        path = f"{parent}.{key}" if parent else str(key)
+        path, unit = (key.key, key.unit) if isinstance(key, Name) else (path, unit_by_name(path))
+        found |= {path: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def of_report(report: Report) -> list[Metric]:
     """Metrics from the points of its rooflines and the cells of its tables."""
     several = len({chart.device for chart in report.rooflines}) > 1
     found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
-    return _without_repeats([*found, *(one for table in report.data_tables for one in _of_table(table))])
+    return _each_once([*found, *(one for table in report.data_tables for one in _of_table(table))])
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
@@ -42,84 +91,90 @@ def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> li
 
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
-    """Metrics of the cells with a comparable unit. Texts and integers left of the first such column name the row."""
-    shown = [place for place, column in enumerate(table.columns) if column.unit in (*BETTER, *COUNTS)]
+    """Metrics of the cells from the first column on whose unit is more than a count. What stands left of it names the row."""
+    measured = [place for place, column in enumerate(table.columns) if column.unit not in ("text", "count")]
     ends = {key for column in table.columns for key in (column.low, column.high)}
     keys = [column.key for column in table.columns]
     for row in table.rows:
+        first = min(measured, default=len(row))
         words = [
-            f"{column.title} {value:,}" if isinstance(value, int) else str(value)
-            for column, value in zip(table.columns[: min(shown, default=0)], row, strict=False)
-            if value not in (None, "") and not isinstance(value, float)
+            f"{column.title} {value:,}" if _is_number(value) else str(value)
+            for column, value in zip(table.columns[:first], row, strict=False)
+            if value not in (None, "")
         ]
-        for place in shown:
-            column, value = table.columns[place], row[place]
-            if isinstance(value, (int, float)) and column.key not in ends:
+        for column, value in list(zip(table.columns, row, strict=True))[first:]:
+            if _is_number(value) and column.key not in ends:
                 low, high = (row[keys.index(key)] if key in keys else None for key in (column.low, column.high))
-                known = (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else (None, None)
-                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)
+                known = (low, high) if _is_number(low) and _is_number(high) else (None, None)
+                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)  # type: ignore[arg-type]
 
 
-def _without_repeats(found: Iterable[Metric]) -> list[Metric]:
-    """``found`` without repeated quantities: the first of each stays."""
+def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
+    """``metrics`` without repetitions; different numbers of one name are numbered. DataError for an interval that is not above zero."""
     kept: dict[tuple[str, str], Metric] = {}
-    for one in found:
-        kept.setdefault((one.key, one.label), one)
-    return list(kept.values())
+    times = Counter[tuple[str, str]]()
+    for one in metrics:
+        ends = [] if one.low is None or one.high is None else [one.low, one.high]
+        wrong = next((end for end in (one.value, *ends) if not is_sound(end, above_zero=bool(ends))), None)
+        if wrong is not None:
+            raise DataError(f"{cut(f'{one.key}, {one.label}')} is {cut(str(wrong))}", "save the answer again")
+        first = kept.setdefault((one.key, one.label), one)
+        if first.value != one.value or first.unit != one.unit:
+            times[one.key, one.label] += 1
+            kept[one.key, f"{one.label} ({times[one.key, one.label] + 1})"] = one
+    return [replace(one, label=label) for (_, label), one in kept.items()]
 
 
-# The metrics of what --json prints
-
-NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
-"""Keys that tell the objects of a list apart."""
-LEFT_OUT = (
-    *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
-    *("low", "high", "lower_warm", "io_lower_bound"),
-)
-CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals", "kernels", "ops")
-"""Objects whose name says nothing beside their fields'."""
-PREFIXES = ("sram", "dram", "work", "memory", "bytes")
-"""Objects whose name stands before their fields'."""
-PER_SECOND = {"tokens_per_s": "tokens/s", "tokens_per_s_bound": "tokens/s", "bytes_per_s": "B/s", "flops_per_s": "FLOP/s"}
-
-
-def _of_object(raw: Any, place: tuple[str, ...] = ()) -> Iterator[Metric]:
+def _of_object(raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = ()) -> Iterator[Metric]:
+    """Metrics of the numbers in ``raw``. ``path``: keys that lead to it from the item of a list; ``things``: names of such items."""
     if isinstance(raw, Mapping):
-        for key, value in raw.items():
-            if key == "predicted" and raw.get("low") is not None and value is not None:
-                yield _metric((*place, key), value, "s", raw["low"], raw["high"])
-            elif key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
-                yield from _of_object(value, (*place, str(key)))
+        for key, value in _with_table(raw).items():
+            if isinstance(value, DataTable):
+                yield from _of_table(value)
+            elif _is_number(value) and key not in (*LEFT_OUT, *NAMES):
+                ends = (raw.get("low"), raw.get("high")) if key in WITH_ENDS else (None, None)
+                yield _metric((*path, key), things, value, units, ends if all(map(_is_number, ends)) else (None, None))
+            elif key not in LEFT_OUT:
+                yield from _of_object(value, units, (*path, str(key)), things)
     elif isinstance(raw, list):
-        for index, item in enumerate(raw):
-            named = _name(item) if isinstance(item, Mapping) else ""
-            yield from _of_object(item, (*place, named or str(index + 1)))
-    elif isinstance(raw, (int, float)) and not isinstance(raw, bool) and (unit := _unit(place)):
-        yield _metric(place, raw, unit)
+        outer = (*things, *(word for word in path if word not in CONTAINERS))
+        for name, item in zip(_names(raw), raw, strict=True):
+            if _is_number(item):
+                yield _metric(path or ("value",), (*things, name), item, units)
+            else:
+                yield from _of_object(item, units, (), (*outer, name))
+
+
+def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``raw`` with the rows of a sweep as a table of its columns."""
+    heads, rows = raw.get("columns"), raw.get("rows")
+    if not isinstance(heads, list) or not isinstance(rows, list) or not all(isinstance(one, dict) for one in (*heads, *rows)):
+        return raw
+    columns = [Column(str(head.get("name")), str(head.get("name")), str(head.get("unit") or "count")) for head in heads]
+    return {**raw, "columns": None, "rows": DataTable("rows", columns, [[row.get(column.key) for column in columns] for row in rows])}
+
+
+def _names(items: Sequence[Any]) -> list[str]:
+    """What tells ``items`` of a list apart: their names, their numbers where these are not different."""
+    names = [_name(item) if isinstance(item, Mapping) else "" for item in items]
+    counted = Counter(names)
+    return [name if name and counted[name] == 1 else f"{name} {place}".strip() for place, name in enumerate(names, 1)]
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    """What tells ``item`` apart from others in its list; a kernel of an algorithm goes by its name alone."""
+    """The name of ``item``; a kernel of an algorithm goes by its name alone."""
     keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
-    return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
+    return " ".join(str(item[key]) for key in keys if isinstance(item.get(key), (str, int, float)) and item[key] != "")
 
 
-def _metric(place: tuple[str, ...], value: float, unit: str, low: float | None = None, high: float | None = None) -> Metric:
-    """The metric at the JSON path ``place``: its key from the path, its label from the last name, such as ``sram read``."""
-    *head, quantity = (*place[:-1], place[-1].removesuffix("_s").replace("_", " "))
-    if head and head[-1] in PREFIXES:
-        quantity = f"{head.pop()} {quantity}"
-    what = [word for word in head if word not in CONTAINERS] or head or ["all"]
-    return Metric(", ".join(what), value, quantity, unit, low, high)
-
-
-def _unit(place: tuple[str, ...]) -> str:
-    """The unit of a number, by its key and those around it; empty for one that cannot be compared."""
-    name = place[-1]
-    if name in PER_SECOND:
-        return PER_SECOND[name]
-    if "time_s" in place or name.endswith("_s"):
-        return "s"
-    if name.endswith("flops") or "work" in place:
-        return "FLOP"
-    return "B" if name.endswith("bytes") or "bytes" in place or "memory" in place else ""
+def _metric(
+    path: tuple[str, ...], things: tuple[str, ...], value: float, units: Mapping[str, str], ends: tuple[Any, Any] = (None, None)
+) -> Metric:
+    """The number at ``path`` of ``things``: its label from the last name, such as ``sram read bytes``."""
+    tails = (".".join(path[start:]) for start in range(len(path)))
+    unit = next((str(units[tail]).partition(",")[0] for tail in tails if tail in units), "count")
+    *head, quantity = path
+    if head and head[-1] not in CONTAINERS and (head[-1] in PREFIXES or head[-1].endswith("_s")):
+        quantity = f"{head.pop().removesuffix('_s')} {quantity}"
+    label = (quantity.removesuffix("_s") if unit == "s" else quantity).replace("_", " ")
+    return Metric(", ".join([*things, *(word for word in head if word not in CONTAINERS)]) or ALL, value, label, unit, *ends)

@@ -103,7 +103,7 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("memory.most_running", found.most_running, "requests that fit"),
         Metric("power_w", found.watts, "power per GPU", "W"),
         Metric("energy_per_token_j", found.joules_per_token, "energy per token", "J"),
-        Metric("price_per_million", found.price, "price per million tokens", ""),
+        Metric("price_per_million", found.price, "price per million tokens", "price"),
         Metric("time_s.lower", found.cost.lower_s, unit="s"),
     ]
 

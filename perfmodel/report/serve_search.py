@@ -146,7 +146,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("ttft_s", point.ttft_s, "first token", "s"),
         Metric("ttft_p99_s", point.ttft_p99_s),
         Metric("tpot_s", point.tpot_s or None, "each after", "s"),
-        *([] if price is None else [Metric("price_per_million", price, "per 1M", "")]),
+        *([] if price is None else [Metric("price_per_million", price, "per 1M", "price")]),
     ]
 
 

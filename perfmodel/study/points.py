@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
@@ -25,7 +26,7 @@ from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import Case, models_of
 from perfmodel.timing.launched import as_launched, as_predicted
 from perfmodel.timing.predict import Prediction, TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
@@ -39,8 +40,8 @@ class WorkloadAnswer:
     """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
 
     ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``kernel``: whose time is predicted. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
-    ``steps``: every number as its formula.
+    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
+    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
     """
 
     point: RooflinePoint
@@ -52,7 +53,7 @@ class WorkloadAnswer:
     missing: Sequence[str] = ()
     left_out: tuple[str, ...] = ()
     steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
-    kernel: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
@@ -75,6 +76,46 @@ def answers_to(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
         if error.message.startswith(("--implementation", "--hardware")):
             raise
         raise UsageError(f"--{w.kind}: {error.message.removeprefix('--')}", error.fix) from None
+
+
+def with_one_kernel(w: Workload, devices: Sequence[Device], scope: Scope) -> tuple[Workload, dict[str, str]]:
+    """``w`` predicted for one implementation on all ``devices``; which, by algorithm, where they would choose different ones.
+
+    It is the one of these whose intervals together are narrowest; where none is predicted on all devices, its name is empty and ``w`` as it
+    was. A model is returned unchanged: its operations have kernels of their own.
+    """
+    if w.model is not None or w.implementation is not None or len(devices) < 2:
+        return w, {}
+    chosen = [_kernels_on(w, device, scope) for device in devices]
+    shared = dict[str, str]()
+    for name in dict.fromkeys(name for kernels in chosen for name in kernels):
+        own = {kernel for kernels in chosen for kernel in kernels.get(name, ("", 0.0))[0].split(" + ")}
+        widths = dict[str, float]()
+        for kernel in sorted(own & {*models_of()}) if len(own) > 1 else ():
+            asked = replace(w, implementation=kernel if w.matmul else {name: kernel})
+            known = [_kernels_on(asked, device, scope).get(name) for device in devices]
+            widths |= {kernel: prod(one[1] for one in known if one)} if all(known) else {}
+        shared |= {name: min(widths, key=lambda kernel: widths[kernel], default="")} if len(own) > 1 else {}
+    named = {name: kernel for name, kernel in shared.items() if kernel}
+    return replace(w, implementation=named.get("matmul", named) or None), shared
+
+
+def kernel_notes(shared: Mapping[str, str], devices: Sequence[Device]) -> list[str]:
+    """Sentences on implementations that ``with_one_kernel`` chose."""
+    on = " and ".join(device.name for device in devices)
+    none = f"CANNOT BE COMPARED by time: no kernel of it is predicted on each of {on}"
+    return [f"{name} {f'is predicted for {kernel} on each device' if kernel else none}." for name, kernel in shared.items()]
+
+
+def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:
+    """The kernel of each operation that is predicted, and the upper end of the interval over the lower one."""
+    try:
+        found = answers_to(w, device, scope)
+    except PerfmodelError:
+        return {}
+    known = [(one.kernels, one.point.predicted) for one in found]
+    widths = [(kernels, (time.high or 1.0) / (time.low or 1.0)) for kernels, time in known if time is not None]
+    return {name: (kernel, width) for kernels, width in widths for name, kernel in kernels.items()}
 
 
 def too_large(one: WorkloadAnswer, device: Device) -> str:
@@ -112,7 +153,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
             missing=missing,
             left_out=left_out(result, device),
             steps=partial(attention_steps, counted, work, device, comparison.sram_bytes),
-            kernel=_kernel(predicted),
+            kernels=_kernels({name: predicted}),
         )
         found.append(one)
     return found
@@ -140,8 +181,8 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
         missing = [f"matmul is not predicted: {error.message}."]
     label, size = w.name or f"matmul {shape_words(work)}", in_bytes(work, minimum_elements(work))
     made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul")
-    one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing, kernel=_kernel(known))
-    return [replace(one, steps=partial(explain_matmul, result))]
+    one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing)
+    return [replace(one, steps=partial(explain_matmul, result), kernels=_kernels({"matmul": known}))]
 
 
 def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
@@ -153,7 +194,8 @@ def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     whole = replace(whole, predicted=_interval(known.prediction))
     unknown = next((line.row.missing for line in known.lines if line.row.prediction is None), "")
     missing = [f"{label} is not predicted: {unknown}."] * bool(unknown)
-    return [WorkloadAnswer(whole, series, None, known.memory.total, known.memory.fits, parts, missing)]
+    kernels = _kernels({line.row.op.name: line.row.prediction for line in known.lines})
+    return [WorkloadAnswer(whole, series, None, known.memory.total, known.memory.fits, parts, missing, kernels=kernels)]
 
 
 def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
@@ -166,8 +208,8 @@ def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     return with_shares(found)
 
 
-def _kernel(known: Prediction | None) -> str:
-    return known.calibration.implementation if known else ""
+def _kernels(known: Mapping[str, Prediction | None]) -> dict[str, str]:
+    return {name: one.calibration.implementation for name, one in known.items() if one is not None}
 
 
 def _interval(times: tuple[float, float, float] | None) -> Interval | None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any, parse_number
-from perfmodel.sweep.base import SweepInput, SweepWorkload
+from perfmodel.sweep.base import FITS, SweepInput, SweepWorkload
 
 MAX_LENGTH, MAX_TOKENS, MAX_DEPTH = 1000, 200, 40
 
@@ -242,6 +242,14 @@ def typecheck(expression: Expression, workload: SweepWorkload, where: str) -> Ex
     if checker.kind(tree) == TEXT:
         raise UsageError(f"{where} {expression.text.strip()[:60]!r} is a text", "compare it with another, by == or !=")
     return replace(expression, tree=tree)
+
+
+def is_condition(tree: Tree, workload: SweepWorkload) -> bool:
+    """Whether ``tree`` is true or false and no number: a comparison, a switch, ``fits``, or several of them by ``and``, ``or``, ``not``."""
+    if tree[0] == NAME:
+        one = workload.named.get(tree[1])
+        return tree[1] == FITS or (one is not None and one.kind == "flag")
+    return tree[0] == _COMPARES or (tree[0] == _LOGIC and all(is_condition(part, workload) for part in _parts(tree)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 from perfmodel.core.checks import default_dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.sweep.base import SweepInput, SweepWorkload, device_named
-from perfmodel.sweep.expression import Expression, parse, typecheck
+from perfmodel.sweep.expression import Expression, is_condition, parse, typecheck
 from perfmodel.sweep.study import SweepStudy, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
 
@@ -176,6 +176,8 @@ def constraints(workload: SweepWorkload, texts: Sequence[str]) -> tuple[tuple[Ex
     for one in parsed:
         if not one.names:
             raise UsageError(f"--where {one.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
+        if not is_condition(one.tree, workload):
+            raise UsageError(f"--where {one.text[:60]!r} is a number and no condition", "compare it: 'n * batch <= 65536'")
     inputs = tuple(one for one in parsed if not {*results} & {*one.names})
     return inputs, tuple(one for one in parsed if one not in inputs)
 

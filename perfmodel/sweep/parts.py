@@ -91,7 +91,7 @@ class Parts:
                     made.close()
             unfinished.replace(path)
         except FileNotFoundError:
-            raise self._gone() from None
+            raise self.gone() from None
         except OSError as error:
             fix = f"the parts in {self.place} can be read; make room and go on with --resume"
             raise DataError(f"{path}: {error.strerror or error}", fix) from None
@@ -99,7 +99,8 @@ class Parts:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
 
-    def _gone(self) -> DataError:
+    def gone(self) -> DataError:
+        """The error of a run whose parts another run has put together, or thrown away."""
         fix = "let one run end before the next begins, or name another place"
         return DataError(f"{self.place} is gone: another run has written to {self.target}", fix)
 
@@ -107,7 +108,7 @@ class Parts:
         """All ``count`` parts are there: they take the place of what ``target`` was, with its permissions."""
         parts = [self.path(index) for index in range(count)]
         if not all(path.exists() for path in parts):
-            raise self._gone()
+            raise self.gone()
         if self.target.is_dir():
             for left in self.target.glob(".part-*"):  # of a run that was killed
                 left.unlink()
@@ -130,7 +131,8 @@ class Parts:
 def _remove(place: Path) -> None:
     """Delete a folder of parts; renamed first, so that a run that still writes there fails at once."""
     removed = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    place.rename(removed)
+    with suppress(FileNotFoundError):  # another run has just done so
+        place.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
 
 
@@ -168,6 +170,8 @@ def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
         raise (UsageError(f"--output: {text}", "name a folder that can be written") if output.folder else DataError(text)) from None
     try:
         yield parts
+    except FileNotFoundError:
+        raise parts.gone() from None
     except OSError as error:
         text = f"{parts.target}: {error.strerror or error}"
         raise DataError(text, f"the parts in {parts.place} can be read; make room and go on with --resume") from None

@@ -15,7 +15,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 
@@ -223,7 +223,7 @@ def is_fused(implementation: str) -> bool:
     return algorithm_of(implementation) == FUSED
 
 
-@kept_by_identity
+@cached_by_identity
 def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
     """Those of ``device`` by workload and direction."""
     found: dict[tuple[str, str], list[Calibration]] = {}
@@ -263,7 +263,7 @@ def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) ->
     return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
 
 
-once_per_case = kept_by_identity
+once_per_case = cached_by_identity
 """For data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, LaunchOverhead, MemoryLevel
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, format_si
 
 KIN = "kin"
@@ -234,7 +234,7 @@ class _Completed:
         return self.known[key]
 
 
-_kept = kept_by_identity(_Completed)
+_kept = cached_by_identity(_Completed)
 
 
 def in_words(facts: Iterable[Fact], kin: Device) -> str:

@@ -30,7 +30,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, Model, find_model
@@ -68,7 +68,7 @@ class Lent:
     narrowed: bool
 
 
-@kept_by_identity
+@cached_by_identity
 def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     """``device``, and the parameters of ``block`` of ``lender``, as the time of a kernel on ``device`` is worked out."""
     start, timed = launch_ratio(device, lender)
@@ -211,7 +211,7 @@ def at_held_clock(device: Device, share: float) -> Device:
     return made[share]
 
 
-@kept_by_identity
+@cached_by_identity
 def _made_of(device: Device) -> dict[float, Device]:
     """Devices by the share of the clock of ``device``."""
     return {}

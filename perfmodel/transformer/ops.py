@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -66,7 +66,7 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None 
     return Rows(model, step, here).of(op for op in known if part in (None, op.part))
 
 
-@kept_by_identity
+@cached_by_identity
 def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
     """``layer`` as one GPU has it, and what it runs: the same for every step."""
     return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)

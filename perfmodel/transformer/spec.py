@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
@@ -297,7 +297,7 @@ class ModelSpec:
         return any(isinstance(layer.mlp, MoeMlp) for layer in self.layers)
 
 
-@kept_by_identity
+@cached_by_identity
 def _kinds(layers: tuple[Layer, ...]) -> tuple[tuple[Layer, int], ...]:
     same = Counter(map(id, layers))  # most are one object: equality is asked of few
     counts: dict[Layer, int] = {}

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.kept import kept_by_identity
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import PARTS, FallbackDevices, nearest, nearest_lender
 from perfmodel.timing.transfer import lent
@@ -79,7 +79,7 @@ def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bo
     return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
 
 
-@kept_by_identity
+@cached_by_identity
 def without_probes(device: Device) -> Device:
     """``device`` from its profile alone, before anything was measured on it; the same object each time."""
     return replace(device, microbenchmarks=[])

@@ -43,6 +43,7 @@ SERVING = "serving"
 SERVING_RUNS, THROUGHPUT_RUNS = "public-serving", "public-throughput"
 """Shipped files of them, which are read only when named: a prediction of one takes 0.1 s to seconds."""
 LEAST_S, MOST_S = 1e-12, 1e9
+LARGEST_NUMBER, LONGEST_TEXT = 10**15, 1000
 """Seconds that a measurement can take."""
 
 
@@ -280,4 +281,9 @@ def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
     for name, seconds in times.items():
         if seconds is not None and not LEAST_S <= seconds <= MOST_S:
             raise DataError(f"{place}: {name} is {seconds}", "give seconds, above zero")
+    for name, value in {**vars(record), **record.shape, **{f"time_s.{end}": getattr(record.time_s, end) for end in ("p10", "p90")}}.items():
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise DataError(f"{place}: {name} has {len(value):,} characters", f"give at most {LONGEST_TEXT}")
+        if isinstance(value, (int, float)) and abs(value) > LARGEST_NUMBER:
+            raise DataError(f"{place}: {name} is too large", f"give a number up to {LARGEST_NUMBER:.0e}")
     return raw, record

@@ -38,6 +38,8 @@ UNITS: dict[str, Callable[[float], str]] = {
     "FLOP/J": lambda value: format_si(value, "FLOP/J", 3),
     "FLOP/B": lambda value: f"{digits(value, 4)} FLOP/B",
     "tokens/s": lambda value: format_si(value, "tokens/s"),
+    "requests/s": lambda value: f"{digits(value, 4)} requests/s",
+    "price": format_si,
     "s": format_time,
     "Hz": lambda value: f"{value / 1e6:,.0f} MHz",
     "J": lambda value: format_si(value, "J", 3) if value >= 1 else f"{digits(1e3 * value, 3)} mJ",

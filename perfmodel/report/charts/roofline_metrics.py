@@ -46,9 +46,9 @@ def next_roof(point: RooflinePoint) -> tuple[str, float] | None:
 
 
 def share_of_roof(point: RooflinePoint) -> float | None:
-    """Roof over time: 1 is a kernel at its limiting roof."""
+    """Roof over time: 1 is a kernel at its limiting roof; None where one of them is unknown, or the roof counts nothing."""
     spent = time_s(point)
-    return None if spent is None or point.roofline_s is None else point.roofline_s / spent
+    return point.roofline_s / spent if spent and point.roofline_s else None
 
 
 def reached(point: RooflinePoint) -> str:

@@ -14,11 +14,19 @@ VERBATIM = True
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
+    from perfmodel.report.saved_metrics import UNITS, units_of
+
     if not report.data:
         found = _document(report)
     else:
         made = {"provenance": asdict(report.provenance)} if report.provenance else {}
-        found = {**report.data, "verdict": report.verdict, **({"reasons": report.reasons} if report.reasons else {}), **made}
+        found = {
+            **report.data,
+            UNITS: units_of(report.data),
+            "verdict": report.verdict,
+            **({"reasons": report.reasons} if report.reasons else {}),
+            **made,
+        }
     return visible_json(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +15,7 @@ from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes,
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
-from perfmodel.study.points import WorkloadAnswer, answers_to, too_large, with_dtypes
+from perfmodel.study.points import WorkloadAnswer, answers_to, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
@@ -76,23 +76,23 @@ class _Points:
     points: list[RooflinePoint] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
-    kernels: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope) -> _Points:
-        """Those of ``workloads``."""
+    def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope, untimed: Sequence[Collection[str]] = ()) -> _Points:
+        """Those of ``workloads``. ``untimed``: for each of them the operations whose predicted times are left out."""
         made, answers = cls(), list[WorkloadAnswer]()
-        for w in workloads:
+        for w, left_out in zip(workloads, untimed or [()] * len(workloads), strict=True):
             try:
                 found = answers_to(w, device, scope)
             except UnavailableError as error:
                 made.missing.append(f"{error.message}.")
                 continue
-            answers += found
+            answers += [replace(one, point=replace(one.point, predicted=None)) if {*left_out} & {*one.kernels} else one for one in found]
         for one in with_dtypes(answers):
             made.points.append(one.point)
             made.missing += one.missing
-            made.kernels |= {one.point.name: one.kernel} if one.kernel else {}
+            made.kernels[one.point.name] = one.kernels
             words = too_large(one, device)
             made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
         return made
@@ -141,28 +141,35 @@ def _kind_of(name: str) -> _Changed | None:
 def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Operands:
     if device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
-    made = [(found, _Points.of(workloads, found, scope)) for found in map(scope.device, between)]
+    devices = [scope.device(name) for name in between]
+    alike = [with_one_kernel(w, devices, scope) for w in workloads]
+    untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in alike]
+    pairs = [(found, _Points.of([w for w, _ in alike], found, scope, untimed)) for found in devices]
+    said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
     before, after = (
-        Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in made
+        Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in pairs
     )
-    notes = [f"{found.name}: {missing}" for found, own in made for missing in own.missing]
-    cannot = [words for _, own in made for words in own.cannot]
-    return Operands(before, after, None, notes, [*cannot, *_other_kernels({found.name: own.kernels for found, own in made})])
+    notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
+    cannot = [words for _, own in pairs for words in own.cannot]
+    return Operands(before, after, None, notes, [*cannot, *said, *_other_kernels(pairs)])
 
 
 def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
     return [one for point in points for one in of_point(point, chart)]
 
 
-def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
-    """Sentences on workloads predicted for different kernels on two devices: part of the difference is the kernels'."""
-    found = []
-    for what in dict.fromkeys(what for kernels in by_device.values() for what in kernels):
-        kernels = {device: kernels.get(what, "") for device, kernels in by_device.items()}
-        if all(kernels.values()) and len(set(kernels.values())) > 1:
-            words = " and ".join(f"{kernel} on {device}" for device, kernel in kernels.items())
-            found.append(f"{what}: the times are those of {words}, so part of the difference is the kernels'.")
-    return found
+def _other_kernels(pairs: Sequence[tuple[Device, _Points]]) -> list[str]:
+    """Sentences on models of which some operations are predicted for different kernels on two devices."""
+    (first, before), (other, after), sentences = *pairs, list[str]()
+    for what, kernels in before.kernels.items():
+        others = after.kernels.get(what, {})
+        differ = [name for name in kernels if others.get(name, kernels[name]) != kernels[name]]
+        if differ and len(kernels) > 1:
+            name = differ[0]
+            example = f"{name}: {kernels[name]} on {first.name} and {others[name]} on {other.name}"
+            words = f"{len(differ)} of {len(kernels)} operations run by different kernels ({example})"
+            sentences.append(f"{what}: {words}, so part of the difference is the kernels'.")
+    return sentences
 
 
 def _rates(device: Device) -> list[Metric]:

@@ -76,6 +76,9 @@ class SweepSection(Options):
         names = short_names([own[0].device for own in by_device])
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
             verdict += self._compared(own, scope, names, marks, short)
+        different = _different_kernels(every)
+        verdict += different
+        short.answers.extend(different)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
         made = SectionResult(verdict, [*charts], [self._table(every, several)], notes)
@@ -160,6 +163,17 @@ def _figures(pair: Pairwise, where: str) -> list[Figure]:
     known = pair.other.found[last].point.predicted
     found = [Figure(f"{name} against {pair.first.name}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
     return [*found, *([Figure(f"{name}, {at}", taken(known))] if known else [])]
+
+
+def _different_kernels(every: Sequence[SweptSeries]) -> list[str]:
+    """Sentences on series whose times are of other kernels on one device than on another, so that these are not compared."""
+    sentences = []
+    for name in dict.fromkeys(swept.name for swept in every):
+        own = [(swept.device.name, swept.kernels) for swept in every if swept.name == name and swept.kernels]
+        if len({kernels for _, kernels in own}) > 1:
+            words = " and ".join(f"those of {' or '.join(kernels)} on {device}" for device, kernels in own)
+            sentences.append(f"Do not compare the times of {name} across devices: they are {words}.")
+    return sentences
 
 
 def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:

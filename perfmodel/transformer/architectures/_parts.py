@@ -105,8 +105,8 @@ class HfFields(Fields):
             raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
         sizes = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
         for index, kind in enumerate(kinds):
-            if kind not in sizes:
-                raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(sizes)}")
+            if not isinstance(kind, str) or kind not in sizes:
+                raise DataError(f"layer_types.{index}: no rule for {kind!r:.60}", f"there are rules for {', '.join(sizes)}")
         return [sizes[kind] for kind in kinds]
 
     def kinds(self, meanings: dict[str, bool]) -> list[bool] | None:
@@ -117,8 +117,8 @@ class HfFields(Fields):
         if len(kinds) != self.layers:
             raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
         for index, kind in enumerate(kinds):
-            if kind not in meanings:
-                raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(meanings)}")
+            if not isinstance(kind, str) or kind not in meanings:
+                raise DataError(f"layer_types.{index}: no rule for {kind!r:.60}", f"there are rules for {', '.join(meanings)}")
         return [meanings[kind] for kind in kinds]
 
     def check_kinds(self, layers: Sequence[Layer]) -> None:

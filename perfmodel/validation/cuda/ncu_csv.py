@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import math
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import BinaryIO
 
 from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
+from perfmodel.core.files import LARGEST_NUMBER
 
 MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
 MAX_BEFORE = 1 << 20
@@ -156,7 +156,7 @@ class _Table:
             if metric not in METRICS:
                 return
             raise self.wrong(f"{metric} is {text[:40]!r}, not a number", "set LC_ALL=C for ncu") from None
-        if not math.isfinite(number) or number < 0:
+        if not 0 <= number <= LARGEST_NUMBER:
             raise self.wrong(f"{metric} is {text[:40]!r}", "give a finite count")
         kernel.metrics[sys.intern(metric)] = number * factor
 
