@@ -651,3 +651,14 @@ def test_one_message_with_place_and_fix(run, tmp_path, monkeypatch, line, code, 
     assert len(outcome.err.splitlines()) <= 4
     assert "Traceback" not in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_product_is_the_same_in_a_model_as_alone(run) -> None:
+    """One kernel, one tile, one number of bytes: the output projection of Llama-2 7B is 4096 x 4096 x 4096 at 4,096 tokens."""
+    [alone] = run("matmul -m 4096 -n 4096 -k 4096 --dtype bf16 --hardware h200 --json").json["results"]
+    step = run("model llama-2-7b --phase prefill --n 4096 --dtype bf16 --hardware h200 --json --clock burst").json
+    [row] = [op for op in step["ops"] if op["name"] == "output projection"]
+    assert row["implementation"] == alone["implementation"]
+    assert row["traffic"]["dram"]["bytes"] == row["count"] * alone["traffic"]["dram"]["bytes"]
+    assert row["traffic"]["sram"]["bytes"] == row["count"] * alone["traffic"]["sram"]["bytes"]
+    assert row["time_s"]["predicted"] == pytest.approx(row["count"] * alone["time_s"]["predicted"], rel=0.05)  # launches overlap in a step

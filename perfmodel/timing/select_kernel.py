@@ -25,6 +25,8 @@ PUBLISHED = ("flash-published",)
 have ``ENOUGH_TO_LEND`` points."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
 """PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
+ALONE_LIBRARY = "cublas"
+"""cuBLAS timed by itself: where PyTorch's calls of it are calibrated too, they are what people run, in ``matmul`` as in a model."""
 NAMED = (*(SAME_KERNEL.keys() - {"cudnn-attention"}), "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
 NAMED += ("cudnn-attention-deterministic",)
 """Predicted when named: further names of a kernel, options of one, and kernels that were replaced."""
@@ -52,7 +54,8 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
     own = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
-    here = min(_predicted(one for one in own if one.calibrations(one.device)), key=lambda one: one.seconds, default=None)
+    calibrated = _predicted(one for one in own if one.calibrations(one.device))
+    here = min(calibrated, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
     if here is not None and not is_fused(here.calibration.implementation):
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
     others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
