@@ -25,7 +25,7 @@ from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 
 REQUEST = "request_s"
-FITTED = ("step_s", "prompt_s", "kernel_s", "sequence_s", REQUEST)
+FITTED = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", REQUEST)
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")

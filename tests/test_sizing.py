@@ -271,3 +271,24 @@ def test_a_product_whose_loads_are_shared_is_not_limited_by_its_l2_bytes(run):
     assert "Limited by the tensor unit" in shared
     assert "share by multicast" in shared
     assert "share by multicast" not in plain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model deepseek-v3 --ep 1000000000000",
+        "serve deepseek-v3 --ep 1000000000 --hardware h200",
+        "batch deepseek-v3 --ep 1000000000 --hardware h200",
+        "memory deepseek-v3 --ep 1000000000",
+        "model gpt2 --dp 100000",
+        "model llama-3-8b --pp 1000000000",
+        "model llama-3-8b --tp 1000000000",
+        "serve llama-3-8b --dp 1000000000 --hardware h200 --concurrency 64",
+        "model gpt2 --phase train --cp 1000000000 --n 1024",
+        "model gpt2 --phase train --search 1000000000 --batch 8 --hardware h200",
+    ],
+)
+def test_work_does_not_grow_with_a_count_of_gpus(line: str) -> None:
+    """Answered or refused within the seconds that ``answer`` gives."""
+    code, _, err = answer(line.split())
+    assert code in (0, 2), err

@@ -13,14 +13,13 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
    drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
 4. A tensor that the kernel before has just written or read passes through DRAM only as far as it exceeds the caches, each
    tensor by itself.
-5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
+5. Where the size of the L2 is unknown it catches every re-read, so that no roof rests on a guess. So it does where a compiler fills the
+   SRAM and a matrix unit is systolic (TPUs): rows of one operand stay there while the other streams by. Source: jax-ml/scaling-book.
 6. Tiles of a matrix multiplication (a ``MatmulLaunch``) run in waves as square as the grid allows: DRAM sees a panel once per wave
    that meets it, and again only as far as all panels do not survive until then by rule 2.
 7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
    passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
    pass between two scans.
-8. Where a compiler fills the SRAM and a matrix unit is systolic (TPUs), rows of one operand stay there while the other streams by: DRAM
-   sees each operand of a matrix multiplication once. Source: jax-ml/scaling-book, roofline.md.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
 were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
@@ -143,7 +142,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -
     launch, cache = kernel.launch, device.cache_bytes
     distinct = access.footprint * access.element_size
     if cache is None:
-        return distinct if device.matrix_edge is not None and isinstance(launch, MatmulLaunch) else access.bytes
+        return distinct
     first = _handed_on(access, distinct, device)
     again = access.bytes - distinct
     if not access.reread or (launch is None and access.scans is None):

@@ -23,7 +23,7 @@ from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
-from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, share
 from perfmodel.transformer.step_power import slowdown
 
@@ -144,8 +144,13 @@ class KernelTimes:
         docs, "Data Parallel Deployment" (an engine core process for each rank).
         """
         o = self.engine.overhead
-        started = o.step_s + o.prompt_s if prompts else o.step_s
+        started = o.step_s + o.prompt_s + o.expert_layer_s * self.expert_layers if prompts else o.step_s
         return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
+
+    @cached_property
+    def expert_layers(self) -> int:
+        """Layers with routed experts."""
+        return sum(isinstance(layer.mlp, MoeMlp) for layer in self.model.layers)
 
     @cached_property
     def kernels(self) -> int:

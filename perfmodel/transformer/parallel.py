@@ -198,21 +198,22 @@ def _groups(now: Split, times: int) -> int:
 def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:
     """Sequences whose cache, with activations or ``reserve``, fits ``room`` bytes on each GPU; 0 if none does.
 
-    Both grow in proportion to the batch up to rounding, so the search starts from the proportion.
+    Each group has its own sequences. Both grow in proportion to them up to rounding, so the search starts from the proportion.
     """
+    groups = step.split.dp
 
-    def taken(batch: int) -> Number:
-        one = replace(step, batch=batch)
+    def taken(each: int) -> Number:
+        one = replace(step, batch=each * groups)
         return kv_bytes(model, one) + activation_bytes(model, one)
 
-    groups = step.split.dp
     if taken(1) > room:
         return 0
-    batch = max(int(floor(room * groups / taken(groups))), 1)
-    while batch > 1 and taken(batch) > room:
-        batch -= max(int((taken(batch) - room) * batch / taken(batch)), 1)
-    while taken(batch + 1) <= room:
-        batch += 1
-    if not reserve:  # nothing else asks for room
-        return batch
-    return bisect_left(range(1, batch + 1), True, key=lambda fewer: kv_bytes(model, replace(step, batch=fewer)) + reserve > room)
+    each = max(int(floor(room / taken(1))), 1)
+    while each > 1 and taken(each) > room:
+        each -= max(int((taken(each) - room) * each / taken(each)), 1)
+    while taken(each + 1) <= room:
+        each += 1
+    if reserve:
+        fewer = range(1, each + 1)
+        each = bisect_left(fewer, True, key=lambda some: kv_bytes(model, replace(step, batch=some * groups)) + reserve > room)
+    return each * groups
