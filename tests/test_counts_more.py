@@ -366,7 +366,7 @@ def test_blocks_of_a_pattern_do_not_shrink_with_the_sram(run) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [DECODE, DECODE + " --n 256 --causal", "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
+    "line", [DECODE, DECODE.replace("--n 1 ", "--n 256 --causal "), "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
 )
 def test_explanations_end_in_the_numbers(run, line) -> None:
     data = run(line + " --explain all --json").json

@@ -65,7 +65,7 @@ def test_a_report_with_data_prints_that_and_its_verdict() -> None:
     contract = {"schema": "perfmodel.attention/1", "results": []}
     assert json.loads(rendered(".json", replace(example(), data=contract, provenance=None))) == {
         **contract,
-        "units": {},
+        "metric_units": {},
         "verdict": example().verdict,
     }
     assert json.loads(rendered(".json", example()))["schema"] == SCHEMA

@@ -29,6 +29,8 @@ A100_40, A100_80, B200, H100, MI300X = (
     find_device(name) for name in ("a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb", "amd-mi300x")
 )
 WIDEST = {"A100": {1: 3.0, 16: 2.0}, "other": {1: 4.0, 16: 2.5}}
+SHORT_OF_WATTS = {"nvidia-a100-pcie-40gb": 2.2, "nvidia-a10": 3.4, "nvidia-l4": 3.8}
+"""Wider on boards whose clock under the power limit is an estimate: flash2's time of a long call rests on it."""
 """High over low of standard / flash2, by number of heads."""
 SHAPES = [(1024, 1, 1), (1024, 16, 1), (4096, 1, 1), (4096, 16, 8), (16384, 32, 1)]
 LEAST_HELD, MOST_HELD = 0.75, 0.90
@@ -57,7 +59,7 @@ def test_how_much_faster_a_fused_kernel_is_can_be_said(device: Device) -> None:
     limits = WIDEST["A100" if "a100" in device.id else "other"]
     shapes = [attention(n, heads, batch, d, causal) for n, heads, batch in SHAPES for d, causal in ((64, False), (128, True))]
     for w in shapes:
-        assert gain(device, w) <= limits[min(w.heads, 16)], (device.id, w)
+        assert gain(device, w) <= max(limits[min(w.heads, 16)], SHORT_OF_WATTS.get(device.id, 0.0)), (device.id, w)
 
 
 def test_errors_of_a_kind_add_up_and_kinds_are_independent() -> None:

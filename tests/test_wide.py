@@ -34,14 +34,14 @@ FALLS_SHORT = {
     **{
         (group, WARM): f"{said}; {KEPT}"
         for group, said in {
-            "attention": "error 5.6%, 90 % 15.4%, coverage 70% of 2007",
+            "attention": "error 5.4%, 90 % 15.2%, coverage 72% of 2007",
             "decode": "90 % 17.5%, coverage 71% of 446",
             "matmul": "90 % 21.9%, coverage 70% of 892",
             "rows and copies": "coverage 63% of 1558",
-            "attention/torch-sdpa-flash/forward": "error 6.0%, 90 % 17.1%, coverage 73% of 223",
-            "attention/torch-sdpa-flash/backward": "error 5.8%, coverage 52% of 223",
+            "attention/torch-sdpa-flash/forward": "error 5.8%, 90 % 17.6%, coverage 73% of 223",
+            "attention/torch-sdpa-flash/backward": "coverage 63% of 223",
             "attention/torch-sdpa-cudnn/forward": "error 5.3%, 90 % 17.6%, coverage 74% of 223",
-            "attention/torch-sdpa-cudnn/backward": "error 6.4%, coverage 57% of 223",
+            "attention/torch-sdpa-cudnn/backward": "error 6.1%, coverage 64% of 223",
             "attention/torch-sdpa-efficient/forward": "error 6.1%, coverage 66% of 223",
             "attention/torch-sdpa-cudnn/forward/decode": "error 6.3%, 90 % 20.4%, coverage 65% of 223",
             "attention/torch-eager/forward": "error 5.1%, coverage 74% of 223",

@@ -48,7 +48,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
         edges = {"br": result.tile.br, "bc": result.tile.bc} if result.tile.origin == GIVEN else {}
         case = Case(w, asked.implementation or "", cache=state, launch=edges)
         known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
-        result = result if asked.sram else as_predicted(result, known)
+        result = as_predicted(result, known) if asked.implementation and not asked.sram else result
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, known is not None)

@@ -281,20 +281,13 @@ def library_tile(device: Device, dtype: Dtype) -> Tile:
     return Tile(TENSOR_TILE, WIDE_COLUMNS if wide and dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER if wide else 1)
 
 
-def with_tile(kernel: Kernel, w: Matmul, tile: Tile) -> Kernel:
-    """``kernel``, the product ``w`` with operands in any format, in other tiles: its re-reads, executed FLOP and launch."""
-    times, product = iter((column_tiles(w, tile), row_tiles(w, tile))), w.kernels(tile)[0]
-    accesses = tuple(replace(one, elements=one.footprint * next(times)) if one.reread else one for one in kernel.accesses)
-    return replace(kernel, accesses=accesses, executed_flops=product.executed_flops, work=product.work, launch=product.launch)
-
-
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None, tile: Tile | None = None) -> MatmulResult:
     """``w`` with the edges of a tile given, in ``tile``, or in the default one.
 
     UsageError if the edges given do not fit, UnavailableError without SRAM or peak.
     """
     chip = on_chip(device)
-    tile = tile or choose_tile(w.dtype, chip, w.m, library_tile(device, w.dtype), br, bc)
+    tile = tile or choose_tile(w.dtype, chip, (w.m, w.n), library_tile(device, w.dtype), br, bc)
     listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)

@@ -46,19 +46,19 @@ def tile_threads(br: int, bc: int) -> int:
     return min(128 * -(-br * bc // (128 * ACCUMULATORS_PER_THREAD)), 1024)
 
 
-def tile_rows(rows: Number) -> int:
-    """Rows of the tile of a product with that many: the power of two from there, 16 to 128.
+def tile_rows(rows: Number, most: int = TENSOR_TILE) -> int:
+    """Edge of a tile along so many rows or columns: the power of two from there, at least 16 and at most ``most``.
 
     >>> tile_rows(1), tile_rows(20), tile_rows(4096)
     (16, 32, 128)
     """
-    return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), TENSOR_TILE)
+    return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), most)
 
 
-def product_tile(rows: Number, largest: Tile) -> Tile:
-    """``largest`` with as few rows as a product of ``rows`` needs, and the threads of that."""
-    br = min(tile_rows(rows), largest.br)
-    return replace(largest, br=br, threads=tile_threads(br, int(largest.bc)))
+def product_tile(shape: tuple[Number, Number], largest: Tile) -> Tile:
+    """``largest``, no wider than a product of ``shape``, its rows and columns, needs; with the threads of that."""
+    br, bc = (tile_rows(length, int(edge)) for length, edge in zip(shape, (largest.br, largest.bc), strict=True))
+    return replace(largest, br=br, bc=bc, threads=tile_threads(br, bc))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,12 @@ def fits(tile: Tile, size: int, chip: OnChip) -> bool:
     return sram <= chip.sram and registers <= chip.registers
 
 
-def choose_tile(dtype: Dtype, chip: OnChip, rows: Number, largest: Tile, br: int | None = None, bc: int | None = None) -> Tile:
-    """The tile given, else ``largest`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128; of few ``rows`` fewer.
+def choose_tile(
+    dtype: Dtype, chip: OnChip, shape: tuple[Number, Number], largest: Tile, br: int | None = None, bc: int | None = None
+) -> Tile:
+    """The tile given, else ``largest`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
+
+    What is not given is no wider than ``shape`` needs.
 
     UsageError if it does not fit, with how much is missing and a tile that would fit.
     """
@@ -131,7 +135,7 @@ def choose_tile(dtype: Dtype, chip: OnChip, rows: Number, largest: Tile, br: int
     if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
         origin = "default for 16 bit on a tensor unit, as in CUTLASS"
         wide = int(largest.bc) if br is None and fits(largest, size, chip) else None
-    usual = product_tile(rows, replace(largest, br=square or 1, bc=wide or square or 1))
+    usual = product_tile(shape, replace(largest, br=square or 1, bc=wide or square or 1))
     tile = replace(usual, br=br or usual.br, bc=bc or usual.bc, origin=origin if br is bc is None else GIVEN)
     if not fits(tile, size, chip):
         raise _misfit(tile, size, chip, square)

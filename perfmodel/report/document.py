@@ -213,6 +213,16 @@ def to_data(report: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, "version": __version__} | {name: value for name, value in fields.items() if value not in ([], {}, "", None)}
 
 
+def _without_soft(value: Any) -> Any:
+    """``value`` of a report of the version before: its points say which of their roofs is ``soft``."""
+    if isinstance(value, list):
+        return [_without_soft(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    point = {"number", "name", "flops"} <= value.keys()
+    return {name: _without_soft(one) for name, one in value.items() if not (point and name == "soft")}
+
+
 def from_data(raw: Any) -> Report:
     """The report that ``raw``, such an object, holds. DataError names the first field that is wrong."""
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
@@ -221,6 +231,7 @@ def from_data(raw: Any) -> Report:
     from pydantic import TypeAdapter, ValidationError
 
     fields = {"title": "", "verdict": [], "tables": []} | {name: value for name, value in raw.items() if name not in ("schema", "version")}
+    fields = _without_soft(fields)
     try:
         report: Report = TypeAdapter(Report).validate_python(fields)
     except ValidationError as error:

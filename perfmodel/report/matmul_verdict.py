@@ -67,9 +67,11 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     tile = product_tile(prediction)
     if tile is None or result.device.multiprocessors is None:
         return []
-    blocks, slots = int(result.blocks // result.workload.split_k * tile.splits), result.device.multiprocessors.number
+    w, slots = result.workload, result.device.multiprocessors.number
+    blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
     half = wave_quantization(blocks, slots) < WASTEFUL
-    return too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    found = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in found]
 
 
 def _best(result: MatmulResult) -> tuple[str, float, float]:

@@ -176,7 +176,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     try:
         lower = float(result.total.lower_s)
         known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
-        result = result if w.matmul.sram else as_predicted(result, known)
+        result = as_predicted(result, known) if named and not w.matmul.sram else result
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label, size = w.name or f"matmul {shape_words(work)}", in_bytes(work, minimum_elements(work))

@@ -15,7 +15,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate, total
 from perfmodel.kernels.matmul import Matmul, extra_memory_bytes, io_lower_bound, library_tile
 from perfmodel.kernels.question import MatmulQuestion
-from perfmodel.kernels.tile import TENSOR_TILE, OnChip, choose_tile, on_chip, with_sram
+from perfmodel.kernels.tile import TENSOR_TILE, WIDE_COLUMNS, OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
     DTYPE,
     FITS,
@@ -156,25 +156,25 @@ class MatmulVariant(SweepVariant):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", TileSizes(_TILE, self._tile))
 
-    def _tile(self, rows: int, br: int, bc: int) -> Mapping[str, Number] | str:
-        """Sizes of the tile of a product of ``rows`` with the edges given, 0 if not, or why there is none."""
+    def _tile(self, rows: int, columns: int, br: int, bc: int) -> Mapping[str, Number] | str:
+        """Sizes of the tile of a product of so many ``rows`` and ``columns`` with the edges given, 0 if not, or why there is none."""
         largest = library_tile(self.device, self.probe.dtype)
         try:
-            tile = choose_tile(self.probe.dtype, self.chip, rows, largest, br or None, bc or None)
+            tile = choose_tile(self.probe.dtype, self.chip, (rows, columns), largest, br or None, bc or None)
         except PerfmodelError as error:
             return error.message
         return {name: getattr(tile, name) for name in _TILE}
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tile, which depend on the rows and the edges given."""
-        return {name: [edge for edge in ("m", *_EDGES) if edge in values] for name in _TILE}
+        """Sizes of the tile, which depend on the rows, the columns and the edges given."""
+        return {name: [edge for edge in ("m", "n", *_EDGES) if edge in values] for name in _TILE}
 
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
         """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
         import numpy as np
 
-        rows = np.minimum(values["m"], TENSOR_TILE)  # more of them change nothing
-        found, left_out = self.sizes.of(rows, *(values.get(edge, 0) for edge in _EDGES))
+        rows, columns = np.minimum(values["m"], TENSOR_TILE), np.minimum(values["n"], WIDE_COLUMNS)  # more of them change nothing
+        found, left_out = self.sizes.of(rows, columns, *(values.get(edge, 0) for edge in _EDGES))
         return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
 
     def _workload(self, numbers: Mapping[str, Number]) -> Matmul:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from perfmodel.core.architectures import are_alike, are_kin, distance
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
@@ -143,7 +144,8 @@ def predict(request: TimeRequest) -> Prediction:
         interval = composed_ends(find_model(block.model), block, request.case, found.device, found.seconds)
     else:
         interval = lent_ends(block, device, other, known is not None and known.narrowed, is_variant(implementation, block.implementation))
-    low, high = (found.seconds * end for end in (widened(interval, facts, share) if facts or share < 1 else interval))
+    slower = _by(block, request, interval, BORROWED, words, known).seconds / found.seconds if share < 1 else 1.0
+    low, high = (found.seconds * end for end in (widened(interval, facts, slower) if facts or slower < 1 else interval))
     return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
 
 
@@ -305,7 +307,7 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
     ``device``: of matmuls without one in their launch, the tile that its libraries take.
     """
     w = case.workload
-    usual = library_tile(device, w.dtype) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
+    usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
     tile = replace(usual, br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
     if hasattr(w, "kernels"):
         return list(w.kernels(tile))

@@ -60,7 +60,9 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
     others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
     asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
-    borrowed = [one for one in _predicted(asked) if here is None or one.high < here.low]
+    borrowed = [
+        one for one in _predicted(asked) if here is None or (one.high < here.low and one.calibration.implementation != ALONE_LIBRARY)
+    ]
     if borrowed:
         best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
         return best if here is None else _instead(best, here)

@@ -17,7 +17,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
-from perfmodel.core.roofline import Estimate, rates_of, total
+from perfmodel.core.roofline import Estimate, boost, rates_of, total
 from perfmodel.kernels.matmul import library_tile
 from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction, listed_once
 from perfmodel.transformer import op_time
@@ -139,8 +139,9 @@ class PassEstimate:
 
     @property
     def at_peak_s(self) -> float:
-        """Seconds of one GPU for these FLOP at the datasheet's peaks, each at that of the format it is multiplied in."""
-        return sum(float(flops / rates_of(self.device, dtype_of_products(name)).matmul) for name, flops in self.flops_by_format.items())
+        """Seconds of one GPU for these FLOP at the peaks of the clock at work, each at that of the format it is multiplied in."""
+        peaks = {name: rates_of(self.device, dtype_of_products(name)).matmul * boost(self.device) for name in self.flops_by_format}
+        return sum(float(flops / peaks[name]) for name, flops in self.flops_by_format.items())
 
 
 def run_pass(
@@ -181,7 +182,6 @@ def row_of(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, with
     cost = op_time.op_estimate(op, device)
     try:
         alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
-        cost = op_time.launched_estimate(op, device, alone)
         one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
         return PassRow(op, op_time.scaled(cost, op.count), None, error.message)

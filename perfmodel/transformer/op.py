@@ -149,7 +149,7 @@ def linear(
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
-    [product] = w.kernels(product_tile(rows, step.tile))
+    [product] = w.kernels(product_tile((rows, outputs), step.tile))
     a, b, c = product.accesses
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)

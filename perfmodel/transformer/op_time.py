@@ -13,11 +13,10 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
-from perfmodel.kernels.matmul import flops, with_tile
 from perfmodel.timing.base import Case, Parameter, is_fused
 from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, MATMUL, Op, Timed
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, Op, Timed
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
@@ -27,16 +26,6 @@ FUSED_ATTENTION = "flash2"
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
     return estimate(as_multiplied(op, device), device) if op.exchange is None else op.exchange.estimate(device)
-
-
-def launched_estimate(op: Op, device: Device, prediction: Prediction) -> Estimate:
-    """Bound and roof of one run in the tile of the predicted kernel, where that is a product whose tile is known."""
-    from perfmodel.timing.launched import product_tile
-
-    tile = product_tile(prediction) if op.group == MATMUL else None
-    if tile is None or prediction.case is None or flops(prediction.case.workload) != op.kernel.flops:
-        return op_estimate(op, device)
-    return op_estimate(replace(op, kernel=with_tile(op.kernel, prediction.case.workload, tile)), device)
 
 
 def as_multiplied(op: Op, device: Device) -> Kernel:

@@ -86,7 +86,7 @@ def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...],
 
 def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "", size: int | None = None) -> Op:
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights, or gradients of them of ``size`` bytes each."""
-    [plain] = w.kernels(product_tile(w.m, step.tile))
+    [plain] = w.kernels(product_tile((w.m, w.n), step.tile))
     accesses = tuple(in_bits(a, WEIGHTS, 8 * (size or int(a.element_size))) if a.tensor == weights else a for a in plain.accesses)
     return Op(name, MATMUL, 1, replace(plain, name=name, accesses=accesses), Timed("matmul", w, MATMULS))
 
