@@ -109,3 +109,13 @@ def test_narrow_caches() -> None:
 def test_narrow_caches_over_many() -> None:
     for seed in range(400):
         _cache_laws_hold(random.Random(seed))
+
+
+@pytest.mark.parametrize("load", ["--concurrency {users}", "--rate {rate}"])
+def test_dense_data_parallel_groups_do_not_wait_for_each_other(run, load: str) -> None:
+    """Each group is an engine of its own; a mixture of experts exchanges tokens in every layer and waits."""
+    line = "serve llama-3.1-8b --hardware h200 --isl 512 --osl 128 --json --dp {dp} " + load
+    one, many = (run(line.format(dp=dp, users=4 * dp, rate=2 * dp)).json for dp in (1, 8))
+    for name in ("ttft_s", "tpot_s"):
+        assert many[name] == pytest.approx(one[name], rel=1e-9)
+    assert many["tokens_per_s"] == pytest.approx(8 * one["tokens_per_s"], rel=1e-9)

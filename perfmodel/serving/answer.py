@@ -244,18 +244,25 @@ def serve(
 ) -> ServingAnswer:
     """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does.
 
-    ``requests``: of a benchmark whose users begin at once; their mean time to the first token counts the start.
+    ``requests``: of a benchmark whose users begin at once; their mean time to the first token counts the start. Data-parallel groups of a
+    model without experts wait for nothing of each other: each is an engine of its own with its share of the load.
     """
     memory = Memory(model, times.device, engine, like)
     length = load.isl + load.osl
     most = memory.most_running(length)
     if most < 1:
         raise UsageError(*_too_large(memory, like, length))
-    batching, slots = engine.batching.over(like.split), memory.slots(load.isl, load.osl, spread)
-    found = steady(times, load, batching, engine.overhead, slots, spread)
-    if requests is not None and load.concurrency is not None:
-        found = benchmarked(Loop(times, load, batching, engine.overhead, slots, spread), found, load.concurrency, requests)
-    return ServingAnswer(times, load, memory, most, found, gpu_hour, spread)
+    groups, slots = 1 if model.is_moe else like.split.dp, memory.slots(load.isl, load.osl, spread)
+    one = replace(like.split, dp=like.split.dp // groups)
+    alone = times if groups == 1 else replace(times, like=replace(times.like, split=one), nodes={}, attention={})
+    own = load.among(groups)
+    batching = engine.batching.over(one)
+    found = steady(alone, own, batching, engine.overhead, slots // groups, spread)
+    if requests is not None and own.concurrency is not None:
+        loop = Loop(alone, own, batching, engine.overhead, slots // groups, spread)
+        found = benchmarked(loop, found, own.concurrency, ceil(requests / groups))
+    copies = groups if load.concurrency is None or own.concurrency is None else load.concurrency / own.concurrency
+    return ServingAnswer(times, load, memory, most, found.times(copies), gpu_hour, spread)
 
 
 def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:

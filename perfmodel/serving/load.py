@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from perfmodel.core.errors import UsageError
 
@@ -49,6 +50,12 @@ class Load:
     def of(self, concurrency: int) -> Load:
         """The same requests of so many users."""
         return replace(self, concurrency=concurrency, rate=None)
+
+    def among(self, groups: int) -> Load:
+        """What the fullest of ``groups`` gets that share it."""
+        if self.concurrency is not None:
+            return replace(self, concurrency=ceil(self.concurrency / groups))
+        return self if self.rate is None else replace(self, rate=self.rate / groups)
 
     def check(self) -> Load:
         """This load, if every value has a meaning; else UsageError names the option and the fix."""

@@ -74,6 +74,11 @@ class Steady:
         """Requests under way, waiting ones too."""
         return self.running + self.waiting
 
+    def times(self, copies: float) -> Steady:
+        """So many engines alike, each with users of its own."""
+        amounts = ("requests_per_s", "decoding", "running", "waiting")
+        return replace(self, **{name: copies * getattr(self, name) for name in amounts})
+
 
 class Loop(Mixed):
     """The loop of a load on an engine."""
