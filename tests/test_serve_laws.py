@@ -119,3 +119,19 @@ def test_dense_data_parallel_groups_do_not_wait_for_each_other(run, load: str) -
     for name in ("ttft_s", "tpot_s"):
         assert many[name] == pytest.approx(one[name], rel=1e-9)
     assert many["tokens_per_s"] == pytest.approx(8 * one["tokens_per_s"], rel=1e-9)
+
+
+def test_a_rate_that_can_be_served_is_delivered(run) -> None:
+    for rate in (1, 8, 24):
+        found = run(f"serve llama-3.1-8b --hardware h200 --isl 512 --osl 128 --rate {rate} --json").json
+        assert found["requests_per_s"] == pytest.approx(rate, rel=1e-9)
+
+
+def test_users_who_ask_for_one_token_are_served_as_fast_as_those_of_two(run) -> None:
+    """More of them get no fewer requests a second."""
+    rates = {}
+    for osl in (1, 2):
+        line = f"serve llama-3.1-8b --hardware h200 --isl 1024 --osl {osl} --json --concurrency "
+        rates[osl] = [run(f"{line}{users}").json["requests_per_s"] for users in (4, 16, 64)]
+    assert rates[1] == pytest.approx(sorted(rates[1]), rel=0.01)
+    assert rates[1][1:] == pytest.approx(rates[2][1:], rel=0.05)

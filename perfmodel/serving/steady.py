@@ -33,6 +33,7 @@ from perfmodel.serving.loop_steps import STANDS
 from perfmodel.serving.mixed import HALVINGS, SETTLED, Mixed, Queue
 from perfmodel.serving.one_slot import one_slot
 from perfmodel.serving.prompts_first import PromptsFirst
+from perfmodel.serving.simulate import simulate
 from perfmodel.serving.weighted import Weighted, mean, quantile, thin
 
 SMALL = 16
@@ -204,7 +205,7 @@ class Loop(Mixed):
                 break
             users = users * rate / found.requests_per_s
             users = users if low < users < high else (low + high) / 2
-        return self._for_a_slot(found)
+        return self._for_a_slot(found.times(rate / found.requests_per_s))
 
     def _for_a_slot(self, found: Steady) -> Steady:
         """With the wait for a slot, as of a queue before ``slots`` servers (Sakasegawa 1977), lengths being drawn evenly."""
@@ -218,7 +219,17 @@ class Loop(Mixed):
 
 def steady(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0) -> Steady:
     """The steady state of ``load``; UsageError for a rate that is too high."""
-    loop = Loop(times, load.check(), batching, overhead, most_running, spread)
+    if load.check().osl == 1 and load.rate is None:
+        return _prompts_alone(times, load, batching, overhead, most_running, spread)
+    loop = Loop(times, load, batching, overhead, most_running, spread)
     if load.rate is None:
         return loop.closed(load.concurrency or 1)
     return loop.open(load.rate)
+
+
+def _prompts_alone(times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float) -> Steady:
+    """The figures of users who ask for one token each, simulated: no decode steps carry the mean-value analysis."""
+    run = simulate(times, load, batching, overhead, most_running, spread=spread)
+    chunk = min(load.new_tokens * max(round(run.running), 1), batching.token_budget)
+    first = (run.ttft_s, run.ttft_p50_s, run.ttft_p99_s)
+    return Steady(None, *first, run.requests_per_s, 1, 0.0, run.running, run.waiting, run.step_s, 0.0, run.step_s, 1.0, chunk)
