@@ -266,5 +266,5 @@ def test_a_search_predicts_few_kernels_for_each_configuration(device: Device, mo
     engines = [find_engine(name).with_batching(max_sequences=128) for name in ("vllm", "sglang")]
     found = search(find_model("llama-3.2-1b"), device, 4, Load(512, 64, 1), engines, ModelPass(DECODE, 1, 1, 1), pools=False)
     assert found.configurations > 150
-    assert found.counts["evaluated"] < 0.7 * found.configurations
-    assert count < 0.7 * found.configurations
+    assert found.counts["evaluated"] < 0.8 * found.configurations
+    assert count < 0.8 * found.configurations
