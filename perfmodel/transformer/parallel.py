@@ -198,7 +198,8 @@ def _groups(now: Split, times: int) -> int:
 def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:
     """Sequences whose cache, with activations or ``reserve``, fits ``room`` bytes on each GPU; 0 if none does.
 
-    Both grow in proportion to the batch up to rounding, so the search starts from the proportion.
+    Both grow in proportion to the batch up to rounding, so the search starts from the proportion. Its steps double, as a batch of
+    many data-parallel groups grows by one sequence of each before anything changes.
     """
 
     def taken(batch: int) -> Number:
@@ -208,11 +209,13 @@ def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int 
     groups = step.split.dp
     if taken(1) > room:
         return 0
-    batch = max(int(floor(room * groups / taken(groups))), 1)
+    batch, jump = max(int(floor(room * groups / taken(groups))), 1), 1
     while batch > 1 and taken(batch) > room:
-        batch -= max(int((taken(batch) - room) * batch / taken(batch)), 1)
-    while taken(batch + 1) <= room:
-        batch += 1
+        batch, jump = max(batch - jump, 1), 2 * jump
+    jump = 1
+    while taken(batch + jump) <= room:
+        batch, jump = batch + jump, 2 * jump
+    batch += bisect_left(range(1, jump), True, key=lambda more: taken(batch + more) > room)
     if not reserve:  # nothing else asks for room
         return batch
     return bisect_left(range(1, batch + 1), True, key=lambda fewer: kv_bytes(model, replace(step, batch=fewer)) + reserve > room)

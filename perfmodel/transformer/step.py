@@ -94,7 +94,7 @@ class Split:
                 raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", fits)
             raise UsageError(f"--tp {self.tp} and {getattr(a, 'kv_heads', 0)} KV heads: neither divides the other", fits)
         for mlp in (one.mlp for one in layers if isinstance(one.mlp, MoeMlp) and one.mlp.experts % self.ep):
-            whole = [ep for ep in range(1, self.stage + 1) if self.stage % ep == 0 and mlp.experts % ep == 0]
+            whole = [ep for ep in range(1, mlp.experts + 1) if self.stage % ep == 0 and mlp.experts % ep == 0]
             raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", f"one of {', '.join(map(str, whole))} does")
         return self
 
