@@ -14,6 +14,7 @@ from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache
+from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
@@ -159,8 +160,10 @@ def workload(
     spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0, tp: int = 1
 ) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
-    published = stored_as_published(spec, weights_dtype)
-    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published, tp).check()
+    spec, stored = served_as(spec, weights_dtype)
+    published = stored_as_published(spec, stored)
+    named = weights_dtype if weights_dtype in kv_cache.BITS or not published else None
+    return CacheWorkload(spec, n, batch, form, named or default_weights_dtype(form.dtype), reserve, published, tp).check()
 
 
 def stored_bytes(w: CacheWorkload) -> Number:

@@ -150,16 +150,16 @@ class PhaseQuestion(Question):
 
         if self.dp is not None:
             positive_int("dp", self.dp)
-        from perfmodel.transformer.hf import published_as
+        from perfmodel.transformer.hf import served_as
 
-        model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
+        (model, stored), form = served_as(model, self.weights_dtype), dtype_on(self.dtype, device)
         split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
         options["imbalance"] = typical_imbalance(model) if self.imbalance is None else self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
-        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        options |= formats(model, form, stored, self.kv_dtype)
         options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
