@@ -151,12 +151,16 @@ def guard() -> Iterator[None]:
 
 
 @contextmanager
-def calls() -> Iterator[Counter[str]]:
-    """Counts the ``calls`` of functions inside, in Python and C: a measure of work that a busy machine does not change."""
+def calls(most: float = float("inf")) -> Iterator[Counter[str]]:
+    """Counts the ``calls`` of functions inside, in Python and C: a measure of work that a busy machine does not change.
+
+    AssertionError at once beyond ``most``.
+    """
     counted = Counter[str]()
 
     def count(frame: object, event: str, argument: object) -> None:
         counted["calls"] += event in ("call", "c_call")
+        assert counted["calls"] <= most
 
     before = sys.getprofile()
     sys.setprofile(count)

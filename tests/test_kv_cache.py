@@ -336,7 +336,7 @@ def test_default_length_is_the_models_own(run):
 
 
 def test_fp8_weights_are_multiplied_in_fp8_where_the_device_does(run):
-    for device, form in (("h200", "fp8"), ("a100-sxm-80gb", "fp16")):
+    for device, form in (("h200", "fp8 and fp16"), ("a100-sxm-80gb", "fp16")):  # the head stays in 16 bits
         line = f"kv-cache llama-3-8b --n 64 --weights-dtype fp8 --hardware {device}"
         assert f"fp8, multiplied in {form}." in run(line).out
         assert run(f"{line} --json").json["generation"]["with_cache"]["roofline_s"] > 0
@@ -411,7 +411,7 @@ def test_kv_cache_and_model_answer_the_same_question_alike(run, model, n, dtype,
         assert (one["roofline_s"], one["lower_s"], one["seconds"]) == (times["roofline"], times["lower"], times["at_least"])
         assert (one["predicted_s"], one["times_from"]) == (times["predicted"], other["times_from"])
         read = sum(op["weight_bytes"] for op in other["ops"] if op["name"] != "embedding lookup")
-        assert read >= one["weights_read_bytes"]
+        assert read >= one["weights_read_bytes"] * (1 - 1e-8)  # shares of an uneven router are floats
         if key == "with_cache" and model != "gpt2":  # positions are looked up, and so not among what is read
             assert read == pytest.approx(one["weights_read_bytes"], rel=1e-3)
     assert found["memory"]["weights_bytes"] == other["memory"]["weights"]

@@ -11,6 +11,7 @@ from each import each
 from test_explain import evaluate
 
 from perfmodel.catalog import device_ids, find_device, find_model
+from perfmodel.transformer.layer import HEAD_ROW
 
 ON_A100 = "--dtype fp16 --hardware nvidia-a100-sxm-80gb --json"
 
@@ -178,12 +179,14 @@ def matmuls(data):
 def test_no_more_than_the_peaks_of_the_formats_that_rows_run_in(run, weights, line):
     data = formats(run, weights, line)
     assert 0 < data["mfu"] <= 1
-    assert set(data["mfu_peaks"]) == {"fp8" if weights == "fp8" else "bf16", "fp8" if "--kv-dtype fp8" in line else "bf16"}
+    assert set(data["mfu_peaks"]) == {"bf16"} | ({"fp8"} if weights == "fp8" or "--kv-dtype fp8" in line else set())
 
 
 def test_mfu_divides_by_the_time_at_the_peak_of_each_row(run):
     data = formats(run, "fp8")
-    at_peak = sum(op["flops"] / data["mfu_peaks"]["fp8" if op["group"] == "matmul" else "bf16"] for op in data["ops"])
+    at_peak = sum(
+        op["flops"] / data["mfu_peaks"]["fp8" if op["group"] == "matmul" and op["name"] != HEAD_ROW else "bf16"] for op in data["ops"]
+    )
     assert data["mfu"] == pytest.approx(at_peak / data["ttft_s"])
     assert data["mfu_peaks"]["fp8"] == pytest.approx(2 * data["mfu_peaks"]["bf16"], rel=1e-3)
     out = run("model llama-3-70b --n 2048 --dtype bf16 --weights-dtype fp8 --hardware h200").out
@@ -194,7 +197,11 @@ def test_mfu_divides_by_the_time_at_the_peak_of_each_row(run):
 def test_integer_weights_are_read_narrow_and_multiplied_wide(run):
     wide, narrow, float8 = (formats(run, name) for name in ("bf16", "int8", "fp8"))
     for one, other, rounded in zip(matmuls(wide), matmuls(narrow), matmuls(float8), strict=True):
-        assert 2 * other["weight_bytes"] == one["weight_bytes"] == 2 * rounded["weight_bytes"]
+        assert 2 * other["weight_bytes"] == one["weight_bytes"]
+        if one["name"] == HEAD_ROW:  # usual fp8 checkpoints keep it wide
+            assert rounded["weight_bytes"] == one["weight_bytes"]
+            continue
+        assert 0 <= rounded["weight_bytes"] - other["weight_bytes"] < 64 * rounded["count"], "a scale per matrix"
         assert other["implementation"] == "torch-matmul"
         assert other["time_s"]["lower"] <= other["time_s"]["predicted"]
         assert rounded["implementation"] == "trtllm-fp8-linear"

@@ -68,7 +68,9 @@ def _verdict(result: CacheResult, times: Generated) -> list[str]:
         found.append(f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache.")
     else:
         lengths = "any length" if result.endless else f"{result.context:,}"
-        found.append(f"Room for {result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens; {whom} can grow to {lengths}.")
+        room = f"{result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens"
+        beside = f"with {format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "with nothing reserved for activations"
+        found.append(f"Room for {room} {beside}; {whom} can grow to {lengths}.")
     return [*found, *(_generation_gain(result, times) if result.fits is not False else [])]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from perfmodel.core.cost import READ
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
@@ -14,11 +13,11 @@ from perfmodel.report.model_first import answered, least, most, phase_before, ti
 from perfmodel.report.model_notes import notes, phases, stored_format
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power
-from perfmodel.report.step import by_share
+from perfmodel.report.step import by_share, moved_bytes
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED
-from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
+from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step import DECODE, Request
@@ -101,7 +100,6 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
     """One row: with the phase where there are two."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
-    moved = op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total  # of a collective its buffers
     return [
         Metric("name", op.name, "op", "text", before=phase_before(line, found)),
         Metric("phase", line.phase),
@@ -115,7 +113,7 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
         Metric("", line.seconds, "time", "s", before="" if times else ">= "),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
         Metric("share", _share(line, found), "share", "share"),
-        Metric("bytes", moved, "bytes", "B"),
+        Metric("bytes", moved_bytes(op, line.cost, line.count), "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
     ]
 

@@ -119,7 +119,8 @@ def _fitting(found: ModelAnswer) -> str:
     gpu = " per GPU" if r.split.gpus > 1 else ""
     if memory.fits is False:
         return f"{held}{gpu}; {_spare(found)}."
-    return f"{held}{gpu}, up to batch {memory.max_batch:,}."
+    beside = f"{format_si(memory.reserve, 'B', 3)} reserved" if memory.reserve else "activations"
+    return f"{held}{gpu}, up to batch {memory.max_batch:,} beside weights and {beside}."
 
 
 def _spare(found: ModelAnswer) -> str:

@@ -131,7 +131,7 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
     words, quantized = [], model.quantized
     if published and quantized is not None:
         kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
-        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
+        words.append(f"Weights of {model.name} are stored as {quantized.words}: {kept}; --weights-dtype says otherwise.")
     if model.draft:
         size = format_si(draft_bytes(model, published), "B")
         words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")

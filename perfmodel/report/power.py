@@ -73,11 +73,11 @@ def of_power(state: Drawn | None) -> list[Metric]:
     ]
 
 
-def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0) -> list[Meter]:
-    """``meters`` and that of the power limit, with the clock; ``tokens``: of a call, if it makes some, for the energy of one."""
+def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, gpus: int = 1) -> list[Meter]:
+    """``meters`` and that of a GPU's power limit, with the clock; ``tokens`` of a call of all ``gpus``, if any: for the energy of one."""
     if state is None:
         return meters
-    each = f", {text(state.joules / tokens, 'J')} a token" if tokens else WHEN[state.clock]
+    each = f", {text(gpus * state.joules / tokens, 'J')} a token" if tokens else WHEN[state.clock]
     at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{each}"
     return [*meters, Meter("power", state.watts / state.limit_w, at)]
 

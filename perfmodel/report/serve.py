@@ -12,10 +12,11 @@ from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guessed, head
 from perfmodel.report.power import with_power
-from perfmodel.report.step import StepPart, by_share, step_meters, time_bars, tokens
+from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
+from perfmodel.serving.memory import Memory
 from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
@@ -41,7 +42,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
         _notes(found),
         data,
         charts=charts,
-        meters=with_power(meters, one.power, found.decode_step.decodes),
+        meters=with_power(meters, one.power, found.decode_step.decodes, found.split.stage),
         metered=step,
         figures=_figures(found),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
@@ -137,7 +138,7 @@ def _rows(one: PassEstimate, parts: list[StepPart]) -> list[list[Metric]]:
         [
             Metric("name", part.name, "op", "text"),
             Metric("count", int(part.op.count), "count"),
-            Metric("bytes", sum(a.elements * a.element_size for a in part.op.kernel.accesses) * part.op.count, "bytes", "B"),
+            Metric("bytes", moved_bytes(part.op, part.cost, part.op.count), "bytes", "B"),
             Metric("time", part.seconds, "time", "s"),
             Metric("of bound", float(part.cost.lower_s) / part.seconds if part.seconds else 0.0, "of bound", "share"),
             Metric("share", part.seconds / one.seconds, "share", "share"),
@@ -182,7 +183,7 @@ def _verdict(found: ServingAnswer) -> list[str]:
     memory, s, most = found.memory, found.found, found.most_running
     length = found.load.isl + found.load.osl
     room = f"{counted(most, 'request')} of {length:,} tokens"
-    fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU."
+    fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}."
     if s.waiting >= LEAST_WAITING:
         early = " as they grow" if s.running > most + 0.5 else ""
         fits = f"Fits {room}: {round(s.running):,} run{early}, {_number(s.waiting)} wait."
@@ -191,6 +192,12 @@ def _verdict(found: ServingAnswer) -> list[str]:
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [fits, first + each + all_get, _limited(found)]
+
+
+def _reserved(memory: Memory) -> str:
+    """What the engine reserves on a GPU: activations of its largest step, and what it leaves free or to the runtime."""
+    free = memory.capacity - memory.usable + memory.engine.reserve
+    return f", {format_si(memory.activations, 'B', 3)} of activations and {format_si(free, 'B', 3)} that {memory.engine.name} leaves free"
 
 
 def _number(value: float) -> str:

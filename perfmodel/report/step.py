@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ
 from perfmodel.core.roofline import Estimate
 from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, amounts_of, meters
@@ -15,7 +16,7 @@ from perfmodel.report.charts.format_number import digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import SCREEN_ROWS, Meter, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
-from perfmodel.transformer.op import Op
+from perfmodel.transformer.op import COLLECTIVE, Op
 
 if TYPE_CHECKING:
     from perfmodel.core.dtypes import Dtype
@@ -103,6 +104,11 @@ def longest(parts: Sequence[StepPart], seconds: float) -> str:
     """Which kernel takes most."""
     most = max(parts, key=lambda part: part.seconds)
     return f"Most time goes to {most.name}: {percent(most.seconds / seconds)}."
+
+
+def moved_bytes(op: Op, cost: Estimate, count: Number) -> Number:
+    """Bytes that ``count`` runs of a row move: of DRAM; of a collective, the buffers it sends."""
+    return op.kernel.bytes(READ) * count if op.group == COLLECTIVE else cost.dram.total
 
 
 def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> list[Meter]:

@@ -23,6 +23,7 @@ from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
+from perfmodel.transformer.routing import typical_imbalance
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, share
 from perfmodel.transformer.step_power import slowdown
@@ -307,13 +308,8 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     return value // size * size, value // size * size + size
 
 
-TYPICAL_IMBALANCE = 1.2  # known
-"""Exponent of the power law of a router's picks. Source: ai-dynamo/aiconfigurator @095f58a, docs/POWER_LAW_DISTRIBUTION.md (typical
-production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
-
-
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
-    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels; a router that ``like`` has even is as usual."""
-    imbalance = like.imbalance or (TYPICAL_IMBALANCE if model.is_moe else 0.0)
+    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels; an even router is the typical one."""
+    imbalance = like.imbalance or typical_imbalance(model)
     like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=imbalance)
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

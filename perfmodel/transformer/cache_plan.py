@@ -14,6 +14,7 @@ from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache
+from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
@@ -21,6 +22,7 @@ from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import total
+from perfmodel.transformer.routing import typical_imbalance
 from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
@@ -158,8 +160,10 @@ def workload(
     spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0, tp: int = 1
 ) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
-    published = stored_as_published(spec, weights_dtype)
-    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published, tp).check()
+    spec, stored = served_as(spec, weights_dtype)
+    published = stored_as_published(spec, stored)
+    named = weights_dtype if weights_dtype in kv_cache.BITS or not published else None
+    return CacheWorkload(spec, n, batch, form, named or default_weights_dtype(form.dtype), reserve, published, tp).check()
 
 
 def stored_bytes(w: CacheWorkload) -> Number:
@@ -203,7 +207,9 @@ def generation_on(
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
-        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), **stored)
+        request = Request(
+            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=typical_imbalance(w.spec), **stored
+        )
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

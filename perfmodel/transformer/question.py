@@ -123,7 +123,7 @@ class PhaseQuestion(Question):
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
     dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
-    imbalance: float = option("Power law of the router's picks, as 1.2.", default=0.0, reader=_INFERENCE)
+    imbalance: float | None = option("Power law of the router's picks; 0: even. [default: 1.2]", reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
@@ -145,20 +145,21 @@ class PhaseQuestion(Question):
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerAsked
+        from perfmodel.transformer.routing import typical_imbalance
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
         if self.dp is not None:
             positive_int("dp", self.dp)
-        from perfmodel.transformer.hf import published_as
+        from perfmodel.transformer.hf import served_as
 
-        model, form = published_as(model, self.weights_dtype), dtype_on(self.dtype, device)
+        (model, stored), form = served_as(model, self.weights_dtype), dtype_on(self.dtype, device)
         split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
-        options["imbalance"] = self.imbalance
+        options["imbalance"] = typical_imbalance(model) if self.imbalance is None else self.imbalance
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
-        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        options |= formats(model, form, stored, self.kv_dtype)
         options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()

@@ -9,9 +9,18 @@ from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
 from perfmodel.transformer.kernel_choice import EXCHANGES, GATHERING
 from perfmodel.transformer.op import Op, collective
-from perfmodel.transformer.spec import MoeMlp
+from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.weight_formats._base import MatrixFormat
+
+TYPICAL_IMBALANCE = 1.2  # known
+"""Exponent of the power law of a router's picks. Source: ai-dynamo/aiconfigurator @095f58a, docs/POWER_LAW_DISTRIBUTION.md (typical
+production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
+
+
+def typical_imbalance(model: ModelSpec) -> float:
+    """Exponent of the power law of a router's picks where none is given; 0 for a model without experts."""
+    return TYPICAL_IMBALANCE if model.is_moe else 0.0
 
 
 def gathers(step: ModelPass) -> bool:

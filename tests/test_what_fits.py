@@ -1,0 +1,48 @@
+"""What fits is one sum: the commands store weights alike, route alike, and name what they reserve."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+LAYOUT = "llama-3.1-70b --tp 2 --hardware h100 --weights-dtype fp8"
+
+
+def test_fp8_weights_are_the_same_checkpoint_everywhere(run) -> None:
+    cache = run(f"kv-cache {LAYOUT} --n 2048 --json").json["memory"]["weights_bytes"]
+    step = run(f"model {LAYOUT} --phase decode --kv-len 2048 --json").json["memory"]["weights"]
+    served = run(f"serve {LAYOUT} --json").json["memory"]["weights"]
+    assert cache == step == served
+
+
+def test_room_names_what_is_reserved(run) -> None:
+    served = run(f"serve {LAYOUT}").out
+    assert re.search(r"room for [\d,]+ requests .* of activations and .* that vLLM leaves free", served)
+    assert "beside weights and activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
+    assert "beside weights and 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
+    assert "nothing reserved for activations" in run(f"kv-cache {LAYOUT} --n 2048").out
+    assert "with 9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
+
+
+@pytest.mark.parametrize("model", ("qwen3-235b-a22b", "mixtral-8x7b"))
+def test_model_and_serve_assume_one_router(run, model: str) -> None:
+    line = f"model {model} --hardware h200 --tp 8 --phase decode --batch 64 --kv-len 2048"
+    given, usual, even = (run(f"{line} {option} --json").json["totals"]["time_s"] for option in ("--imbalance 1.2", "", "--imbalance 0"))
+    assert usual == given
+    assert usual != even
+
+
+def test_the_power_meter_counts_all_gpus(run) -> None:
+    data = run("serve llama-3.1-70b --tp 8 --hardware h200 --json").json
+    each = float(re.search(r"MHz, ([\d.]+) mJ a token", run("serve llama-3.1-70b --tp 8 --hardware h200").out)[1]) / 1e3
+    assert data["energy_per_token_j"] / 2 < each < data["energy_per_token_j"]  # prompts take the rest
+
+
+def test_bytes_of_a_row_are_of_dram_in_every_command(run) -> None:
+    layout = "llama-3.1-8b --hardware h200 --json"
+    served = run(f"serve {layout} --isl 1024 --osl 1024 --concurrency 64").json["steps"]["decode"]
+    rows = {row["name"]: row for row in run(f"model {layout} --phase decode --batch 64 --kv-len 1536 --fused --dtype bf16").json["ops"]}
+    for row in served:
+        if row["name"] in ("gate and up projection", "down projection", "QKV projection"):
+            assert row["bytes"] == pytest.approx(rows[row["name"]]["bytes"], rel=0.02)
