@@ -262,8 +262,8 @@ def test_the_format_of_the_file_counts(run, quantized, quantization, form, bits,
     assert (cache["memory"]["weights_bytes"], cache["inputs"]["weights_dtype"]) == (data["memory"]["weights"], form)
     for line in (f"model {path} --n 32", f"batch {path} --kv-len 32", f"kv-cache {path} --n 32"):
         out = " ".join(run(line).out.split())
-        assert f"names {words} for its weights: its matrices are counted so" in out or not words
-        assert ("for its weights" in out) == bool(words)
+        assert f"stored as {words}: its matrices are counted so" in out or not words
+        assert ("are stored as" in out) == bool(words)
 
 
 def test_an_option_counts_more_than_the_file(run, quantized):

@@ -69,8 +69,8 @@ def _verdict(result: CacheResult, times: Generated) -> list[str]:
     else:
         lengths = "any length" if result.endless else f"{result.context:,}"
         room = f"{result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens"
-        beside = f"with {format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "with nothing reserved for activations"
-        found.append(f"Room for {room} {beside}; {whom} can grow to {lengths}.")
+        beside = f"{format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "nothing reserved"
+        found.append(f"Room for {room}, {beside}; {whom} can grow to {lengths}.")
     return [*found, *(_generation_gain(result, times) if result.fits is not False else [])]
 
 
