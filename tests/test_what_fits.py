@@ -22,7 +22,7 @@ def test_room_names_what_is_reserved(run) -> None:
     assert "beside weights and activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
     assert "beside weights and 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
     assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out
-    assert "with 9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
+    assert "9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
 
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
