@@ -155,7 +155,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("layout", layout_words(point), "layout", "text"),
         Metric("gpus", asked.copies(point) * point.gpus),
         Metric("copies", asked.copies(point), "copies"),
-        Metric("users", asked.copies(point) * point.users, "users"),
+        Metric("users", asked.copies(point) * point.workers * point.users, "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
         Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
@@ -180,15 +180,28 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = f"{counted(asked.copies(point) * point.users, 'user')}{' of each decode worker' if point.prefill is not None else ''}"
+    users = counted(asked.copies(point) * point.workers * point.users, "user" if point.prefill is None else "decoding user")
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     return [
         f"{start}: {point.engine}, {copies}{layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}.",
+        *([_pools_words(asked)] if asked.asked.disaggregated else []),
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]
+
+
+def _pools_words(asked: Searched) -> str:
+    """Whether workers for prefill and decode deliver more than GPUs that do both."""
+    pooled, together = asked.found.pooled, asked.found.together
+    if pooled is None:
+        return "Separate prefill and decode workers do not pay: none of their layouts is within the limits."
+    most = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
+    if together is None:
+        return f"Only separate prefill and decode workers are within the limits: {most}."
+    pays = "pay" if pooled.tokens_per_s_gpu > together.tokens_per_s_gpu else "do not pay"
+    return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
 def _figures(asked: Searched, point: Candidate) -> list[Figure]:

@@ -89,7 +89,7 @@ class Candidate:
 class Search:
     """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
     without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
-    ``at_least``: its times are roofs for a good part.
+    ``at_least``: its times are roofs for a good part. ``together``, ``pooled``: the best within the limits of each kind.
     """
 
     front: Sequence[Candidate]
@@ -99,6 +99,8 @@ class Search:
     limits: Targets
     missed: Sequence[Missed] = ()
     at_least: bool = False
+    together: Candidate | None = None
+    pooled: Candidate | None = None
 
     @property
     def configurations(self) -> int:
@@ -294,7 +296,9 @@ def search_among(
     best, points = _best(seen, exactly)
     nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
     counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
-    return Search(front(points), best, nearest, counts, limits)
+    kinds = ([one for one in points if limits.hold(one) and (one.prefill is None) == mixed] for mixed in (True, False))
+    together, pooled = (max(kind, key=lambda one: one.tokens_per_s_gpu, default=None) for kind in kinds)
+    return Search(front(points), best, nearest, counts, limits, together=together, pooled=pooled)
 
 
 def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candidate | None, list[Candidate]]:
