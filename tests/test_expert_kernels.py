@@ -10,9 +10,9 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.serving.steps import step_times
-from perfmodel.transformer.routing import TYPICAL_IMBALANCE
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.hf import served_as
+from perfmodel.transformer.routing import TYPICAL_IMBALANCE
 from perfmodel.transformer.step import ModelPass, Split, formats
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.compare import RecordRow, compare_files

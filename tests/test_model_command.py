@@ -184,7 +184,9 @@ def test_no_more_than_the_peaks_of_the_formats_that_rows_run_in(run, weights, li
 
 def test_mfu_divides_by_the_time_at_the_peak_of_each_row(run):
     data = formats(run, "fp8")
-    at_peak = sum(op["flops"] / data["mfu_peaks"]["fp8" if op["group"] == "matmul" and op["name"] != HEAD_ROW else "bf16"] for op in data["ops"])
+    at_peak = sum(
+        op["flops"] / data["mfu_peaks"]["fp8" if op["group"] == "matmul" and op["name"] != HEAD_ROW else "bf16"] for op in data["ops"]
+    )
     assert data["mfu"] == pytest.approx(at_peak / data["ttft_s"])
     assert data["mfu_peaks"]["fp8"] == pytest.approx(2 * data["mfu_peaks"]["bf16"], rel=1e-3)
     out = run("model llama-3-70b --n 2048 --dtype bf16 --weights-dtype fp8 --hardware h200").out

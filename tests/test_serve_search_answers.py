@@ -35,3 +35,14 @@ def test_pools_are_judged_in_one_sentence(run) -> None:
     found = run(f"{LINE} --gpus 2 --disaggregated")
     assert "Separate prefill and decode workers" in found.out
     assert "pay: their best is" in found.out
+
+
+def test_a_sweep_ranks_by_the_time_of_a_request_with_its_wait(run, tmp_path) -> None:
+    to = tmp_path / "rows.csv"
+    line = f"sweep serve --model llama-3.1-70b --hardware h200 --weights-dtype fp8 --gpus 1,2,8 --max-sequences 4,256 -o {to}"
+    assert "Least request_s" in run(line).out
+    header, *rows = (row.split(",") for row in to.read_text().splitlines())
+    place = {name: header.index(name) for name in ("ttft_s", "tpot_s", "request_s")}
+    for row in rows:
+        ttft, tpot, whole = (float(row[place[name]]) for name in ("ttft_s", "tpot_s", "request_s"))
+        assert whole == pytest.approx(ttft + 1023 * tpot)

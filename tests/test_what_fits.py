@@ -25,7 +25,7 @@ def test_room_names_what_is_reserved(run) -> None:
     assert "with 9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
 
 
-@pytest.mark.parametrize("model", ("qwen3-235b-a22b", "mixtral-8x7b"))
+@pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
 def test_model_and_serve_assume_one_router(run, model: str) -> None:
     line = f"model {model} --hardware h200 --tp 8 --phase decode --batch 64 --kv-len 2048"
     given, usual, even = (run(f"{line} {option} --json").json["totals"]["time_s"] for option in ("--imbalance 1.2", "", "--imbalance 0"))

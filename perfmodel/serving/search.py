@@ -258,7 +258,10 @@ def search(
     pools: bool = True,
     users: int | None = None,
 ) -> Search:
-    """Everything on up to ``gpus`` GPUs that fits. ``like``: a pass with the formats. ``pools``: prefill and decode apart, too. ``users``: of all GPUs."""
+    """Everything on up to ``gpus`` GPUs that fits. ``like``: a pass with the formats.
+
+    ``pools``: prefill and decode apart, too. ``users``: of all GPUs.
+    """
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)

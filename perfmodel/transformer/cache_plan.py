@@ -207,7 +207,9 @@ def generation_on(
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
-        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=typical_imbalance(w.spec), **stored)
+        request = Request(
+            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=typical_imbalance(w.spec), **stored
+        )
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error
