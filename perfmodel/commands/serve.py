@@ -20,7 +20,12 @@ def serve(asked: ServeQuestion, to: Pictured) -> None:
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8 --concurrency 64
     """
-    to.emit(_searched(asked, to.pictures) if asked.search else _served(asked, to.pictures))
+    made = _searched(asked, to.pictures) if asked.search else _served(asked, to.pictures)
+    to.emit(made)
+    if asked.search and made.data["best"] is None:
+        import typer
+
+        raise typer.Exit(3)
 
 
 def _served(asked: ServeQuestion, pictures: bool) -> Report:

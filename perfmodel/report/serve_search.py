@@ -26,7 +26,7 @@ from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split
 
-COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
+COLUMNS = ("engine", "layout", "copies", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
 MORE_GPUS = "give more GPUs, or narrower formats"
@@ -64,11 +64,16 @@ class Searched:
         """The best within the limits, else the nearest to them."""
         return self.found.best or self.found.nearest
 
+    def copies(self, point: Candidate) -> int:
+        """Replicas like ``point`` that the GPUs hold."""
+        return self.gpus // point.gpus
+
     def lines(self, point: Candidate) -> list[str]:
         """Commands that start the engine so, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
         if point.prefill is None:
             starts = [launch(self.model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
+            starts = [repeated(line, self.copies(point), point.gpus) for line in starts]
             return [*starts, self.asked.typed(self.device.id, point.engine, point.split, point.users)]
         if engine.id not in LINES:
             return []
@@ -86,7 +91,7 @@ def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallb
     presets = [find_engine(name) for name in engines]
     known = [asked.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
     like = asked.like(model, device, Split(), stored)
-    found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated)
+    found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated, asked.concurrency)
     return Searched(asked, model, device, known, found)
 
 
@@ -121,8 +126,18 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         data,
         charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
         figures=_figures(asked, point),
-        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked.found.front)], labels=COLUMNS), *paste],
+        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *paste],
     )
+
+
+def repeated(line: str, copies: int, gpus: int) -> str:
+    """``line`` in a shell loop that starts ``copies`` servers of ``gpus`` GPUs each, on ports from 8000."""
+    if copies == 1:
+        return line
+    file, end, start = line.rpartition("\nEND\n")
+    first = f"$((i * {gpus}))" if gpus > 1 else "$i"
+    devices = f"$(seq -s, {first} $((i * {gpus} + {gpus - 1})))" if gpus > 1 else first
+    return f"{file}{end}for i in $(seq 0 {copies - 1}); do CUDA_VISIBLE_DEVICES={devices} {start} --port $((8000 + i)) & done"
 
 
 def layout_words(point: Candidate) -> str:
@@ -138,11 +153,12 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
     return [
         Metric("engine", point.engine, "engine", "text"),
         Metric("layout", layout_words(point), "layout", "text"),
-        Metric("gpus", point.gpus),
-        Metric("users", point.users, "users"),
+        Metric("gpus", asked.copies(point) * point.gpus),
+        Metric("copies", asked.copies(point), "copies"),
+        Metric("users", asked.copies(point) * point.workers * point.users, "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
-        Metric("requests_per_s", point.requests_per_s),
+        Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
         Metric("ttft_s", point.ttft_s, "first token", "s"),
         Metric("ttft_p99_s", point.ttft_p99_s),
         Metric("tpot_s", point.tpot_s or None, "each after", "s"),
@@ -164,14 +180,28 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = f"{counted(point.users, 'user')}{' of each decode worker' if point.prefill is not None else ''}"
+    users = counted(asked.copies(point) * point.workers * point.users, "user" if point.prefill is None else "decoding user")
+    copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     return [
-        f"{start}: {point.engine}, {layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
+        f"{start}: {point.engine}, {copies}{layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}.",
+        *([_pools_words(asked)] if asked.asked.disaggregated else []),
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]
+
+
+def _pools_words(asked: Searched) -> str:
+    """Whether workers for prefill and decode deliver more than GPUs that do both."""
+    pooled, together = asked.found.pooled, asked.found.together
+    if pooled is None:
+        return "Separate prefill and decode workers do not pay: none of their layouts is within the limits."
+    most = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
+    if together is None:
+        return f"Only separate prefill and decode workers are within the limits: {most}."
+    pays = "pay" if pooled.tokens_per_s_gpu > together.tokens_per_s_gpu else "do not pay"
+    return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
 def _figures(asked: Searched, point: Candidate) -> list[Figure]:
@@ -185,8 +215,14 @@ def _figures(asked: Searched, point: Candidate) -> list[Figure]:
     return found + ([] if asked.gpu_hour is None else [Figure("price per million tokens", f"{point.dollars(asked.gpu_hour):.3g}")])
 
 
-def _listed(front: Sequence[Candidate]) -> list[Candidate]:
-    """As many as a screen shows, the ends among them."""
+def _listed(asked: Searched) -> list[Candidate]:
+    """As many as a screen shows: the chosen one first, then those of the front within the limits, the ends among them."""
+    first = [] if asked.chosen is None else [asked.chosen]
+    return [*first, *_spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first])]
+
+
+def _spread(front: Sequence[Candidate]) -> list[Candidate]:
+    """Up to ``FRONT_ROWS`` of them, the ends among them."""
     if len(front) <= FRONT_ROWS:
         return list(front)
     return [front[place * (len(front) - 1) // (FRONT_ROWS - 1)] for place in range(FRONT_ROWS)]

@@ -175,6 +175,11 @@ class ServingAnswer:
         return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property
+    def workers(self) -> int:
+        """Workers that decode, each in the state of ``found``."""
+        return 1
+
+    @property
     def joules_per_token(self) -> float | None:
         """Per output token, of all GPUs, prompts included; None where the device has no power model."""
         watts = self.watts

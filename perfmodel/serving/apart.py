@@ -79,6 +79,12 @@ class PooledAnswer(ServingAnswer):
         return self.pools.gpus
 
     @property
+    def workers(self) -> int:
+        """Workers that decode, each in the state of ``found``."""
+        assert self.pools is not None
+        return self.pools.workers
+
+    @property
     def tokens_per_s(self) -> float:
         """Output tokens of all users."""
         assert self.pools is not None

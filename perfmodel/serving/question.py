@@ -39,7 +39,7 @@ class ServeQuestion(Question):
     engine: str | None = option("vllm, sglang, tensorrt-llm or a file. [default: vllm; --search: all]")
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
-    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]", reader=ONE)
+    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]")
     rate: float | None = option("Requests a second instead, as they come.", reader=ONE)
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
@@ -75,6 +75,8 @@ class ServeQuestion(Question):
         """The users' requests, checked."""
         from perfmodel.serving.load import Load
 
+        if self.search and self.disaggregated and self.concurrency is not None:
+            raise UsageError("--concurrency with --disaggregated: pools are searched for every number of users", "leave out one of them")
         users = USERS if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
@@ -162,7 +164,7 @@ class ServeQuestion(Question):
 
         sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
         same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
-        given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, "concurrency": users, **same, **sizes}
+        given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}
         words = [f"{as_typed(one)} {shlex.quote(str(given[one.name]))}" for one in fields(self)[1:] if one.name in given]
         return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
 

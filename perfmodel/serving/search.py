@@ -89,7 +89,7 @@ class Candidate:
 class Search:
     """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
     without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
-    ``at_least``: its times are roofs for a good part.
+    ``at_least``: its times are roofs for a good part. ``together``, ``pooled``: the best within the limits of each kind.
     """
 
     front: Sequence[Candidate]
@@ -99,6 +99,8 @@ class Search:
     limits: Targets
     missed: Sequence[Missed] = ()
     at_least: bool = False
+    together: Candidate | None = None
+    pooled: Candidate | None = None
 
     @property
     def configurations(self) -> int:
@@ -190,6 +192,14 @@ class UserRange:
     between: Sequence[int]
 
 
+def fixed_users(seen: Seen, known: Iterable[Replica], load: Load, gpus: int, users: int) -> None:
+    """Every replica with its share of ``users``, as many copies as ``gpus`` hold; those with fewer slots are left out."""
+    for replica in known:
+        each = -(-users // (gpus // replica.gpus))
+        if each <= most_users(replica):
+            seen.add(evaluate(replica, load, each))
+
+
 def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
     """Every number of users of every replica: the ends of all first, then the middle of each span that may hold something better."""
     spans = [span for replica in known for span in _spans(seen, replica, load)]
@@ -246,12 +256,16 @@ def search(
     limits: Targets | None = None,
     fallbacks: FallbackDevices = tuple,
     pools: bool = True,
+    users: int | None = None,
 ) -> Search:
-    """Everything on up to ``gpus`` GPUs that fits. ``like``: a pass with the formats. ``pools``: prefill and decode apart, too."""
+    """Everything on up to ``gpus`` GPUs that fits. ``like``: a pass with the formats.
+
+    ``pools``: prefill and decode apart, too. ``users``: of all GPUs.
+    """
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load))
+    found = search_among(known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load), users=users)
     at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
     return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
 
@@ -272,16 +286,22 @@ def search_among(
     pools: bool = True,
     prune: bool = True,
     exactly: Callable[[Candidate], Candidate] = lambda point: point,
+    users: int | None = None,
 ) -> Search:
     """The same of ``known`` replicas. ``exactly``: figures of the best."""
     seen = Seen(limits, prune)
-    in_replicas(seen, known, load)
+    if users is not None:
+        fixed_users(seen, known, load, gpus, users)
+    else:
+        in_replicas(seen, known, load)
     if pools:
         in_pools(seen, known, device, gpus, load)
     best, points = _best(seen, exactly)
     nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
     counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
-    return Search(front(points), best, nearest, counts, limits)
+    kinds = ([one for one in points if limits.hold(one) and (one.prefill is None) == mixed] for mixed in (True, False))
+    together, pooled = (max(kind, key=lambda one: one.tokens_per_s_gpu, default=None) for kind in kinds)
+    return Search(front(points), best, nearest, counts, limits, together=together, pooled=pooled)
 
 
 def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candidate | None, list[Candidate]]:
@@ -289,12 +309,18 @@ def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candid
     within = [one for one in seen.found if seen.limits.hold(one)]
     ranked = sorted(within, key=lambda one: (-one.tokens_per_s_gpu, -one.tokens_per_s_user))
     asked: dict[Candidate, Candidate] = {}
+    best: Candidate | None = None
     for point in ranked[:MOST_ASKED]:
+        if best is not None and point.tokens_per_s_gpu <= best.tokens_per_s_gpu:
+            break
         found = asked[point] = exactly(point)
-        if seen.limits.hold(found):
-            return found, [asked.get(one, one) for one in seen.found]
+        if seen.limits.hold(found) and (best is None or found.tokens_per_s_gpu > best.tokens_per_s_gpu):
+            best = found
     points = [asked.get(one, one) for one in seen.found]
-    return max((one for one in points if seen.limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None), points
+    if best is None:
+        return max((one for one in points if seen.limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None), points
+    most = best.tokens_per_s_gpu  # interpolated figures above it are none
+    return best, [one for one in points if one.tokens_per_s_gpu <= most or not seen.limits.hold(one)]
 
 
 def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate], Candidate]:

@@ -1,0 +1,48 @@
+"""A search answers for the machine that was asked for, and its table agrees with its headline."""
+
+from __future__ import annotations
+
+import pytest
+
+LINE = "serve llama-3.1-8b --hardware h200 --search --engine vllm"
+
+
+def test_the_best_fills_all_gpus_and_heads_the_table(run) -> None:
+    found = run(f"{LINE} --gpus 4")
+    data = run(f"{LINE} --gpus 4 --json").json
+    best = data["best"]
+    assert best["gpus"] == 4
+    assert best["users"] % best["copies"] == 0
+    assert max(row["tokens_per_s_gpu"] for row in data["front"]) <= best["tokens_per_s_gpu"]
+    rows = found.out[found.out.index("engine  layout") :].splitlines()
+    assert f"{best['users']:,}" in rows[1]
+    assert f"seq 0 {best['copies'] - 1}" in data["paste"][0]
+
+
+def test_a_number_of_users_is_kept(run) -> None:
+    best = run(f"{LINE} --gpus 4 --concurrency 64 --json").json["best"]
+    assert best["users"] == 64
+    assert best["tokens_per_s_gpu"] == pytest.approx(best["requests_per_s"] * 1024 / 4, rel=0.01)
+
+
+def test_nothing_within_the_limits_is_exit_code_3(run) -> None:
+    found = run(f"{LINE} --gpus 2 --tpot 1us")
+    assert found.code == 3
+    assert "tpot" in found.out
+
+
+def test_pools_are_judged_in_one_sentence(run) -> None:
+    found = run(f"{LINE} --gpus 2 --disaggregated")
+    assert "Separate prefill and decode workers" in found.out
+    assert "pay: their best is" in found.out
+
+
+def test_a_sweep_ranks_by_the_time_of_a_request_with_its_wait(run, tmp_path) -> None:
+    to = tmp_path / "rows.csv"
+    line = f"sweep serve --model llama-3.1-70b --hardware h200 --weights-dtype fp8 --gpus 1,2,8 --max-sequences 4,256 -o {to}"
+    assert "Least request_s" in run(line).out
+    header, *rows = (row.split(",") for row in to.read_text().splitlines())
+    place = {name: header.index(name) for name in ("ttft_s", "tpot_s", "request_s")}
+    for row in rows:
+        ttft, tpot, whole = (float(row[place[name]]) for name in ("ttft_s", "tpot_s", "request_s"))
+        assert whole == pytest.approx(ttft + 1023 * tpot)
