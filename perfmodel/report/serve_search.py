@@ -196,7 +196,7 @@ def _pools_words(asked: Searched) -> str:
     """Whether workers for prefill and decode deliver more than GPUs that do both."""
     pooled, together = asked.found.pooled, asked.found.together
     if pooled is None:
-        return "Separate prefill and decode workers do not pay: none of their layouts is within the limits."
+        return "Separate prefill and decode workers do not pay: no layout of them fits, keeps up and is within the limits."
     most = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
     if together is None:
         return f"Only separate prefill and decode workers are within the limits: {most}."
