@@ -288,7 +288,7 @@ def test_what_does_not_fit_says_so_first_and_its_time_is_marked(run):
     assert any(text.startswith("roofline, no launches, if it fitted") for text in cache)
     large = run("kv-cache llama-3-8b --n 8192 --batch 400 --hardware h200").out.splitlines()
     assert large[1].startswith("Does not fit: needs 445.6 GB of 150.1 GB; --tp 4 would fit")
-    assert large[2].startswith("Room for 124 sequences of 8,192 tokens ")
+    assert large[2].startswith("Room for 124 sequences of 8,192 tokens, ")
     assert any(text.startswith("weights  ") and text.endswith("  16.06 GB") for text in large)
 
 

@@ -19,8 +19,8 @@ def test_fp8_weights_are_the_same_checkpoint_everywhere(run) -> None:
 def test_room_names_what_is_reserved(run) -> None:
     served = run(f"serve {LAYOUT}").out
     assert re.search(r"room for [\d,]+ requests .* of activations and .* that vLLM leaves free", served)
-    assert "beside weights and activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
-    assert "beside weights and 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
+    assert "beside activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
+    assert "beside 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
     assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out
     assert "9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
 

@@ -60,7 +60,7 @@ def _verdict(result: CacheResult, times: Generated) -> list[str]:
     held = fitting(sum(parts.values()), result.device) or format_si(sum(parts.values()), "B")
     more = smallest_tp(w, result.device) if result.fits is False else None
     found = [f"{held}{' per GPU' * (w.tp > 1)}{f'; --tp {more} would fit' if more else ''}."]
-    whom = "one" if w.batch == 1 else f"{w.batch} sequences"
+    whom = "one" if w.batch == 1 else f"{w.batch:,}"
     if result.room is None:
         found.append(f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity.")
     elif result.room <= 0:

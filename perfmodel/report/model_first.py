@@ -120,7 +120,7 @@ def _fitting(found: ModelAnswer) -> str:
     if memory.fits is False:
         return f"{held}{gpu}; {_spare(found)}."
     beside = f"{format_si(memory.reserve, 'B', 3)} reserved" if memory.reserve else "activations"
-    return f"{held}{gpu}, up to batch {memory.max_batch:,} beside weights and {beside}."
+    return f"{held}{gpu}, up to batch {memory.max_batch:,} beside {beside}."
 
 
 def _spare(found: ModelAnswer) -> str:

@@ -26,7 +26,7 @@ from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split
 
-COLUMNS = ("engine", "layout", "copies", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
+COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
 MORE_GPUS = "give more GPUs, or narrower formats"
@@ -152,9 +152,9 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
     price = None if asked.gpu_hour is None else point.dollars(asked.gpu_hour)
     return [
         Metric("engine", point.engine, "engine", "text"),
-        Metric("layout", layout_words(point), "layout", "text"),
+        Metric("layout", f"{asked.copies(point)} x " * (asked.copies(point) > 1) + layout_words(point), "layout", "text"),
         Metric("gpus", asked.copies(point) * point.gpus),
-        Metric("copies", asked.copies(point), "copies"),
+        Metric("copies", asked.copies(point)),
         Metric("users", asked.copies(point) * point.workers * point.users, "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
