@@ -91,8 +91,9 @@ METER = re.compile(r"[█·]{10,}\s+(\d+)%")
 
 
 def meters(screen: str) -> list[str]:
-    """Meters of a screen above 100 %."""
-    return [f"a meter shows {share} %" for share in METER.findall(screen) if int(share) > 100]
+    """Meters of a screen above 100 %, but where they say how much more than its memory is needed."""
+    over = [share for share in METER.findall(screen) if int(share) > 100]
+    return [] if "oes not fit" in screen else [f"a meter shows {share} %" for share in over]
 
 
 def changed(args: list[str], out: str, folder: Path) -> list[str]:

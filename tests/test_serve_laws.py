@@ -135,3 +135,7 @@ def test_users_who_ask_for_one_token_are_served_as_fast_as_those_of_two(run) -> 
         rates[osl] = [run(f"{line}{users}").json["requests_per_s"] for users in (4, 16, 64)]
     assert rates[1] == pytest.approx(sorted(rates[1]), rel=0.01)
     assert rates[1][1:] == pytest.approx(rates[2][1:], rel=0.05)
+
+
+def test_nobody_waits_where_slots_are_empty(run) -> None:
+    assert run("serve gpt2-medium --isl 128 --osl 871 --engine tensorrt-llm --rate 0.02 --hardware l40s --json").json["waiting"] == 0

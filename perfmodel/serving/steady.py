@@ -36,6 +36,8 @@ from perfmodel.serving.prompts_first import PromptsFirst
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.weighted import Weighted, mean, quantile, thin
 
+UNFELT_S = 1e-12  # known
+"""A wait below this is none: a power of the load that only underflows."""
 SMALL = 16
 """Prompts of a burst that are counted one by one."""
 
@@ -213,6 +215,7 @@ class Loop(Mixed):
         varies = ((1 - self.spread) / (1 + self.spread)) ** 2 / 3
         stay = found.running / found.requests_per_s
         wait = stay / self.slots * busy ** (sqrt(2 * (self.slots + 1)) - 1) / (1 - busy) * (1 + varies) / 2
+        wait = wait if wait > UNFELT_S else 0.0
         times = {name: getattr(found, name) + wait for name in ("ttft_s", "ttft_p50_s", "ttft_p99_s")}
         return replace(found, waiting=wait * found.requests_per_s, **times)
 
