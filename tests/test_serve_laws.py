@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -139,3 +140,16 @@ def test_users_who_ask_for_one_token_are_served_as_fast_as_those_of_two(run) -> 
 
 def test_nobody_waits_where_slots_are_empty(run) -> None:
     assert run("serve gpt2-medium --isl 128 --osl 871 --engine tensorrt-llm --rate 0.02 --hardware l40s --json").json["waiting"] == 0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm", "sglang"])
+@pytest.mark.parametrize("osl", [128, 1024])
+def test_more_users_or_fewer_watts_give_no_earlier_first_token(run, engine: str, osl: int) -> None:
+    """A request comes back at any part of a step: longer steps are waited for longer, whatever their number in its delay."""
+    line = f"serve llama-3.1-8b --hardware h200 --engine {engine} --isl 512 --osl {osl} --json --concurrency "
+    for options in (
+        [f"{users}" for users in (1, 2, 4, 8, 16, 32, 64)],
+        [f"4 --power-limit {watts}W" for watts in (700, 600, 550, 500, 400)],
+    ):
+        waits = [run(line + option).json["ttft_s"]["mean"] for option in options]
+        assert all(later >= 0.998 * sooner for sooner, later in pairwise(waits)), waits

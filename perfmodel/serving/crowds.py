@@ -17,7 +17,7 @@ every request decodes; where it does not, ``steady`` has the same requests come 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp
+from math import exp
 
 from perfmodel.serving.backlog import Arrivals
 from perfmodel.serving.mixed import Mixed
@@ -53,7 +53,7 @@ class Cycle:
 
     rate: float
     decode: float
-    late: int
+    late: float
     none: float
     alone: float
     first_s: float
@@ -80,7 +80,7 @@ class Cycle:
 def cycle_of(loop: Mixed, users: float) -> Cycle:
     """The cycle of ``users``, at least two, all of whom hold a slot."""
     others, decode, ahead, delay = loop.others(users, False), loop.seconds(0, users), loop.batching.ahead, loop.overhead.request_s
-    late, spent, share = ceil(delay / decode) + ahead, 0.0, 1.0
+    late, spent, share = loop.steps_late(decode) + ahead, 0.0, 1.0
     for _ in range(ROUNDS):
         rate = others / (loop.steps + spent)
         chances = _arrivals(loop, others, rate).chances()
@@ -97,7 +97,7 @@ def cycle_of(loop: Mixed, users: float) -> Cycle:
     return found
 
 
-def _batches(loop: Mixed, rate: float, decode: float, late: int, before: float, share: float) -> tuple[tuple[Batch, ...], float, float]:
+def _batches(loop: Mixed, rate: float, decode: float, late: float, before: float, share: float) -> tuple[tuple[Batch, ...], float, float]:
     """Batches after one of ``before`` seconds, their prompts and their seconds; ``share``: of decoding, when those that come ended."""
     found, left, chance, more, more_s = list[Batch](), rate * late, 1.0, 0.0, 0.0
     while left > NEGLIGIBLE * rate and chance > RARE and len(found) < MOST_BATCHES:

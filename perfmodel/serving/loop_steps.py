@@ -64,6 +64,19 @@ class LoopSteps:
 
     # Steps
 
+    def steps_late(self, each: float) -> float:
+        """Mean number of steps of ``each`` seconds that have begun when a request comes, 0 to twice ``request_s`` after one has ended.
+
+        Its product with ``each`` grows with ``each``: slower steps are never met earlier.
+
+        >>> loop = LoopSteps(None, Load(1, 1, 1), Batching(), Overhead(request_s=3.0), 1)
+        >>> loop.steps_late(1.0), loop.steps_late(6.0), loop.steps_late(100.0)
+        (3.5, 1.0, 1.0)
+        """
+        longest = 2 * self.overhead.request_s
+        whole = int(longest / each)
+        return (whole + 1) * (1 - whole * each / (2 * longest)) if longest else 0.0
+
     def seconds(self, chunk: float, decodes: float, reached: float = 0.0) -> float:
         """Of a step with ``chunk`` tokens of prompts, whose mean one then has ``reached`` tokens, and ``decodes`` sequences."""
         tokens = max(round(chunk), 1) if chunk > 0 else 0

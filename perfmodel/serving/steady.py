@@ -21,7 +21,7 @@ Vidur (arXiv 2405.05465), DistServe (arXiv 2401.09670).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, comb, exp, sqrt
+from math import comb, exp, sqrt
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.backlog import Arrivals
@@ -181,7 +181,7 @@ class Loop(Mixed):
         long = plain + (step - plain) / share if share else plain
         if not self.batching.mixed:
             share = 0.0  # what has just ended left the others in a decode step, and theirs come as late
-        until = [((ceil(own / each) + ahead) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
+        until = [((self.steps_late(each) + ahead) * each, chance) for each, chance in ((plain, 1 - share), (long, share)) if each]
         return own + busy * (max(mean(until) - own, 0.0) + self._held(queue) * plain)
 
     @property
