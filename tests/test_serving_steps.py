@@ -148,3 +148,15 @@ def test_steps_of_groups_are_those_of_exact_passes_where_prompts_fill_some_group
     for prompts, chunk, decodes in ((2, 1024, 9), (3, 500, 17), (1, 500, 43), (3, 2730, 54)):
         step = Iteration(prompts * chunk, chunk, prompts, decodes, 1500)
         assert times.seconds(step) == pytest.approx(sum(row.seconds for row in times.passed(step).rows), rel=0.005), step
+
+
+def test_a_cuda_graph_holds_the_tokens_of_one_data_parallel_group():
+    split, engine, device = Split(tp=1, dp=4, ep=4), find_engine("vllm"), find_device("h200")
+    own, larger = (
+        step_times(find_model("mixtral-8x7b"), device, replace(engine, graph_batch=size), ModelPass(PREFILL, 1, 1, 1, split=split))
+        for size in (32, 2**20)
+    )
+    for sequences, alike in ((4 * 32, True), (4 * 32 + 4, False)):
+        step = Iteration(decodes=sequences, context=1000)
+        assert (own.passed(step).seconds == larger.passed(step).seconds) == alike
+        assert (own.seconds(step) == pytest.approx(larger.seconds(step))) == alike

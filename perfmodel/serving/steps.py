@@ -100,10 +100,8 @@ class KernelTimes:
             return NOTHING
         prompts, each = _prompts_of(step)
         graph, dp = int(self._in_graph(step)), self.like.split.dp
-        fullest, heads = tokens, step.decodes * step.queries + prompts
+        fullest, heads = self._fullest(step)
         if dp > 1:
-            waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
-            fullest, heads = waiting * each + decoding, waiting + decoding
             parts = self._groups(fullest, min(tokens, fullest * dp), graph)
         else:
             parts = [self._between("tokens", (tokens, graph), self._tokenwise)]
@@ -163,9 +161,15 @@ class KernelTimes:
         return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known)
 
     def _in_graph(self, step: Iteration) -> bool:
-        """Whether the kernels that see all tokens are launched as a CUDA graph."""
+        """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph."""
         engine = self.engine
-        return step.chunk + step.decodes * step.queries <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
+        return self._fullest(step)[0] <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
+
+    def _fullest(self, step: Iteration) -> tuple[int, int]:
+        """Tokens, and positions whose logits are wanted, of the fullest data-parallel group: a prompt is in one of them."""
+        (prompts, each), dp = _prompts_of(step), self.like.split.dp
+        waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
+        return (waiting * each if dp > 1 else step.chunk) + decoding, waiting + decoding
 
     def pass_of(self, step: Iteration) -> ModelPass:
         """The model's pass that a step is."""
@@ -220,7 +224,7 @@ class KernelTimes:
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
-        return self._attention(one, sequences <= self.engine.graph_batch)
+        return self._attention(one, share(sequences, self.like.split.dp) <= self.engine.graph_batch)
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
         one = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
