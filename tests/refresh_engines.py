@@ -1,6 +1,7 @@
 """Fit the seconds of engines and the widths of their intervals to the runs of the fit half: ``python tests/refresh_engines.py [--write]``.
 
-Seconds: those that a preset has, each engine for itself. Widths: of every group (model, device, engine) as the others predict it.
+Seconds: those that a preset has, each engine for itself. Widths: of every group (model, device, engine) as the others predict it; for
+a kind of model that no run of an engine is of, as the other kind predicts this one under the engines that were fitted to both.
 """
 
 from __future__ import annotations
@@ -147,13 +148,19 @@ def fitted(groups: Mapping[Group, Sequence[Run]]) -> Seconds:
     return best
 
 
-def left_out(groups: Mapping[Group, Sequence[Run]]) -> dict[Group, list[tuple[float, float]]]:
-    """log(measured / predicted) of TPOT and TTFT of each group, by the seconds that its engine's other groups give."""
+def left_out(groups: Mapping[Group, Sequence[Run]], kinds: bool = False) -> dict[Group, list[tuple[float, float]]]:
+    """log(measured / predicted) of TPOT and TTFT of each group, by the seconds that its engine's other groups give.
+
+    ``kinds``: by those of the other kind of model alone, of engines that were fitted to both.
+    """
     found = {}
     for name, own in groups.items():
         others = {other: runs for other, runs in groups.items() if other != name and other[2] == name[2]}
-        seconds = fitted(others)
-        found[name] = [(run.missed(seconds, 0), run.missed(seconds, 1)) for run in own]
+        if kinds:
+            others = {other: runs for other, runs in others.items() if runs[0].kind != own[0].kind}
+        if others:
+            seconds = fitted(others)
+            found[name] = [(run.missed(seconds, 0), run.missed(seconds, 1)) for run in own]
     return found
 
 
@@ -226,9 +233,12 @@ if __name__ == "__main__":
         "held, mean of groups:",
         *(f"{name} {fmean(each):.0%}" for name, each in zip(FIGURES, zip(*shares.values(), strict=True), strict=True)),
     )
+    unfitted = widths(left_out(groups, kinds=True), kinds)
     for engine in sorted({name[2] for name in groups}):
-        seconds = fitted({name: own for name, own in groups.items() if name[2] == engine})
-        print(engine, seconds, found)
+        own = {name: runs for name, runs in groups.items() if name[2] == engine}
+        seconds, fitted_kinds = fitted(own), {kinds[name] for name in own}
+        used = {kind: (found if kind in fitted_kinds else unfitted)[kind] for kind in KINDS}
+        print(engine, seconds, used)
         path = data_folder("configs") / "engines" / f"{engine}.yaml"
         if "--write" in sys.argv:
-            path.write_text(written(path.read_text(encoding="utf-8"), seconds, found), encoding="utf-8")
+            path.write_text(written(path.read_text(encoding="utf-8"), seconds, used), encoding="utf-8")

@@ -7,7 +7,7 @@ import random
 from statistics import fmean
 
 import pytest
-from refresh_engines import FIGURES, Group, holding, pooled, width, widths, written
+from refresh_engines import FIGURES, REQUEST, Group, Run, by_group, holding, left_out, pooled, width, widths, written
 
 from perfmodel.catalog import data_folder, engine_names, find_engine
 
@@ -39,6 +39,18 @@ def test_a_kind_of_few_groups_takes_the_widths_of_all() -> None:
     assert found["dense"]["tpot"][1] >= math.exp(0.7) > found["experts"]["tpot"][0]
     assert widths(missed, dict.fromkeys(missed, "experts"))["experts"] == found["dense"]
     assert holding(missed, kinds)["model", "7", "engine"] == [0.0, 0.0]
+
+
+def test_a_kind_is_left_out_of_engines_that_have_runs_of_both() -> None:
+    """Dense requests take 0.1 s and those with experts 0.4 s under one engine; another has runs of experts alone."""
+
+    def run(model: str, kind: str, engine: str, took: float) -> Run:
+        ways = {REQUEST: [(part * 0.2, (1.0, part * 0.2)) for part in (0, 1, 3)]}
+        return Run((model, "gpu", engine), kind, (1.0, took), {REQUEST: 0.2}, (1.0, 0.2), ways)
+
+    runs = [run("a", "dense", "both", 0.1), run("b", "experts", "both", 0.4), run("c", "experts", "one", 0.3)]
+    missed = left_out(by_group(runs), kinds=True)
+    assert {name[0]: round(math.exp(own[0][1]), 2) for name, own in missed.items()} == {"a": 0.25, "b": 4.0}
 
 
 @pytest.mark.parametrize("name", engine_names())

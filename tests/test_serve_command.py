@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from perfmodel.catalog import find_engine
 from perfmodel.cli import main
 
 LLAMA = "serve llama-3.1-8b --hardware h200 --engine vllm"
@@ -25,6 +26,26 @@ def test_more_users_get_more_together_and_less_each(run) -> None:
 def test_the_price_is_that_of_the_gpus_while_a_million_tokens_come(run) -> None:
     found = run(f"{LLAMA} --gpu-hour 3.6 --json").json
     assert found["price_per_million"] == pytest.approx(3.6 / 3600 * 1e6 / found["tokens_per_s"])
+
+
+def test_a_kind_of_model_that_no_run_of_the_engine_is_of_is_said_to_be_so_and_has_wide_intervals(run) -> None:
+    """What a request takes beside kernels is then nothing up to what it takes with other models."""
+    words, unfitted = "No dense model was fitted for SGLang", LLAMA.replace("vllm", "sglang")
+    assert words in run(unfitted).out
+    assert words not in run(LLAMA).out
+    assert "No " not in run("serve qwen3-30b-a3b --hardware h200 --engine sglang").out
+    ends = {name: run(f"{line} --concurrency 1 --json").json for name, line in (("sglang", unfitted), ("vllm", LLAMA))}
+    widths = {name: [one[key]["high"] / one[key]["low"] for key in ("ttft_s", "tpot_s")] for name, one in ends.items()}
+    assert all(wide > 1.2 * narrow for wide, narrow in zip(widths["sglang"], widths["vllm"], strict=True))
+    assert ends["sglang"]["ttft_s"]["low"] < ends["sglang"]["ttft_s"]["mean"] - find_engine("sglang").overhead.request_s
+
+
+def test_notes_name_the_method_and_every_second_of_the_engine(run) -> None:
+    several, one = (run(f"serve deepseek-v3 --hardware h200 --engine sglang --tp 8 --osl {osl} --full").out for osl in (64, 1))
+    assert "mean-value analysis" in several
+    assert "mean-value analysis" not in one
+    assert "simulated step by step" in one
+    assert "1.4 ms a layer of experts of a step with prompts" in " ".join(several.split())
 
 
 def test_kept_prefixes_and_drafts_make_it_faster(run) -> None:

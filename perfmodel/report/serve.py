@@ -21,6 +21,8 @@ from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
 
+SIMULATED = "Steady state of the scheduler, simulated step by step."
+ANALYSED = "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once."
 LEAST_WAITING = 0.05
 """Requests in a queue that are worth a word."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
@@ -191,7 +193,13 @@ def _verdict(found: ServingAnswer) -> list[str]:
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
-    return [fits, first + each + all_get, _limited(found)]
+    return [fits, first + each + all_get, _limited(found), *unfitted(found)]
+
+
+def unfitted(found: ServingAnswer) -> list[str]:
+    """That the engine's own seconds are of another kind of model."""
+    models = {"dense": "dense model", "experts": "model with experts"}[found.kind]
+    return [] if found.fitted else [f"No {models} was fitted for {found.engine.name}: the intervals are wide."]
 
 
 def _reserved(memory: Memory) -> str:
@@ -257,7 +265,7 @@ def _notes(found: ServingAnswer) -> list[str]:
         f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
         f"{engine.memory_share:.0%} of the memory.",
         *([POOLED] if isinstance(found, PooledAnswer) else []),
-        "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once.",
+        SIMULATED if found.tpot is None and found.load.rate is None else ANALYSED,
         overhead_words(engine),
     ]
     words += guessed(row.prediction for row in found.decode_pass.rows if row.prediction is not None)
@@ -270,14 +278,15 @@ def _notes(found: ServingAnswer) -> list[str]:
 def overhead_words(engine: Engine) -> str:
     """What the engine takes beside its kernels, and where that is from."""
     o = engine.overhead
-    if not any((o.step_s, o.prompt_s, o.kernel_s, o.sequence_s, o.request_s)):
-        return "No time of the engine itself beside its kernels is counted."
     parts = (
         ("step", o.step_s),
         ("step with prompts more", o.prompt_s),
+        ("layer of experts of a step with prompts", o.expert_layer_s),
         ("kernel", o.kernel_s),
         ("sequence", o.sequence_s),
         ("request", o.request_s),
     )
     times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
+    if not times:
+        return "No time of the engine itself beside its kernels is counted."
     return f"The engine itself: {times}{f'; fitted to {o.fitted}' if o.fitted else ''}."

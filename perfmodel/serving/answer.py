@@ -121,13 +121,27 @@ class ServingAnswer:
         return None if self.found.tpot_s is None else self._ends("tpot", self.found.tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses."""
-        shown = self.engine.widths.get("experts" if self.memory.model.is_moe else "dense", {}).get(name)
-        if shown is not None and not has_guesses(self.times.passed(step)):
-            return value, value * shown[0], value * shown[1]
-        seconds, low, high = self.times.interval(step)
+        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses.
+
+        Where no run of this kind of model was fitted, the seconds of a request may be none at all.
+        """
+        shown = self.engine.widths.get(self.kind, {}).get(name)
         first, last = shown or (1.0, 1.0)
-        return value, value * min(low / seconds, first), value * max(high / seconds, last)
+        if shown is None or has_guesses(self.times.passed(step)):
+            seconds, low, high = self.times.interval(step)
+            first, last = min(low / seconds, first), max(high / seconds, last)
+        unsure = self.engine.overhead.request_s if name == "ttft" and not self.fitted else 0.0
+        return value, max(value - unsure, 0.0) * first, value * last
+
+    @property
+    def kind(self) -> str:
+        """``dense``, or ``experts`` of a model with experts: engines have seconds and widths for each."""
+        return "experts" if self.memory.model.is_moe else "dense"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the engine's seconds were fitted to runs of this kind of model, or are not fitted at all."""
+        return self.kind in self.engine.overhead.kinds
 
     @cached_property
     def at_least(self) -> bool:

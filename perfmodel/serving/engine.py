@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.kernel_choice import KernelChoice
@@ -16,6 +16,9 @@ STRICT = {"extra": "forbid"}
 GIB = 2**30
 LONGEST_S = 3600.0
 """That an engine takes beside its kernels."""
+Kind = Literal["dense", "experts"]
+KINDS: tuple[Kind, ...] = ("dense", "experts")
+"""Of models: engines take other seconds for those with experts."""
 FULL = 0.9
 """Share of a step's tokens from which prompts wait for no others. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
 
@@ -50,7 +53,7 @@ class Overhead:
     """Seconds of the engine that no kernel hides: per step, more of one with prompts, between two kernels, per sequence, and per request
     before its first step. ``expert_layer_s``: of a step with prompts, which no CUDA graph launches, per layer with routed experts.
 
-    ``fitted``: the runs they were fitted to, in words; empty for none.
+    ``fitted``: the runs they were fitted to, in words; empty for none. ``kinds``: of models among them, ``dense`` or with ``experts``.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -62,6 +65,7 @@ class Overhead:
     sequence_s: float = 0.0
     request_s: float = 0.0
     fitted: str = ""
+    kinds: tuple[Kind, ...] = KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +184,11 @@ def trusted(raw: dict[str, Any]) -> Engine:
     kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
     widths = {kind: {name: (float(low), float(high)) for name, (low, high) in own.items()} for kind, own in raw.get("widths", {}).items()}
     smaller = (DeviceDefaults(**{**one, "named": tuple(one.get("named", ()))}) for one in raw.get("by_device", ()))
+    overhead = raw.get("overhead", {})
     parts = {
         "by_device": tuple(smaller),
         "kernels": KernelChoice(**kernels),
         "batching": Batching(**raw.get("batching", {})),
-        "overhead": Overhead(**raw.get("overhead", {})),
+        "overhead": Overhead(**{**overhead, "kinds": tuple(overhead.get("kinds", KINDS))}),
     }
     return Engine(**{**raw, **parts, "widths": widths, "vendors": tuple(raw.get("vendors", ()))})
