@@ -32,6 +32,7 @@ gc.disable()  # while tests are collected: next to nothing of that is garbage
 def pytest_collection_finish() -> None:
     """What was collected stays, so that no collection looks through it again."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 

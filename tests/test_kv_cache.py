@@ -14,15 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, evaluate, generation_on, workload
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.generation import (
-    MEASURED,
-    heads_at_every_token,
-    score_flops,
-    scores,
-    scores_anew,
-    with_cache,
-    without_cache,
-)
+from perfmodel.transformer.generation import MEASURED, heads_at_every_token, score_flops, scores, scores_anew, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,

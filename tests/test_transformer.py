@@ -14,17 +14,7 @@ from hypothesis import strategies as st
 from perfmodel.catalog import calibrated_devices, find_device, find_model, model_names
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError
-from perfmodel.kernels.collectives import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    P2P,
-    REDUCE_SCATTER,
-    Collective,
-    least_bytes,
-    ring_s,
-    tree_s,
-)
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER, Collective, least_bytes, ring_s, tree_s
 from perfmodel.transformer import generation, kv_cache, parameters
 from perfmodel.transformer.answer import answer, lengths
 from perfmodel.transformer.estimate import run_pass

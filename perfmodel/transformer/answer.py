@@ -19,6 +19,7 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer import layer as layers
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
@@ -277,10 +278,11 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
             length = step.kv_len + place
             at = replace(step, n=length, kv_len=length)
-            for op, count in [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, at)]:
-                if op.group == ATTENTION:
-                    key = (step.phase, op.name)
-                    bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
+            for layer, count in r.model.layer_kinds:
+                for op in layer_ops(layer, r.model, at, layers.ATTENTION):
+                    if op.group == ATTENTION:
+                        key = (step.phase, op.name)
+                        bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
         for key, bend in bends.items():
             found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
     return {key: more for key, more in found.items() if more}
