@@ -451,12 +451,6 @@ def test_the_cache_is_read_once_and_attention_sees_the_context(run):
     assert long["memory"]["weights"] == 2 * 6738415616
 
 
-def test_the_cache_has_keys_and_values_of_kv_heads_only(run):
-    data = run(f"model llama-3-8b --phase decode --kv-len 2048 {ON_A100}").json
-    assert data["memory"]["kv_cache"] == 268435456
-    assert data["memory"]["kv_cache"] == 2 * 32 * 8 * 128 * 2 * 2048
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 6 > 0)) for place, name in enumerate(device_ids())]
 )
