@@ -359,11 +359,11 @@ def test_a_model_without_a_length_needs_one(run, tmp_path):
 
 SAME = [
     ("gpt2", 1000, "fp32", "t4"),
-    ("llama-3-8b", 30, "fp16", "h200"),
-    ("gemma-2-2b", 50, "bf16", "h100-sxm"),
+    ("llama-3-8b", 3, "fp16", "h200"),
+    ("gemma-2-2b", 5, "bf16", "h100-sxm"),
     ("gpt-oss-20b", 150, "fp16", "b200"),
-    ("deepseek-v3", 8, "bf16", "a100-sxm-80gb"),
-    ("mixtral-8x7b", 10, "fp16", "mi300x"),
+    ("deepseek-v3", 2, "bf16", "a100-sxm-80gb"),
+    ("mixtral-8x7b", 4, "fp16", "mi300x"),
 ]
 
 
