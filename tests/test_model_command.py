@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from each import each
+from fuzzing import calls
 from test_explain import evaluate
 
 from perfmodel.catalog import device_ids, find_device, find_model
@@ -480,7 +481,22 @@ def test_what_is_not_calibrated_says_so(run):
     assert all("borrowed from nvidia-" in op["prediction"]["provenance"] for op in borrowed["ops"])
 
 
-# A cheap question starts cheaply
+# A question is answered once, and a cheap one starts cheaply
+
+
+@pytest.mark.parametrize(
+    ("line", "most"),
+    [
+        ("model llama-3-8b --phase generate --n 64 --kv-len 128 --hardware h200", 800_000),
+        ("roofline --matmul 4096x4096x4096 --hardware h200 -o roofline.html", 400_000),
+    ],
+)
+def test_nothing_is_computed_again_and_again(run, tmp_path, monkeypatch, line, most):
+    """Neither the FLOP and sums of a pass for each number that needs them, nor the width of a label for each place that it may take."""
+    monkeypatch.chdir(tmp_path)
+    run(line)  # loads the modules
+    with calls(most):
+        assert run(line).code == 0
 
 
 def test_import_budget():
