@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -57,6 +58,16 @@ def _summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
+@cache
+def _parser(app: typer.Typer, name: str) -> Any:
+    """The command ``app`` under its ``name``."""
+    for one in app.registered_commands:
+        one.help = one.help or docstring(one.callback)
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
 class CommandGroup(TyperGroup):
     """Finds commands by file name; the first line of a module's docstring is its command's summary."""
 
@@ -66,12 +77,7 @@ class CommandGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command in ``commands/<cmd_name>.py``."""
-        app = command_app(cmd_name)
-        for one in app.registered_commands:
-            one.help = one.help or docstring(one.callback)
-        command = typer.main.get_command(app)
-        command.name = cmd_name
-        return command
+        return _parser(command_app(cmd_name), cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""

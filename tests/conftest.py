@@ -22,7 +22,8 @@ sys.path.append(str(Path(__file__).parents[1]))  # tools/; last, so that an inst
 
 collect_ignore = ["data"]
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
+# no test asserts a time; the same examples in every run
+settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
@@ -32,6 +33,7 @@ gc.disable()  # while tests are collected: next to nothing of that is garbage
 def pytest_collection_finish() -> None:
     """What was collected stays, so that no collection looks through it again."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 

@@ -122,9 +122,8 @@ def no_measuring(monkeypatch: Any) -> None:
 
 
 def read_once(monkeypatch: Any) -> None:
-    """Profiles are read once, and parsers built once, as a process that asks again and again may do."""
+    """Profiles are read once, as a process that asks again and again may do."""
     monkeypatch.setattr("perfmodel.catalog._shipped_device", cache(catalog._shipped_device))
-    monkeypatch.setattr(CommandGroup, "get_command", lambda group, context, name: parser(name))
 
 
 @contextmanager
@@ -220,19 +219,10 @@ def asks_for_json(args: list[str]) -> bool:
         return bool(context.params["json"])
 
 
-build = CommandGroup.get_command
-
-
-@cache
-def parser(name: str) -> Any:
-    """The parser of the first word of a line."""
-    return build(CommandGroup(name="perfmodel"), None, name)
-
-
 def command(name: str) -> Any:
     """The parser of ``name``, such as ``attention`` or ``hardware show``."""
     first, _, second = name.partition(" ")
-    found = parser(first)
+    found = CommandGroup(name="perfmodel").get_command(None, first)
     return found.commands[second] if second else found
 
 

@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from each import each
@@ -28,16 +30,30 @@ def part(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """Parts of the package that ``tree`` imports, wherever the import stands."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("perfmodel"):
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "perfmodel" else [node.module]
-            found |= {name.split(".")[1] for name in names}
+class Source(NamedTuple):
+    """What a file imports, modules and what is taken of them; names that it calls, with the keywords of the calls; and its classes."""
+
+    imports: set[str]
+    modules: set[str]
+    calls: set[tuple[str, str]]
+    classes: list[str]
+
+
+@cache
+def source(path: Path) -> Source:
+    """Of ``path``, wherever in it something stands."""
+    found = Source(set(), set(), set(), [])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found.modules.add(str(node.module))
+            found.imports.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("perfmodel.")}
-    return found - {"__version__"}
+            found.modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node.name)
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            found.calls.update((ast.unparse(node.func), str(word)) for word in ("", *(one.arg for one in node.keywords)))
+    return found
 
 
 def test_every_part_has_one_rank() -> None:
@@ -47,7 +63,9 @@ def test_every_part_has_one_rank() -> None:
 @each("path", FILES)
 def test_imports_point_down(path: Path) -> None:
     own = part(path)
-    for other in imported(ast.parse(path.read_text())) - {own}:
+    found = source(path)
+    names = found.modules | {name for name in found.imports if name.count(".") == 1}
+    for other in {name.split(".")[1] for name in names if name.startswith("perfmodel.")} - {own, "__version__"}:
         assert RANK[other] < RANK[own], f"{own} (layer {RANK[own]}) imports {other} (layer {RANK[other]})"
 
 
@@ -60,19 +78,27 @@ def test_no_modules_import_each_other() -> None:
     known = {module(path): path for path in FILES}
     needs: dict[str, set[str]] = {}
     for name, path in known.items():
-        found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
-        asked = {f"{node.module}.{alias.name}" for node in found for alias in node.names} | {str(node.module) for node in found}
-        needs[name] = {each for each in asked if each in known and (each in asked or each not in needs)} - {name}
+        found = source(path)
+        needs[name] = (found.imports | found.modules) & known.keys() - {name}
     order = TopologicalSorter({name: {each for each in wanted if not name.startswith(f"{each}.")} for name, wanted in needs.items()})
     order.prepare()  # CycleError names the circle
 
 
 @each("path", [p for p in FILES if part(p) not in ("commands", "cli", "__main__")])
 def test_nothing_below_commands_prints_or_exits(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            assert name not in ("print", "exit", "quit", "sys.exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"), name
+    calls = {name for name, _ in source(path).calls}
+    assert calls.isdisjoint({"print", "exit", "quit", "sys.exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"})
+
+
+@each("path", [*FILES, ROOT / "__init__.py"])
+def test_nothing_is_evaluated(path: Path) -> None:
+    """No text of a user becomes code: no eval, no pickle, no YAML loader but the safe one, no shell."""
+    found = source(path)
+    calls = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
+    assert calls.isdisjoint(name for name, _ in found.calls)
+    assert "shell" not in {word for _, word in found.calls}
+    taken = found.modules | {name.rpartition(".")[2] for name in found.imports}
+    assert taken.isdisjoint({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
 
 
 def test_one_module_reads_yaml() -> None:
@@ -131,7 +157,6 @@ def test_the_page_on_the_structure_names_what_is_there() -> None:
 def test_a_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+        for name in source(path).classes:
+            places.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -239,10 +239,7 @@ def test_does_not_fit_is_said(run):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (
-            "--n 4096 --d 64 --heads 16 --batch 8",
-            ["ratio of roofs", "standard is bound by DRAM bandwidth", "fewer bytes over DRAM"],
-        ),
+        ("--n 4096 --d 64 --heads 16 --batch 8", ["ratio of roofs", "standard is bound by DRAM bandwidth", "fewer bytes over DRAM"]),
         ("--n 4096 --d 64", ["standard is bound by L2 bandwidth", "fewer bytes through the L2"]),
         ("--n 64 --d 64 --algorithm flash", ["flash2 is predicted at", "bound by DRAM bandwidth"]),
         ("--n 64 --d 64 --algorithm standard", ["standard ", "bound by"]),
@@ -250,10 +247,7 @@ def test_does_not_fit_is_said(run):
         ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips tiles that nobody sees and computes 1.9"]),
         ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 is "]),
         ("--n 16 --d 128 --heads 32 --batch 8 --kv-len 64 --dtype fp16 --block-q 128 --block-kv 128", ["FLOP of the visible scores"]),
-        (
-            "--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1",
-            ["at least 2.94x slower", "re-reading tiles, it moves"],
-        ),
+        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["at least 2.94x slower", "re-reading tiles, it moves"]),
     ],
 )
 def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):

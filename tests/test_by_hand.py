@@ -65,16 +65,7 @@ def test_all_shared_caches_hold_and_the_last_one_filters() -> None:
 def test_tiles_are_wide_from_hopper_on() -> None:
     others = [find_device(name) for name in ("nvidia-v100-sxm-32gb", "nvidia-l4", "nvidia-rtx-5090", "amd-mi300x")]
     fp16 = DTYPES["fp16"]
-    assert [library_tile(device, fp16).bc for device in (A100, H100, H200, B200, *others)] == [
-        128,
-        256,
-        256,
-        256,
-        128,
-        128,
-        128,
-        128,
-    ]
+    assert [library_tile(device, fp16).bc for device in (A100, H100, H200, B200, *others)] == [128, 256, 256, 256, 128, 128, 128, 128]
 
 
 # Traffic

@@ -61,12 +61,7 @@ def block_of(point: FitPoint) -> Calibration | None:
 REFITTED = fit_points.fitted
 
 
-def stored_parameters(
-    model: Model,
-    known: Sequence[FitPoint],
-    starts: Mapping[str, float] | None = None,
-    effort: Effort = FULL,
-) -> Any:
+def stored_parameters(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> Any:
     """In the place of a fit: the parameters in the profile. Of quick models, the refits without a fold are made."""
     if starts is not None:
         return REFITTED(model, known, starts, effort) if model.name in QUICK else starts

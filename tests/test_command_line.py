@@ -19,12 +19,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.formats.md import render as markdown
 from perfmodel.report.terminal import render as terminal
 
-COMMANDS = [
-    *(name.replace("_", "-") for name in command_names() if name != "hardware"),
-    "hardware list",
-    "hardware show",
-    "hardware check",
-]
+COMMANDS = [*(name.replace("_", "-") for name in command_names() if name != "hardware"), "hardware list", "hardware show", "hardware check"]
 
 
 def test_help_lists_every_command_and_version_answers(run):

@@ -30,7 +30,7 @@ def workload(s: walker.Shape) -> Attention:
 
 
 LARGE, LARGE_SHAPES = "large", 4
-BATCH_IDS = [*range(3), *(pytest.param(batch, marks=pytest.mark.slow) for batch in (*range(3, BATCHES), LARGE))]
+BATCH_IDS = [*range(2), *(pytest.param(batch, marks=pytest.mark.slow) for batch in (*range(2, BATCHES), LARGE))]
 
 
 def random_shapes(name: str, batch: int | str, count: int = PER_BATCH) -> Iterator[tuple[random.Random, walker.Shape]]:

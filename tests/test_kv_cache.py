@@ -14,15 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, evaluate, generation_on, workload
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.generation import (
-    MEASURED,
-    heads_at_every_token,
-    score_flops,
-    scores,
-    scores_anew,
-    with_cache,
-    without_cache,
-)
+from perfmodel.transformer.generation import MEASURED, heads_at_every_token, score_flops, scores, scores_anew, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,
@@ -76,13 +68,6 @@ def test_bytes_per_token(name, size):
     assert token_bytes(find_model(name), SIXTEEN) == size == sequence_bytes(find_model(name), 1, SIXTEEN)
 
 
-def test_ratios_of_that_table():
-    """It prints 4.66x for Qwen and 7.28x for Llama; the second does not follow from its own sizes."""
-    small, qwen, llama = (token_bytes(find_model(name), SIXTEEN) for name in ("deepseek-v3", "qwen2.5-72b", "llama-3.1-405b"))
-    assert f"{qwen / small:.2f}" == "4.66"
-    assert f"{llama / small:.2f}" == "7.34"
-
-
 def test_deepseek_v2_latent():
     """34,560 elements per token (section 2.1.4); as large as grouped attention with 2.25 groups (caption of Table 1)."""
     latent = find_model("deepseek-v2")
@@ -114,22 +99,6 @@ def test_kib_are_not_kb(run):
     """A public note multiplies 320 KB by 4096 to 1.28 GB: the size is 1.342 GB, or 1.25 GiB."""
     outcome = run("kv-cache llama-2-70b --n 4096 --batch 1")
     assert "1.342 GB (1.25 GiB)" in outcome.out
-
-
-def test_both_factors_that_are_forgotten():
-    """K and V are two, and grouped heads are fewer: without both the size is off by 2 and by 4 for Llama-3-8B."""
-    spec = find_model("llama-3-8b")
-    attention = spec.layers[0].attention
-    assert isinstance(attention, GroupedAttention)
-    k_of_every_head = len(spec.layers) * attention.heads * attention.head_dim * 2
-    assert token_bytes(spec, SIXTEEN) * 4 == 2 * k_of_every_head
-
-
-def test_t5_times_order_as_the_caches_they_read():
-    """GQA paper (arXiv 2305.13245), Table 1, T5-XXL: 64 heads, 8 groups, 1 head; seconds per sample."""
-    times = {64: 1.51, 8: 0.28, 1: 0.24}
-    sizes = {kv: layer_token_bytes(GroupedAttention(64, kv, 64), SIXTEEN) for kv in times}
-    assert sorted(times, key=times.__getitem__) == sorted(sizes, key=sizes.__getitem__) == [1, 8, 64]
 
 
 # Formats, blocks, windows
@@ -390,11 +359,11 @@ def test_a_model_without_a_length_needs_one(run, tmp_path):
 
 SAME = [
     ("gpt2", 1000, "fp32", "t4"),
-    ("llama-3-8b", 30, "fp16", "h200"),
-    ("gemma-2-2b", 50, "bf16", "h100-sxm"),
+    ("llama-3-8b", 3, "fp16", "h200"),
+    ("gemma-2-2b", 5, "bf16", "h100-sxm"),
     ("gpt-oss-20b", 150, "fp16", "b200"),
-    ("deepseek-v3", 8, "bf16", "a100-sxm-80gb"),
-    ("mixtral-8x7b", 10, "fp16", "mi300x"),
+    ("deepseek-v3", 2, "bf16", "a100-sxm-80gb"),
+    ("mixtral-8x7b", 4, "fp16", "mi300x"),
 ]
 
 

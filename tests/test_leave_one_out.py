@@ -9,10 +9,7 @@ from refresh_leave_one_out import FILE, table
 
 from perfmodel.core.files import read_json
 
-LIMITS = {
-    "alone": {"prefill": 0.20, "decode": 0.25, "matmul": 0.25},
-    "probed": {"prefill": 0.15, "decode": 0.20, "matmul": 0.20},
-}
+LIMITS = {"alone": {"prefill": 0.20, "decode": 0.25, "matmul": 0.25}, "probed": {"prefill": 0.15, "decode": 0.20, "matmul": 0.20}}
 TPU, MI325X = "google-tpu-v6e", "amd-mi325x"
 FALLS_SHORT = {
     "alone": {(TPU, "prefill"), (TPU, "decode"), (TPU, "matmul"), (MI325X, "matmul")},

@@ -403,8 +403,7 @@ FAST = ("matmul", "mlp", "softmax", "fuse", "recompute", "occupancy", "remat", "
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != "hardware check"],
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != "hardware check"]
 )
 def test_every_option_is_read_or_refused(name):
     """In the example line; a new option has no value here, and fails."""

@@ -68,10 +68,7 @@ def test_cudnn_is_one_kernel_by_its_own_api_and_by_pytorch(direction):
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_a_device_lends_its_kernel_to_one_byte_elements_before_others_do(direction):
     found = predicted(H200, "cudnn-attention", direction, "fp8")
-    assert (found.kind, found.provenance) == (
-        BORROWED,
-        f"the kernel of torch-sdpa-cudnn, borrowed from {H200.id}: no calibration of fp8",
-    )
+    assert (found.kind, found.provenance) == (BORROWED, f"the kernel of torch-sdpa-cudnn, borrowed from {H200.id}: no calibration of fp8")
     two = predicted(H200, "torch-sdpa-cudnn", direction)
     assert two.seconds / 2 < found.seconds < two.seconds
     assert found.high / found.low > two.high / two.low

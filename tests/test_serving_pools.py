@@ -87,11 +87,7 @@ def test_no_rate_and_no_single_token() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"gpus": 12}, "layout is of 36 GPUs"),
-        ({"workers": 0}, "workers 0"),
-        ({"prefill_workers": 0}, "prefill_workers 0"),
-    ],
+    [({"gpus": 12}, "layout is of 36 GPUs"), ({"workers": 0}, "workers 0"), ({"prefill_workers": 0}, "prefill_workers 0")],
 )
 def test_pools_of_a_record(changes: dict[str, Any], words: str) -> None:
     assert checked(as_record(RAW))["workers"] == 4

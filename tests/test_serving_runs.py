@@ -15,16 +15,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.compare import compare, compare_files
-from perfmodel.validation.records import (
-    SERVING_RUNS,
-    Record,
-    as_record,
-    fitted_runs,
-    held_out,
-    raw_of,
-    read_records,
-    shipped_records,
-)
+from perfmodel.validation.records import SERVING_RUNS, Record, as_record, fitted_runs, held_out, raw_of, read_records, shipped_records
 from perfmodel.validation.serving import checked
 
 SHAPE = {

@@ -62,7 +62,7 @@ REFUSED_DEVICES = {
     r"has no DRAM capacity": lambda words, device: device.dram.capacity is None,
 }
 FIX = re.compile(r"give (--[a-z-]+ \S+)")
-SPARSE = 12
+SPARSE = 18
 """In the normal run one in so many models or devices, others for each command, but for the quick ``WHOLE`` ones: the rest is slow."""
 WHOLE = {"memory", "remat", "fuse", "matmul", "mlp", "occupancy", "recompute", "softmax"}
 

@@ -346,22 +346,13 @@ WRONG = [
     ("study: {title: x, sections: []}", "the study has no sections"),
     ("study: {titel: x, sections: []}", "line 1: study.titel: unknown field; did you mean title?"),
     ("study: {title: x, sections: [3]}", "study.sections.0: a section is a mapping with a kind"),
-    (
-        HEAD + "sweeep",
-        "line 4: study.sections.0.kind: no kind of section is called 'sweeep'; did you mean sweep?",
-    ),
+    (HEAD + "sweeep", "line 4: study.sections.0.kind: no kind of section is called 'sweeep'; did you mean sweep?"),
     (
         HEAD + "roofline\n      devices: [h200]\n      workloads:\n        - attention: {n: 1, d: 1, hed: 2}",
         "line 7: study.sections.0.workloads.0.attention.hed: unknown field; did you mean",
     ),
-    (
-        HEAD + "roofline\n      devices: [h2000]",
-        "line 5: study.sections.0.devices.0: no device is called 'h2000'",
-    ),
-    (
-        HEAD + "roofline\n      devices: [h200]\n      workloads: [{name: a}]",
-        "a workload is one of attention, matmul, model",
-    ),
+    (HEAD + "roofline\n      devices: [h2000]", "line 5: study.sections.0.devices.0: no device is called 'h2000'"),
+    (HEAD + "roofline\n      devices: [h200]\n      workloads: [{name: a}]", "a workload is one of attention, matmul, model"),
     (
         HEAD + "sweep\n      devices: [h200]\n      workload: {matmul: {m: 1, n: 1, k: 1}}\n      over: o\n      values: [1, 2]",
         "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch, tile_m, tile_n, split_k",
@@ -379,14 +370,8 @@ WRONG = [
         HEAD + "comparison\n      device: h200\n      between: [h200]",
         "line 6: study.sections.0.between: a comparison is between two, not 1",
     ),
-    (
-        HEAD + "batch\n      devices: [h200]\n      models: [{name: lama-3-8b}]",
-        "did you mean llama-3-8b",
-    ),
-    (
-        HEAD + "predicted-vs-measured\n      records: {hardware: h200, implementation: torch-sdpa-flsh}",
-        "torch-sdpa-flash",
-    ),
+    (HEAD + "batch\n      devices: [h200]\n      models: [{name: lama-3-8b}]", "did you mean llama-3-8b"),
+    (HEAD + "predicted-vs-measured\n      records: {hardware: h200, implementation: torch-sdpa-flsh}", "torch-sdpa-flash"),
     ("attention: {n: 4}", "no mapping 'study' in it"),
 ]
 

@@ -28,11 +28,9 @@ from perfmodel.sweep.parts import Output, Parts
 from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
 
-AXES = {"n": "64:16384:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
-STUDY = SweepStudy(
-    "attention", AXES, where=("n * batch <= 250000",), minimize="time", pareto=("sram_bytes", "roofline_s"), top=5
-).complete()
-MEMORY = 1 << 20
+AXES = {"n": "64:4096:+64", "d": [64, 128], "batch": "1:16:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
+STUDY = SweepStudy("attention", AXES, where=("n * batch <= 32000",), minimize="time", pareto=("sram_bytes", "roofline_s"), top=5).complete()
+MEMORY = 1 << 18
 """So little that there are dozens of chunks."""
 
 pytestmark = [
@@ -52,7 +50,7 @@ def _garbage_stays_here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    settings: dict[str, Any] = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    settings: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as made:
         yield made
 
@@ -81,7 +79,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
     found = run_sweep(STUDY, output, MEMORY, lambda total: kill_one)
     with Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(3, timeout=60)
+        client.wait_for_workers(2, timeout=60)
         assert killed[0] not in client.run(os.getpid).values()
     parts = sorted(folder.iterdir())
     assert 0 < len(written) < len(parts)

@@ -114,11 +114,7 @@ def test_any_text_is_an_expression_or_a_usage_error(text: str) -> None:
 
 
 leaf = st.sampled_from(["n", "7", "3", "0.5", "1e3"])
-trees = st.recursive(
-    leaf,
-    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*"]), inner),
-    max_leaves=12,
-)
+trees = st.recursive(leaf, lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*"]), inner), max_leaves=12)
 
 
 @given(text=trees, n=st.integers(1, 1000))

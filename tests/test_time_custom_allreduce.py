@@ -12,18 +12,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.kernels.collectives import ALL_REDUCE, Collective
 from perfmodel.timing.base import Case
-from perfmodel.timing.models.custom_allreduce import (
-    IN_SWITCH,
-    KIB,
-    MIB,
-    ONE_SHOT,
-    PASS_BYTES,
-    SWITCH,
-    TWO_SHOT,
-    WAYS,
-    WORLDS,
-    seconds,
-)
+from perfmodel.timing.models.custom_allreduce import IN_SWITCH, KIB, MIB, ONE_SHOT, PASS_BYTES, SWITCH, TWO_SHOT, WAYS, WORLDS, seconds
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.op import collective
 from perfmodel.transformer.op_time import predict_op

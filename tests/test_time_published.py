@@ -86,8 +86,7 @@ FIGURE_2 = "attention --n 1024 --d 64 --heads 16 --batch 64 --pass both --dropou
 
 
 @pytest.mark.parametrize(
-    ("more", "printed"),
-    [("--mask --algorithm standard", 41.7e-3), ("--causal --algorithm flash1 --implementation fa1", 7.3e-3)],
+    ("more", "printed"), [("--mask --algorithm standard", 41.7e-3), ("--causal --algorithm flash1 --implementation fa1", 7.3e-3)]
 )
 def test_runtimes_of_figure_2_of_flash_attention(run, more, printed):
     """Dao et al. 2022: neither row is in a fit."""

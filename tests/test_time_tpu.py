@@ -109,10 +109,7 @@ def calibrated(device: Device) -> Device:
             implementation, workload, model, ["bf16"], parameters, 9, 0.9, 1.1, "cloud", "", "", borrowed_low=0.5, borrowed_high=2.0
         )
 
-    blocks = [
-        block("xla", "matmul", "xla-matmul", PRODUCT),
-        block("tpu-ragged-paged-attention", "attention", "tpu-attention", PAGED),
-    ]
+    blocks = [block("xla", "matmul", "xla-matmul", PRODUCT), block("tpu-ragged-paged-attention", "attention", "tpu-attention", PAGED)]
     return replace(device, calibration=blocks)
 
 

@@ -297,11 +297,7 @@ def test_a_ring_over_nodes_runs_at_the_pace_of_all_its_adapters():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"gpus": 9}, "each joins more GPUs"),
-        ({"levels": []}, "each joins more GPUs"),
-        ({"sources": {}}, "no source is called"),
-    ],
+    [({"gpus": 9}, "each joins more GPUs"), ({"levels": []}, "each joins more GPUs"), ({"sources": {}}, "no source is called")],
 )
 def test_a_wrong_system_is_refused(change, words):
     level = {"name": "links", "gpus": 8, "bandwidth": {"value": "300 GB/s", "kind": "datasheet", "source": "sheet"}}

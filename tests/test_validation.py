@@ -52,7 +52,7 @@ def shipped() -> list[Record]:
     return [record for path in shipped_records() for _, record in read_records(path)]
 
 
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_shipped_measurements_keep_their_bounds(every: int) -> None:
     """Records that are shipped, on every device."""
     records = shipped()[::every]

@@ -39,10 +39,7 @@ from perfmodel.validation.statistics import StoppingRule, measure_times, quantil
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
-ON_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="no CUDA device: nothing is measured"),
-]
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not cuda.is_available(), reason="no CUDA device: nothing is measured")]
 
 
 # Timing

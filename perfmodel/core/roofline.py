@@ -10,7 +10,7 @@ run one after another, each over the whole workload. A schedule by parts has a r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import Number, largest
 from perfmodel.core.cache import dram_bytes, multicast_bytes
@@ -69,7 +69,7 @@ class Estimate:
     no_overlap_s: Number = 0.0
 
     def __add__(self, other: Estimate) -> Estimate:
-        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in ("terms", "unknown")}
+        added = {name: getattr(self, name) + getattr(other, name) for name in self.__slots__ if name not in ("terms", "unknown")}
         terms = {name: self.terms.get(name, 0) + other.terms.get(name, 0) for name in TERMS if name in self.terms or name in other.terms}
         return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
 

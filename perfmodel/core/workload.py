@@ -119,8 +119,7 @@ class Attention:
             fits = [h for h in range(1, min(self.heads, 1024) + 1) if self.heads % h == 0]
             nearest = sorted(sorted(fits, key=lambda h: abs(h - self.kv_heads))[:3])
             raise UsageError(
-                f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}",
-                f"use one that does: {', '.join(map(str, nearest))}",
+                f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}", f"use one that does: {', '.join(map(str, nearest))}"
             )
         for option, value in (("window", self.window), ("splits", self.splits)):
             if value is not None and not 1 <= value <= LARGEST_SIZE:

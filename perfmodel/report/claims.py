@@ -24,11 +24,7 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     """``claims`` as a Report of schema perfmodel.claims/1; ``explained``: with the formula of every computed number."""
     sources, counts = Sources(), Counter(claim.verdict for claim in claims)
     found = [_metrics(claim, sources) for claim in claims]
-    data = {
-        **head("claims"),
-        "counts": {verdict: counts[verdict] for verdict in VERDICTS},
-        "claims": list(map(as_json, found)),
-    }
+    data = {**head("claims"), "counts": {verdict: counts[verdict] for verdict in VERDICTS}, "claims": list(map(as_json, found))}
     tables = [as_rows("", found, labels=COLUMNS)] if found else []
     brief = [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", _first(claims, found), labels=BRIEF)] * bool(found)
     title = "Claims of lecture notes and papers, recomputed"

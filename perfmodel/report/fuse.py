@@ -63,10 +63,7 @@ def report(
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
 
 
-BRIEF = (
-    *("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"),
-    "traffic.dram.bytes",
-)
+BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
 """Keys of the rows that a screen shows."""
 
 

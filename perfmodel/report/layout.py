@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfmodel.report.document import Table
 
@@ -20,7 +21,7 @@ _JOINED = "\u00a0"
 _NUMBER = re.compile(rf"[+-]?\d(?:[\d.,]*\d)?(?:{_JOINED}?[A-Za-z%/]*)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Column:
     """``cells`` below ``head``. ``numbers``: none of its cells is broken, but before an interval in brackets."""
 
@@ -28,7 +29,7 @@ class _Column:
     cells: Sequence[str]
     numbers: bool
 
-    @property
+    @cached_property
     def widths(self) -> list[int]:
         """From the widest to the least: all on one line; the head wrapped; texts wrapped, intervals below their values."""
         longest = max(map(len, self.cells), default=0)

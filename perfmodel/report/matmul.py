@@ -32,12 +32,7 @@ from perfmodel.timing.predict import Prediction
 
 
 def report(
-    result: MatmulResult,
-    *,
-    prediction: Prediction | None = None,
-    unpredicted: str = "",
-    explained: bool = False,
-    pictures: bool = False,
+    result: MatmulResult, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False, pictures: bool = False
 ) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import memory_bytes
 from perfmodel.core.roofline import rates_of
-from perfmodel.kernels.matmul import (
-    MatmulResult,
-    in_bytes,
-    minimum_elements,
-    minimum_intensity,
-    tiled_loads,
-    wave_quantization,
-)
+from perfmodel.kernels.matmul import MatmulResult, in_bytes, minimum_elements, minimum_intensity, tiled_loads, wave_quantization
 from perfmodel.report.against import Side, alone, launching
 from perfmodel.report.answer import WASTEFUL, fit, limits, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
@@ -103,12 +96,7 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
     return [
         roofline(device, [dot], caption=_placed(result)),
-        BarChart(
-            TIMES,
-            "s",
-            [time_bar(name, float(cost.roofline_s), known)],
-            caption=f"Limited by {_limit(result, prediction)}.",
-        ),
+        BarChart(TIMES, "s", [time_bar(name, float(cost.roofline_s), known)], caption=f"Limited by {_limit(result, prediction)}."),
         BarChart("Bytes that it moves", "B", [Bar(label, [("bytes", value)]) for label, value in bars.items()], caption=again),
         *energy_roofline(device, w.dtype, [(name, cost, prediction)]),
     ]

@@ -54,10 +54,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     )
 
 
-BRIEF = (
-    *("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"),
-    "memory_bytes",
-)
+BRIEF = (*("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"), "memory_bytes")
 """Keys of the rows that a screen shows."""
 
 
@@ -84,10 +81,7 @@ def _pictures(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
     ]
     _, longest, most = max(kernels, key=lambda one: one[2].roofline_s)
     caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
-    return [
-        BarChart("Time of each kernel at its roof", "s", times, caption=caption),
-        roofline(device, dots, caption=_bounds(results)),
-    ]
+    return [BarChart("Time of each kernel at its roof", "s", times, caption=caption), roofline(device, dots, caption=_bounds(results))]
 
 
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:

@@ -83,13 +83,7 @@ BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
 TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "time_s.sustained", *DRAWN, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
 LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
-SHARES = {
-    "convention": "",
-    "model_flops": "model",
-    "hardware_flops": "with what runs again",
-    "mfu": "of the peak",
-    "hfu": "all that runs",
-}
+SHARES = {"convention": "", "model_flops": "model", "hardware_flops": "with what runs again", "mfu": "of the peak", "hfu": "all that runs"}
 SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
 RUN = "MFU and HFU: visible, executed"
 

@@ -11,17 +11,7 @@ from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.power import with_power
-from perfmodel.report.step import (
-    StepPart,
-    limited,
-    longest,
-    op_roofline,
-    part_bar,
-    step_meters,
-    taken,
-    time_bars,
-    tokens,
-)
+from perfmodel.report.step import StepPart, limited, longest, op_roofline, part_bar, step_meters, taken, time_bars, tokens
 from perfmodel.transformer.step_power import TrainingPower
 from perfmodel.transformer.training.step.estimate import TrainingEstimate
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST

@@ -153,10 +153,7 @@ class Mixed(LoopSteps):
                     decodes = max(others - number - old / self.prompt, 0.0) if self.steps and self.batching.mixed else 0.0
                     chance = one * two * own / len(places)
                     found += [
-                        (
-                            self.until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)),
-                            chance,
-                        )
+                        (self.until(before + size, size, behind, room, decodes, queue.rate * self.prompt * (queue.left[-1][0] > 0)), chance)
                         for size in self.sizes
                     ]
         return found

@@ -71,13 +71,7 @@ def splits(model: ModelSpec, gpus: int, device: Device, published: bool) -> list
 
 
 def replicas(
-    model: ModelSpec,
-    device: Device,
-    gpus: int,
-    engines: Iterable[Engine],
-    like: ModelPass,
-    load: Load,
-    fallbacks: FallbackDevices = tuple,
+    model: ModelSpec, device: Device, gpus: int, engines: Iterable[Engine], like: ModelPass, load: Load, fallbacks: FallbackDevices = tuple
 ) -> tuple[list[Replica], list[Missed]]:
     """All that hold at least one sequence in each group, and those that do not.
 

@@ -46,14 +46,7 @@ class Scheduler:
     """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
 
     def __init__(
-        self,
-        times: StepTimes,
-        load: Load,
-        batching: Batching,
-        overhead: Overhead,
-        most_running: int,
-        spread: float = 1.0,
-        seed: int = 0,
+        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0, seed: int = 0
     ) -> None:
         self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
         self.slots = slots(load, batching, most_running)

@@ -228,10 +228,6 @@ def canonical_name(name: str, resolved: str) -> str:
 
 
 HARDWARE = choice(
-    "hardware",
-    "device",
-    DEFAULT_DEVICE,
-    names=catalog.device_ids,
-    canonical=lambda name: canonical_name(name, device_named(name).id),
+    "hardware", "device", DEFAULT_DEVICE, names=catalog.device_ids, canonical=lambda name: canonical_name(name, device_named(name).id)
 )
 DTYPE = choice("dtype", "number format", names=lambda: list(DTYPES))

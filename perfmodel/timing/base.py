@@ -234,12 +234,15 @@ def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first. Of collectives bytes count, whatever they mean."""
+    known = _calibrations_of(device).get((workload, case.direction))
+    if not known:
+        return []
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
     names += [PORTS[case.implementation]] if case.implementation in PORTS else []
     names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
     found = [
         block
-        for block in _calibrations_of(device).get((workload, case.direction), ())
+        for block in known
         if block.implementation in names and (workload == COLLECTIVE or dtypes & set(block.dtypes)) and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)

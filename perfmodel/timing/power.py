@@ -118,13 +118,7 @@ def activity(
     dram = cost.dram.total * missed
     l2 = cost.dram.total if kind == DECODE else cost.sram.total
     tensor, vector = live(cost)
-    counts = (
-        (energy_name(dtype), tensor),
-        ("vector", vector),
-        ("sfu", cost.work.sfu),
-        ("l2", l2),
-        ("dram", dram),
-    )
+    counts = ((energy_name(dtype), tensor), ("vector", vector), ("sfu", cost.work.sfu), ("l2", l2), ("dram", dram))
     multiprocessors = device.multiprocessors
     share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
     awake = max(LEAST_BUSY, 1 - runs * GAP_S / seconds)

@@ -353,6 +353,7 @@ def roof_s(case: Case, device: Device) -> float:
     return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
 
 
+@once_per_case
 def _whole(case: Case, device: Device) -> Estimate | None:
     """Estimate of a collective or a step of a model, which provide one; else None."""
     return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

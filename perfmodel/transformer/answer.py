@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
@@ -19,6 +19,7 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer import layer as layers
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
@@ -90,7 +91,7 @@ class StepPower:
         return self.steps[0][0].clock
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelAnswer:
     """``steps``: passes with how often each is run. ``curved``: FLOP of rows, by phase and name, beyond those of these passes."""
 
@@ -99,7 +100,7 @@ class ModelAnswer:
     memory: Layout
     curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def lines(self) -> list[Line]:
         """Rows of all passes, those of one phase and name together."""
         found: dict[tuple[str, str], list[tuple[PassRow, int]]] = {}
@@ -116,7 +117,7 @@ class ModelAnswer:
         cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
         return Line(key[0], rows[0][0], count, cost, times, seconds)
 
-    @property
+    @cached_property
     def cost(self) -> Estimate:
         """Sum over all passes, with the bound of all of them as one workload."""
         costs = [(one.cost, times) for one, times in self.steps]
@@ -152,7 +153,7 @@ class ModelAnswer:
         """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
         return sum(one.seconds * times for one, times in self.steps)
 
-    @property
+    @cached_property
     def rows(self) -> list[PassRow]:
         """Those of all different passes."""
         return [row for one, _ in self.steps for row in one.rows]
@@ -202,7 +203,7 @@ class ModelAnswer:
         r = self.request
         return smallest_split(r.model, replace(self.steps[0][0].step, kv_len=r.kv_len), r.device, r.reserve)
 
-    @property
+    @cached_property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
         whole = [(replace(one.step, split=Split()), times) for one, times in self.steps]
@@ -277,10 +278,11 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
             length = step.kv_len + place
             at = replace(step, n=length, kv_len=length)
-            for op, count in [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, at)]:
-                if op.group == ATTENTION:
-                    key = (step.phase, op.name)
-                    bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
+            for layer, count in r.model.layer_kinds:
+                for op in layer_ops(layer, r.model, at, layers.ATTENTION):
+                    if op.group == ATTENTION:
+                        key = (step.phase, op.name)
+                        bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
         for key, bend in bends.items():
             found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
     return {key: more for key, more in found.items() if more}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from perfmodel.core.arith import Number, maximum
 from perfmodel.core.cost import READ, WRITE
@@ -68,7 +69,7 @@ class PassRow:
         return float(self.cost.roofline_s) if self.prediction is None else self.prediction.seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PassEstimate:
     """One step of a model on a device, of one GPU per pipeline stage, stages one after the other.
 
@@ -94,7 +95,7 @@ class PassEstimate:
         """Seconds that the host takes to launch them, with their interval; None where no host is asked about."""
         return None if self.host is None or self.graph else self.host.seconds(float(self.launches))
 
-    @property
+    @cached_property
     def cost(self) -> Estimate:
         """The sum of all rows, with the bound of the whole pass."""
         needs = pass_needs([(row.op, row.cost) for row in self.rows], self.step.split.pp)
@@ -106,7 +107,7 @@ class PassEstimate:
         found = self.on_device
         return found if found is None or self.host_s is None or self.host is None else self.host.around(found, float(self.launches))
 
-    @property
+    @cached_property
     def on_device(self) -> Interval | None:
         """Seconds of the kernels with the ends of the interval; None if a row has none.
 
@@ -127,7 +128,7 @@ class PassEstimate:
         kernels = sum(row.seconds for row in self.rows)
         return kernels if self.host_s is None else max(kernels, self.host_s[0])
 
-    @property
+    @cached_property
     def flops_by_format(self) -> dict[str, Number]:
         """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
         found: dict[str, Number] = {}

@@ -88,10 +88,7 @@ RENAMED = {
     "nemotron_h": "self_attn.=mixer. mlp.=mixer.",
     "phi3": "self_attn.q_=self_attn.qkv_ self_attn.k_=self_attn.qkv_ self_attn.v_=self_attn.qkv_ "
     "mlp.gate_=mlp.gate_up_ mlp.up_=mlp.gate_up_",
-    **dict.fromkeys(
-        ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"),
-        "mlp.shared_experts.=mlp.shared_expert.",
-    ),
+    **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"), "mlp.shared_experts.=mlp.shared_expert."),
 }
 """Where an architecture's names differ from Llama's and DeepSeek's, in the order of replacement."""
 

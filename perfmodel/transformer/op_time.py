@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfmodel.core.arith import Number
@@ -145,7 +145,7 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
 
 
 def _times(record: Any, count: Number, apart: tuple[str, ...] = ()) -> dict[str, Number]:
-    return {one.name: count * getattr(record, one.name) for one in fields(record) if one.name not in apart}
+    return {name: count * getattr(record, name) for name in record.__slots__ if name not in apart}
 
 
 MODEL = "torch-step"

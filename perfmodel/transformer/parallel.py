@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 from perfmodel.core.arith import Number, ceil_div, floor, maximum
@@ -202,6 +203,7 @@ def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int 
     """
     groups = step.split.dp
 
+    @cache
     def taken(each: int) -> Number:
         one = replace(step, batch=each * groups)
         return kv_bytes(model, one) + activation_bytes(model, one)

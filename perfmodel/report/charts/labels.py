@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from perfmodel.report.charts.scene import XY, Path, Text
 
@@ -57,6 +58,7 @@ HEIGHT = 1.18
 """Height of a line, capitals to descenders, in font sizes."""
 
 
+@lru_cache(maxsize=1 << 16)
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Pixels of ``text`` at font size ``size``.
 

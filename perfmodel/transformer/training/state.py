@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.layer import EXPERTS, TABLE
 from perfmodel.transformer.training.matrices import Holding, adapters, stage_holding
-from perfmodel.transformer.training.question import (
-    APPLIED,
-    BF16,
-    MIXED,
-    Optimizer,
-    Parallel,
-    TrainingConfig,
-    optimizer_named,
-)
+from perfmodel.transformer.training.question import APPLIED, BF16, MIXED, Optimizer, Parallel, TrainingConfig, optimizer_named
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 FROZEN = "frozen weights"

@@ -17,7 +17,7 @@ from numba import prange
 
 from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, TILE_KEYS, TILE_ROWS
 
-numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # part of every numba; its threads sleep while they wait
+numba.config.THREADING_LAYER = "workqueue"  # part of every numba; its threads sleep while they wait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numba.cuda
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
 cuda: Any = numba.cuda
@@ -120,13 +120,13 @@ def keep(typing: Any, index: Any) -> Any:
     return types.uint64(types.uint64), lower
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def sync_warp() -> None:
     """Stores to shared memory before this are seen by the warp after it."""
     cuda.syncwarp(FULL_WARP)
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def lane_max(value: Any, lanes: Any) -> Any:
     """Largest value among each ``lanes`` neighbouring threads of a warp."""
     while lanes > ONE:
@@ -135,7 +135,7 @@ def lane_max(value: Any, lanes: Any) -> Any:
     return value
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def lane_sum(value: Any, lanes: Any) -> Any:
     """Sum over each ``lanes`` neighbouring threads of a warp."""
     while lanes > ONE:

@@ -161,16 +161,7 @@ def build(shape: MmaGeometry, causal: bool) -> Any:
         at = row * row_bytes
         tiles = (visible + bc - U(1)) // bc
         attend(
-            q + at,
-            k + keys,
-            v + keys,
-            o + at,
-            lse + row * statistic_bytes,
-            np.int32(rows),
-            np.int32(kv_len),
-            np.int32(tiles),
-            seen,
-            scale,
+            q + at, k + keys, v + keys, o + at, lse + row * statistic_bytes, np.int32(rows), np.int32(kv_len), np.int32(tiles), seen, scale
         )
 
     return cuda.jit(flash_mma, launch_bounds=(shape.threads, shape.blocks))

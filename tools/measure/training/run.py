@@ -55,11 +55,7 @@ class Campaign:
         self.out.mkdir(parents=True, exist_ok=True)
         torch, steps = load_torch(), Gpt2Steps()
         self.log(**machine(torch))
-        measures: dict[str, Measure] = {
-            "transformer": steps,
-            "mlp-chain": linear_chain.measure,
-            "attention": attention_memory.measure,
-        }
+        measures: dict[str, Measure] = {"transformer": steps, "mlp-chain": linear_chain.measure, "attention": attention_memory.measure}
 
         def measured(case: KernelCase) -> None:
             record = record_of(case, measures[case.workload](case, torch), self.hardware, torch)
