@@ -27,10 +27,12 @@ def test_room_names_what_is_reserved(run) -> None:
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
 def test_model_and_serve_assume_one_router(run, model: str) -> None:
-    line = f"model {model} --hardware h200 --tp 8 --phase decode --batch 64 --kv-len 2048"
-    given, usual, even = (run(f"{line} {option} --json").json["totals"]["time_s"] for option in ("--imbalance 1.2", "", "--imbalance 0"))
-    assert usual == given
-    assert usual != even
+    for line, times in ((f"model {model} --phase decode --batch 64 --kv-len 2048", "totals"), (f"serve {model}", "step_s")):
+        answers = [run(f"{line} --hardware h200 --tp 8 {option} --json").json for option in ("--imbalance 1.2", "", "--imbalance 0")]
+        given, usual, even = (one[times] for one in answers)
+        assert usual == given
+        assert usual != even
+        assert [one["inputs"]["imbalance"] for one in answers] == [1.2, 1.2, 0]
 
 
 def test_the_power_meter_counts_all_gpus(run) -> None:

@@ -243,7 +243,7 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
         **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
         **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
         **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
-        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits},
+        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
         **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
     }

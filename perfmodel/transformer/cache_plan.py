@@ -22,7 +22,7 @@ from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.routing import typical_imbalance
+from perfmodel.transformer.routing import router_imbalance
 from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
@@ -208,7 +208,7 @@ def generation_on(
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
         request = Request(
-            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=typical_imbalance(w.spec), **stored
+            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=router_imbalance(w.spec), **stored
         )
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
