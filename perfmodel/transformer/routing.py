@@ -57,7 +57,9 @@ def chances(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
     """Of the experts on the fullest GPU to be picked by a token, with an uneven router."""
     from perfmodel.kernels.expert_load import fullest
 
-    return fullest(*(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance or 0.0)
+    return fullest(
+        *(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance or 0.0
+    )
 
 
 def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
