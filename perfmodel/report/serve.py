@@ -16,7 +16,7 @@ from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, 
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.memory import Memory
+from perfmodel.serving.memory import LEFT_FREE, RUNTIME, Memory
 from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
@@ -65,7 +65,15 @@ LISTED = (
         "prompt_s",
         "share_with_prompts",
     ),
-    *("memory.weights", "memory.activations", "memory.sequence", "memory.total", "memory.most_running"),
+    *(
+        "memory.weights",
+        "memory.activations",
+        "memory.runtime",
+        "memory.left_free",
+        "memory.sequence",
+        "memory.total",
+        "memory.most_running",
+    ),
     *("power_w", "energy_per_token_j", "price_per_million"),
 )
 BRIEF = (
@@ -100,7 +108,9 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("share_with_prompts", s.with_prompts, "steps with prompts", "share"),
         Metric("memory.weights", memory.weights, "weights", "B"),
         Metric("memory.activations", memory.activations, "activations", "B"),
-        Metric("memory.sequence", memory.sequence_bytes(length), "cache of a request", "B"),
+        Metric("memory.runtime", memory.reserved[RUNTIME], "reserved for the runtime" if memory.reserved[RUNTIME] else "", "B"),
+        Metric("memory.left_free", memory.reserved[LEFT_FREE], "left free by the engine", "B"),
+        Metric("memory.sequence", memory.fit(length).sequence, "cache of a request", "B"),
         Metric("memory.total", memory.total(_held(found), length), "memory per GPU", "B"),
         Metric("memory.usable", memory.usable, unit="B"),
         Metric("memory.most_running", found.workers * found.most_running, "requests that fit"),
@@ -207,9 +217,11 @@ def _verdict(found: ServingAnswer) -> list[str]:
 
 
 def _reserved(memory: Memory) -> str:
-    """What the engine reserves on a GPU: activations of its largest step, and what it leaves free or to the runtime."""
-    free = memory.capacity - memory.usable + memory.engine.reserve
-    return f", {format_si(memory.activations, 'B', 3)} of activations and {format_si(free, 'B', 3)} that {memory.engine.name} leaves free"
+    """What the engine reserves on a GPU beside weights: activations of its largest step, the runtime, what it leaves free."""
+    words = {RUNTIME: "for the runtime", LEFT_FREE: f"({1 - memory.engine.memory_share:.0%}) that {memory.engine.name} leaves free"}
+    sizes = {"of activations": memory.activations, **{words[name]: size for name, size in memory.reserved.items()}}
+    *first, last = (f"{format_si(size, 'B', 3)} {what}" for what, size in sizes.items() if size)
+    return f", {', '.join(first)} and {last}" if first else f" and {last}"
 
 
 def _number(value: float) -> str:

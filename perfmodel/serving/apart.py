@@ -169,7 +169,7 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
             need = one.total(one.like.split.dp, length) / 1e9
             raise UsageError(f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB", "give it more GPUs")
     loop = Loop(decode, load, replace(decode.engine.batching.over(decode.like.split), mixed=False), decode.engine.overhead, most, spread)
-    prefill, moved = prefill_of(pools, loop), transfer_s(pools, before.sequence_bytes(round(loop.isl)))
+    prefill, moved = prefill_of(pools, loop), transfer_s(pools, before.fit(round(loop.isl)).sequence)
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)

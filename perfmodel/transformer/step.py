@@ -210,7 +210,7 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
 class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
-    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back, as of a Layout.
+    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back; see ``step_memory``.
     ``power``: limit and clock; by default sustained.
     """
 
