@@ -33,6 +33,15 @@ def test_two_rows_of_each_half_layer_are_one():
     assert SUMMED not in joined
 
 
+def test_a_norm_over_the_heads_of_all_gpus_adds_up_its_squares():
+    """MiniMax-M2 norms Q and K over all heads: one small all-reduce in each layer more, which is no residual's; M3 norms each head."""
+    for step in (STEP, JOINED):
+        [sums] = [op for op in step_ops(find_model("minimax-m2.5"), step) if op.name == "all-reduce of norms"]
+        assert (sums.count, sums.exchange.bytes) == (62, 16 * 2 * 4)
+    for name, split in (("minimax-m2.5", Split()), ("minimax-m3", STEP.split), ("llama-3-70b", STEP.split)):
+        assert all(op.name != "all-reduce of norms" for op in step_ops(find_model(name), replace(STEP, split=split)))
+
+
 def test_it_saves_writing_the_sum_and_reading_it_back():
     apart, joined = step_ops(LLAMA, STEP), step_ops(LLAMA, JOINED)
     saved = moved(apart, "all-reduce", SUMMED) - moved(joined, "all-reduce", FUSED)

@@ -61,6 +61,7 @@ def test_nobody_who_waits_is_a_number(run) -> None:
         ("serve qwen3-235b --hardware h200 --tp 8 --ep 3", ("one of 1, 2, 4, 8 does",)),
         ("serve qwen3-235b --hardware h200 --tp 8 --dp 3 --ep 12", ("128 experts", "one of 1, 2, 4, 8 does")),
         ("model llama-3.1-8b --imbalance 1.2", ("--imbalance 1.2", "no experts")),
+        ("serve llama-3.1-8b --imbalance 1.2", ("--imbalance 1.2", "no experts")),
         (f"{LLAMA} --draft-tokens 3 --acceptance 1.5", ("--acceptance is 1.5",)),
         (f"{LLAMA} --power-limit 900W", ("--power-limit", "700 W at most")),
         (f"{LLAMA} --clock fast", ("--clock", "burst")),

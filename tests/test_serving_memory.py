@@ -80,7 +80,6 @@ def test_memory_is_never_over_capacity():
                 assert one.total(most, length) <= one.usable <= one.capacity
             if most < batching.max_sequences * split.dp:
                 assert one.total(most + 1, length) > one.usable
-            assert one.cached_tokens(length) >= (0 if most == batching.max_sequences * split.dp else most * length)
 
 
 def test_the_cache_has_whole_blocks_and_windows_keep_what_they_see():
@@ -88,18 +87,17 @@ def test_the_cache_has_whole_blocks_and_windows_keep_what_they_see():
     a, b = (layer.attention for layer in one.model.layers[:2])
     assert sorted((a.window is None, b.window is None)) == [False, True]
     token, half = a.kept * 2, len(one.model.layers) // 2
-    assert one.sequence_bytes(17) == 2 * half * 32 * token
-    assert one.sequence_bytes(100_000) == half * (100_000 + 4096 + 16) * token  # known: a window of 4,096 touches 257 blocks
+    assert one.fit(17).sequence == 2 * half * 32 * token
+    assert one.fit(100_000).sequence == half * (100_000 + 4096 + 16) * token  # known: a window of 4,096 touches 257 blocks
     for name, tp in (("llama-3-8b", 8), ("deepseek-v2", 1)):  # latents are on every GPU
-        assert _memory(name, Split()).sequence_bytes(4096) == tp * _memory(name, Split(tp=8)).sequence_bytes(4096)
+        assert _memory(name, Split()).fit(4096).sequence == tp * _memory(name, Split(tp=8)).fit(4096).sequence
     spread = _memory("deepseek-v2", Split(tp=1, ep=8))
-    assert spread.most_running(4096) == 8 * (spread.room // spread.sequence_bytes(4096))
+    fit = spread.fit(4096)
+    assert spread.most_running(4096) == fit.max_batch == 8 * (fit.free // fit.sequence)
 
 
-def test_tokens_that_fit_are_whole_blocks():
-    one = _memory("llama-3-8b", Split(), kv_block=64)
-    size = 32 * 2 * 8 * 128 * 2 * 64
-    assert one.cached_tokens(10**9) == one.room // size * 64
+def test_a_reserve_of_all_memory_leaves_no_room():
+    one = _memory("llama-3-8b", Split())
     assert replace(one, engine=replace(one.engine, reserve=one.capacity)).most_running(1) == 0
 
 

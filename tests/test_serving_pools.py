@@ -12,6 +12,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.report.serve import report
 from perfmodel.serving.apart import PooledAnswer, Pools, Prefill, serve_apart
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
@@ -76,6 +77,29 @@ def test_users_beyond_the_slots_wait_for_one() -> None:
 def test_a_crowd_takes_half_the_time_of_its_prompts() -> None:
     assert Prefill(0.1, 20.0, 0.0).crowd_s(101) == pytest.approx(0.1 + 50 / 20)
     assert Prefill(0.1, 20.0, 0.3).first_s(1e-9) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("users", "x", "y"), [(1, 1, 2), (64, 1, 2), (300, 2, 1)])
+def test_counts_and_watts_are_of_all_workers(users: int, x: int, y: int) -> None:
+    """Joules of a request are those of its prompt in one pool, of its steps in the other, and of all that idle meanwhile."""
+    found = of(users, x, y)
+    data = report(found).data
+    assert data["running"] + data["waiting"] == pytest.approx(users)
+    assert data["memory"]["most_running"] == y * found.most_running
+    prompt, step, rate = found.prompt_pass, found.decode_pass, found.requests_per_s
+    assert prompt.power is not None
+    assert step.power is not None
+    assert found.watts is not None
+    assert found.joules_per_token is not None
+    prompts, steps = rate * prompt.seconds, rate * 199 / found.decode_step.decodes * step.seconds
+    idle_w = found.times.device.power.static_w  # type: ignore[union-attr]
+    all_w = prompts * prompt.power.watts + steps * step.power.watts + (x + y - prompts - steps) * idle_w
+    assert found.gpus * found.watts == pytest.approx(all_w, rel=0.03)  # decode rounds its sequences
+    assert found.joules_per_token * found.tokens_per_s == pytest.approx(found.gpus * found.watts)
+    assert (data["power_w"], data["energy_per_token_j"]) == (found.watts, found.joules_per_token)
+    [meter] = [one for one in report(found).meters if "power" in one.name]
+    assert meter.name == f"power, {x + y} GPUs"
+    assert meter.share == pytest.approx(found.watts / 700)
 
 
 def test_no_rate_and_no_single_token() -> None:

@@ -24,7 +24,7 @@ from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.cache_plan import workload
 from perfmodel.transformer.generation import Curve, curve
 from perfmodel.transformer.kv_cache import CacheFormat
-from perfmodel.transformer.parallel import layout
+from perfmodel.transformer.parallel import step_memory
 from perfmodel.transformer.question import BatchQuestion
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, Request, Split, decode
@@ -126,20 +126,20 @@ def test_a_cache_is_as_large_as_in_a_decode_step(name, tp):
     spec, device, reserve = find_model(name), find_device("h200"), 6 * GB
     found = evaluate_cache(workload(spec, 4096, 2, CacheFormat("bf16"), "bf16", reserve, tp), device)
     step = decode(2, 4096, split=Split(tp=tp))
-    held = layout(spec, step, device, reserve)
+    held = step_memory(spec, step, device, reserve)
     assert (found.total, found.weights) == (held.kv_cache, held.weights)
     assert held.activations < reserve
     assert held.total == found.total + found.weights + reserve
     assert found.batch == held.max_batch
-    assert not held.max_batch or layout(spec, replace(step, batch=held.max_batch), device, reserve).fits
-    assert not layout(spec, replace(step, batch=held.max_batch + 1), device, reserve).fits
+    assert not held.max_batch or step_memory(spec, replace(step, batch=held.max_batch), device, reserve).fits
+    assert not step_memory(spec, replace(step, batch=held.max_batch + 1), device, reserve).fits
 
 
 def test_a_reserve_is_for_activations_too():
     """What is less than they take changes nothing; what leaves no room leaves no batch."""
     spec, device, step = find_model("llama-3-8b"), find_device("h200"), decode(64, 2048)
-    plain = layout(spec, step, device)
-    small, large = (layout(spec, step, device, size) for size in (1000, 200 * GB))
+    plain = step_memory(spec, step, device)
+    small, large = (step_memory(spec, step, device, size) for size in (1000, 200 * GB))
     assert (small.total, small.max_batch) == (plain.total, plain.max_batch)
     assert (large.fits, large.max_batch) == (False, 0)
 

@@ -16,6 +16,26 @@ def test_fp8_weights_are_the_same_checkpoint_everywhere(run) -> None:
     assert cache == step == served
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("reserve", [0, 3_000_000_000])
+def test_commands_differ_by_what_serving_reserves(run, engine: str, reserve: int) -> None:
+    """117 requests, not 144: with the same bytes reserved, ``kv-cache`` and ``model`` have room for as many as ``serve``."""
+    line = f"serve {LAYOUT} --engine {engine} --concurrency 4" + f" --reserve {reserve}B" * (reserve > 0)
+    served, out = run(f"{line} --json").json["memory"], run(f"{line} --full").out
+    assert served["runtime"] == reserve
+    assert ("for the runtime" in out) == (reserve > 0)
+    names = ("activations", "runtime", "left_free")
+    held = sum(served[name] for name in names)
+    assert served["total"] == served["weights"] + served["activations"] + reserve + 4 * served["sequence"]
+    for name in names:
+        if served[name]:
+            assert f"{served[name] / 1e9:.3g} GB" in out or f"{served[name] / 1e6:.3g} MB" in out
+    cached = run(f"kv-cache {LAYOUT} --n 2048 --reserve {held}B --json").json
+    step = run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve {held}B --json").json["memory"]
+    assert cached["memory"]["room_bytes"] // served["sequence"] == cached["max_batch"] == step["max_batch"] == served["most_running"]
+    assert run(f"kv-cache {LAYOUT} --n 2048 --json").json["max_batch"] > cached["max_batch"]
+
+
 def test_room_names_what_is_reserved(run) -> None:
     served = run(f"serve {LAYOUT}").out
     assert re.search(r"room for [\d,]+ requests .* of activations and .* that vLLM leaves free", served)
@@ -27,10 +47,12 @@ def test_room_names_what_is_reserved(run) -> None:
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
 def test_model_and_serve_assume_one_router(run, model: str) -> None:
-    line = f"model {model} --hardware h200 --tp 8 --phase decode --batch 64 --kv-len 2048"
-    given, usual, even = (run(f"{line} {option} --json").json["totals"]["time_s"] for option in ("--imbalance 1.2", "", "--imbalance 0"))
-    assert usual == given
-    assert usual != even
+    for line, times in ((f"model {model} --phase decode --batch 64 --kv-len 2048", "totals"), (f"serve {model}", "step_s")):
+        answers = [run(f"{line} --hardware h200 --tp 8 {option} --json").json for option in ("--imbalance 1.2", "", "--imbalance 0")]
+        given, usual, even = (one[times] for one in answers)
+        assert usual == given
+        assert usual != even
+        assert [one["inputs"]["imbalance"] for one in answers] == [1.2, 1.2, 0]
 
 
 def test_the_power_meter_counts_all_gpus(run) -> None:

@@ -18,7 +18,7 @@ from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED
 from perfmodel.transformer.op import CACHE, WEIGHTS
-from perfmodel.transformer.parallel import draft_bytes
+from perfmodel.transformer.parallel import HELD_BACK, draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step import DECODE, Request
 
@@ -171,8 +171,8 @@ def _memory(found: ModelAnswer) -> list[Metric]:
         Metric("checkpoint", whole),
         Metric("kv_cache", memory.kv_cache, "KV cache", "B"),
         Metric("activations", memory.activations, "activations", "B"),
-        Metric("reserve", memory.reserve),
-        Metric("", memory.held_back or None, "held back besides", "B"),
+        Metric("reserve", r.reserve),
+        Metric("", memory.reserved[HELD_BACK] or None, "held back besides", "B"),
         Metric("total", memory.total, "total", "B"),
         Metric("capacity", memory.capacity, "capacity", "B"),
         Metric("fits", memory.fits),

@@ -119,7 +119,7 @@ def _fitting(found: ModelAnswer) -> str:
     gpu = " per GPU" if r.split.gpus > 1 else ""
     if memory.fits is False:
         return f"{held}{gpu}; {_spare(found)}."
-    beside = f"{format_si(memory.reserve, 'B', 3)} reserved" if memory.reserve else "activations"
+    beside = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
     return f"{held}{gpu}, up to batch {memory.max_batch:,} beside {beside}."
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import taken
-from perfmodel.report.charts.format_number import digits, percent
+from perfmodel.report.charts.format_number import digits, percent, text
 from perfmodel.report.charts.schema import Chart, Interval
-from perfmodel.report.document import Figure, Report
+from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guessed, head
 from perfmodel.report.power import with_power
@@ -16,7 +16,7 @@ from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, 
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.memory import Memory
+from perfmodel.serving.memory import LEFT_FREE, RUNTIME, Memory
 from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
@@ -35,7 +35,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
     metrics = _metrics(found)
     meters = step_meters(found.cost, parts, one.seconds)
     data = {**head("serve", _inputs(found), device), **as_json(metrics), "steps": {"decode": list(map(as_json, _rows(one, parts)))}}
-    step = _step_name(found)
+    step, pooled = _step_name(found), isinstance(found, PooledAnswer)
     charts: list[Chart] = [time_bars(parts, f"Time of a {step}")] if pictures else []
     return Report(
         _title(found),
@@ -44,14 +44,16 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
         _notes(found),
         data,
         charts=charts,
-        meters=with_power(meters, one.power, found.decode_step.decodes, found.split.stage),
+        meters=[*meters, *_power_of_pools(found)]
+        if pooled
+        else with_power(meters, one.power, found.decode_step.decodes, found.split.stage),
         metered=step,
         figures=_figures(found),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
     )
 
 
-POOLED = "Pools: memory, requests that run and steps are those of one decode worker; the rest is of all."
+POOLED = "Pools: memory and steps are those of one decode worker; the rest is of all."
 LISTED = (
     *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound"),
     *(
@@ -65,7 +67,15 @@ LISTED = (
         "prompt_s",
         "share_with_prompts",
     ),
-    *("memory.weights", "memory.activations", "memory.sequence", "memory.total", "memory.most_running"),
+    *(
+        "memory.weights",
+        "memory.activations",
+        "memory.runtime",
+        "memory.left_free",
+        "memory.sequence",
+        "memory.total",
+        "memory.most_running",
+    ),
     *("power_w", "energy_per_token_j", "price_per_million"),
 )
 BRIEF = (
@@ -100,10 +110,12 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("share_with_prompts", s.with_prompts, "steps with prompts", "share"),
         Metric("memory.weights", memory.weights, "weights", "B"),
         Metric("memory.activations", memory.activations, "activations", "B"),
-        Metric("memory.sequence", memory.sequence_bytes(length), "cache of a request", "B"),
+        Metric("memory.runtime", memory.reserved[RUNTIME], "reserved for the runtime" if memory.reserved[RUNTIME] else "", "B"),
+        Metric("memory.left_free", memory.reserved[LEFT_FREE], "left free by the engine", "B"),
+        Metric("memory.sequence", memory.fit(length).sequence, "cache of a request", "B"),
         Metric("memory.total", memory.total(_held(found), length), "memory per GPU", "B"),
         Metric("memory.usable", memory.usable, unit="B"),
-        Metric("memory.most_running", found.most_running, "requests that fit"),
+        Metric("memory.most_running", found.workers * found.most_running, "requests that fit"),
         Metric("power_w", found.watts, "power per GPU", "W"),
         Metric("energy_per_token_j", found.joules_per_token, "energy per token", "J"),
         Metric("price_per_million", found.price, "price per million tokens", "price"),
@@ -129,6 +141,15 @@ def _took(found: ServingAnswer, times: Times) -> str:
 def _held(found: ServingAnswer) -> int:
     """Sequences in the cache at the same time, on average, at least one in each group."""
     return min(max(-(-int(found.found.running) // 1), found.split.dp), found.most_running)
+
+
+def _power_of_pools(found: ServingAnswer) -> list[Meter]:
+    """Of all GPUs of both pools, of which a decode step is of some."""
+    watts, joules, state = found.watts, found.joules_per_token, found.decode_pass.power
+    if watts is None or joules is None or state is None:
+        return []
+    all_w, limit_w = found.gpus * watts, found.gpus * state.limit_w
+    return [Meter(f"power, {found.gpus} GPUs", watts / state.limit_w, f"{all_w:,.0f} of {limit_w:,.0f} W, {text(joules, 'J')} a token")]
 
 
 def _parts(one: PassEstimate) -> list[StepPart]:
@@ -182,13 +203,14 @@ def _title(found: ServingAnswer) -> str:
 
 def _verdict(found: ServingAnswer) -> list[str]:
     """Fits, what users and all get, what limits."""
-    memory, s, most = found.memory, found.found, found.most_running
+    memory, s, most = found.memory, found.found, found.workers * found.most_running
     length = found.load.isl + found.load.osl
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}."
     if s.waiting >= LEAST_WAITING:
-        early = " as they grow" if s.running > most + 0.5 else ""
-        fits = f"Fits {room}: {round(s.running):,} run{early}, {_number(s.waiting)} wait."
+        running, waiting = found.workers * s.running, found.workers * s.waiting
+        early = " as they grow" if running > most + 0.5 else ""
+        fits = f"Fits {room}: {round(running):,} run{early}, {_number(waiting)} wait."
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
@@ -203,9 +225,11 @@ def unfitted(found: ServingAnswer) -> list[str]:
 
 
 def _reserved(memory: Memory) -> str:
-    """What the engine reserves on a GPU: activations of its largest step, and what it leaves free or to the runtime."""
-    free = memory.capacity - memory.usable + memory.engine.reserve
-    return f", {format_si(memory.activations, 'B', 3)} of activations and {format_si(free, 'B', 3)} that {memory.engine.name} leaves free"
+    """What the engine reserves on a GPU beside weights: activations of its largest step, the runtime, what it leaves free."""
+    words = {RUNTIME: "for the runtime", LEFT_FREE: f"({1 - memory.engine.memory_share:.0%}) that {memory.engine.name} leaves free"}
+    sizes = {"of activations": memory.activations, **{words[name]: size for name, size in memory.reserved.items()}}
+    *first, last = (f"{format_si(size, 'B', 3)} {what}" for what, size in sizes.items() if size)
+    return f", {', '.join(first)} and {last}" if first else f" and {last}"
 
 
 def _number(value: float) -> str:
@@ -230,7 +254,7 @@ def _figures(found: ServingAnswer) -> list[Figure]:
         Figure("time to first token", _took(found, found.ttft)),
         Figure("time per token", each or "one token only"),
         Figure("throughput", f"{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU"),
-        Figure("requests that fit", f"{found.most_running:,}"),
+        Figure("requests that fit", f"{found.workers * found.most_running:,}"),
     ]
     if found.price is not None:
         figures.append(Figure("price per million tokens", f"{found.price:.3g}"))
@@ -251,7 +275,7 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
         **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
         **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
         **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
-        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits},
+        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
         **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
     }

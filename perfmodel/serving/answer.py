@@ -9,7 +9,7 @@ from math import ceil
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked, PowerState
+from perfmodel.core.power import PowerAsked
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
@@ -202,15 +202,13 @@ class ServingAnswer:
     @property
     def watts(self) -> float | None:
         """Of one GPU on average over steps of prompts and of decoding sequences; idle where requests come too slowly."""
-        decode, prompt, device = self.decode_pass.power, self.prompt_pass.power, self.times.device
-        if decode is None or prompt is None or device.power is None:
-            return None
-        load, rate = self.load, self.found.requests_per_s
-        prompts = rate * load.new_tokens / self.prompt_step.chunk * self.prompt_pass.seconds
-        steps = rate * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes * self.decode_pass.seconds
-        busy = min(prompts + steps, 1.0)
-        mean = (prompts * _watts(prompt) + steps * _watts(decode)) / (prompts + steps)
-        return busy * mean + (1 - busy) * device.power.static_w
+        prompts = self.found.requests_per_s * self.load.new_tokens / self.prompt_step.chunk
+        return mean_watts(self.times.device, [(prompts, self.prompt_pass), (self._decode_steps_per_s, self.decode_pass)])
+
+    @property
+    def _decode_steps_per_s(self) -> float:
+        """Decode steps a second of a worker, each with the mean number of sequences."""
+        return self.found.requests_per_s * max(self.load.osl - 1, 0) / self.load.tokens_per_step / self.decode_step.decodes
 
     @property
     def price(self) -> float | None:
@@ -232,8 +230,17 @@ def limit_of(row: PassRow) -> str:
     return COMPUTE if name in ("tensor", "vector", "sfu", "sram") else CACHE if row.op.group == ATTENTION else WEIGHTS
 
 
-def _watts(state: PowerState) -> float:
-    return state.sustained.joules / state.sustained.seconds
+def mean_watts(device: Device, passes: list[tuple[float, PassEstimate]]) -> float | None:
+    """Watts of a GPU that runs each pass so many times a second and idles otherwise; None where ``device`` has no power model."""
+    if device.power is None:
+        return None
+    busy = joules = 0.0
+    for per_s, one in passes:
+        if one.power is None:
+            return None
+        busy += per_s * one.seconds
+        joules += per_s * one.seconds * one.power.watts
+    return joules / max(busy, 1.0) + max(1 - busy, 0.0) * device.power.static_w
 
 
 def answered(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.power import PowerAsked
-from perfmodel.serving.answer import ServingAnswer
+from perfmodel.serving.answer import ServingAnswer, mean_watts
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
@@ -24,6 +24,7 @@ from perfmodel.serving.pools import link
 from perfmodel.serving.steady import Loop, Steady
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
+from perfmodel.transformer.step_power import under_power
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -107,8 +108,18 @@ class PooledAnswer(ServingAnswer):
 
     @property
     def watts(self) -> float | None:
-        """Not known of pools."""
-        return None
+        """Of one GPU, on average over all of both pools; None where the device has no power model."""
+        assert self.pools is not None
+        p, load = self.pools, self.load
+        prefill, groups = p.prefill.like.split.gpus, p.prefill.like.split.dp
+        chunk = self.prompt_step.chunk
+        step = under_power(p.prefill.passed(Iteration(groups * chunk, load.prefix + chunk, groups)), p.prefill.power)
+        prompts = self.requests_per_s / p.prefill_workers / groups * load.new_tokens / chunk
+        before = mean_watts(p.prefill.device, [(prompts, step)])
+        after = mean_watts(p.decode.device, [(self._decode_steps_per_s, self.decode_pass)])
+        if before is None or after is None:
+            return None
+        return (p.prefill_workers * prefill * before + p.workers * self.split.gpus * after) / self.gpus
 
     def _ends(self, name: str, value: float, step: Iteration) -> Ends:
         """By the widths that runs of pools have shown, else those of any run."""
@@ -158,7 +169,7 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
             need = one.total(one.like.split.dp, length) / 1e9
             raise UsageError(f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB", "give it more GPUs")
     loop = Loop(decode, load, replace(decode.engine.batching.over(decode.like.split), mixed=False), decode.engine.overhead, most, spread)
-    prefill, moved = prefill_of(pools, loop), transfer_s(pools, before.sequence_bytes(round(loop.isl)))
+    prefill, moved = prefill_of(pools, loop), transfer_s(pools, before.fit(round(loop.isl)).sequence)
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)

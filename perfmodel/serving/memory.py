@@ -6,7 +6,6 @@ An engine takes a share of the GPU's memory, runs its largest step once to see w
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,10 +13,13 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
-from perfmodel.transformer.layer import local_layer
-from perfmodel.transformer.parallel import activation_bytes, stages, weight_bytes
-from perfmodel.transformer.spec import Layer, ModelSpec
+from perfmodel.transformer.kv_cache import most_stored_tokens
+from perfmodel.transformer.parallel import MemoryFit, activation_bytes, memory_fit, sequence_bytes
+from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, ModelPass
+
+RUNTIME, LEFT_FREE = "runtime", "left free"
+"""What is reserved."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class Memory:
         """What the engine takes."""
         return int(self.capacity * self.engine.memory_share)
 
-    @cached_property
-    def weights(self) -> int:
-        """Of all layers of a stage."""
-        return int(weight_bytes(self.model, self.like))
+    @property
+    def reserved(self) -> dict[str, int]:
+        """What neither weights, activations nor the cache may use: the engine's ``reserve``, and all beyond its share of the memory."""
+        return {RUNTIME: self.engine.reserve, LEFT_FREE: self.capacity - self.usable}
 
     @cached_property
     def activations(self) -> int:
@@ -55,52 +57,28 @@ class Memory:
         step = replace(self.like, phase=PREFILL, batch=groups * sequences, n=n, kv_len=n, fused=self.engine.fused)
         return int(activation_bytes(self.model, step))
 
-    @property
-    def room(self) -> int:
-        """What is left for the cache; 0 if nothing is."""
-        return max(self.usable - self.weights - self.activations - self.engine.reserve, 0)
-
     @cached_property
-    def _stages(self) -> list[list[tuple[int, int | None, int]]]:
-        """Of each stage's layers, alike ones together: bytes of a block, the most blocks that a window needs, and bytes of a state."""
-        return [self._kinds(layers) for layers in stages(self.model, self.like.split.pp)]
+    def _empty(self) -> MemoryFit:
+        return memory_fit(self.model, self.like, self.device, 0, activations=self.activations, reserved=self.reserved)
 
-    def _kinds(self, layers: tuple[Layer, ...]) -> list[tuple[int, int | None, int]]:
-        block, found = self.engine.kv_block, list[tuple[int, int | None, int]]()
-        for layer, count in replace(self.model, layers=layers).layer_kinds:
-            a = local_layer(layer, self.like.split.tp).attention
-            # known: a window's oldest block stays until none of its tokens is seen (vLLM, SlidingWindowManager)
-            most = None if a.window is None else int(ceil_div(a.window - 1, block) + 1)
-            size = ceil_div(block * a.kept * self.like.kv_bits, 8) + block * a.index_bytes
-            found.append((int(count * size), most, int(count * a.state_bytes)))
-        return found
+    @property
+    def weights(self) -> int:
+        """All layers of the fullest stage."""
+        return int(self._empty.weights)
 
-    def sequence_bytes(self, length: int) -> int:
-        """Cache of one sequence of ``length`` tokens, in whole blocks; a layer with a window keeps those that it sees, others a state."""
-        blocks = int(ceil_div(length, self.engine.kv_block))
-        return max(
-            sum(size * (blocks if most is None else min(blocks, most)) + state for size, most, state in kinds) for kinds in self._stages
-        )
+    def fit(self, length: int, running: int = 0) -> MemoryFit:
+        """What the GPU holds with ``running`` sequences of ``length`` tokens, in whole blocks of the cache, and how many of these fit."""
+        sequence = sequence_bytes(self.model, self.like, length, self.engine.kv_block, most_stored_tokens)
+        return replace(self._empty, sequence=int(sequence), batch=ceil_div(running, self.like.split.dp))
 
     def most_running(self, length: int) -> int:
         """Sequences of ``length`` tokens of all groups that run at a time: as many as fit, and as the engine lets run; 0 if none fits."""
-        each = self.sequence_bytes(length)
-        fit = self.engine.batching.max_sequences if not each else self.room // each
-        return min(int(fit), self.engine.batching.max_sequences) * self.like.split.dp
+        return min(self.fit(length).max_batch or 0, self.engine.batching.max_sequences * self.like.split.dp)
 
     def slots(self, isl: int, osl: int, spread: float = 1.0) -> int:
         """Sequences that run at a time on average, each with the room that the engine keeps for it; see ``spread`` in ``simulate``."""
         return self.most_running(max(round((1 + spread) / 2 * self.engine.held(isl, osl)), 1))
 
-    def cached_tokens(self, length: int) -> int:
-        """Tokens that the caches of all groups hold, in sequences of ``length``, the last one cut to whole blocks."""
-        block, each = self.engine.kv_block, self.sequence_bytes(length)
-        full = self.room // each if each else 0
-        left, blocks = self.room - full * each, range(1, length // block + 1)
-        rest = bisect_left(blocks, True, key=lambda some: self.sequence_bytes(some * block) > left)
-        return int(full * length + rest * block) * self.like.split.dp
-
     def total(self, running: int, length: int) -> int:
-        """Bytes with ``running`` sequences of ``length`` tokens, in the fullest group."""
-        cache = ceil_div(running, self.like.split.dp) * self.sequence_bytes(length)
-        return int(self.weights + self.activations + self.engine.reserve + cache)
+        """Bytes that the engine uses with ``running`` sequences of ``length`` tokens, in the fullest group."""
+        return int(self.fit(length, running).total) - (self.capacity - self.usable)

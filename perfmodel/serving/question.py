@@ -63,6 +63,7 @@ class ServeQuestion(Question):
     dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype", group=RARER)
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype", group=RARER)
+    imbalance: float | None = as_in(PhaseQuestion, "imbalance", group=RARER)
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
     power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
@@ -127,10 +128,11 @@ class ServeQuestion(Question):
     def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
         """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""
         from perfmodel.core.checks import dtype_on
-        from perfmodel.transformer.step import DECODE, ModelPass, formats
+        from perfmodel.transformer.step import DECODE, ModelPass, check_imbalance, formats
 
         form = dtype_on(self.dtype, device)
-        return ModelPass(DECODE, 1, 1, 1, form, split=split, **formats(model, form, stored, self.kv_dtype))
+        check_imbalance(self.imbalance, model)
+        return ModelPass(DECODE, 1, 1, 1, form, split=split, imbalance=self.imbalance, **formats(model, form, stored, self.kv_dtype))
 
     def configured(self, engine: Engine) -> Engine:
         """``engine`` with the options of batching and memory that are given."""

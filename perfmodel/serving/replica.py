@@ -97,6 +97,6 @@ def replicas(
             times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
             alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.attention, engine.kernels.latent_attention)
             times.attention = attention.setdefault(alike, times.attention)  # experts and stages do not change it
-            cache = memory.sequence_bytes(load.isl)
+            cache = memory.fit(load.isl).sequence
             found.append(Replica(engine, split, times, most, cache))
     return found, missed

@@ -23,7 +23,7 @@ from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
-from perfmodel.transformer.routing import typical_imbalance
+from perfmodel.transformer.routing import router_imbalance
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, share
 from perfmodel.transformer.step_power import slowdown
@@ -313,7 +313,6 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
 
 
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
-    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels; an even router is the typical one."""
-    imbalance = like.imbalance or typical_imbalance(model)
-    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=imbalance)
+    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels, with a typical router where none is given."""
+    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=router_imbalance(model, like.imbalance))
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

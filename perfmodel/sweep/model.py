@@ -35,7 +35,7 @@ from perfmodel.sweep.base import (
     with_question_defaults,
 )
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
+from perfmodel.transformer.cache_plan import CacheWorkload, memory_of, workload
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
@@ -214,7 +214,7 @@ class CacheVariant(SweepVariant):
             "memory_bytes": size + self.weights + self.probe.reserve,
             FITS: fits(size + self.weights + self.probe.reserve, self.device),
             "room_bytes": unknown if self.room is None else self.room,
-            "max_batch": unknown if self.room is None else largest_batch(self.room, spec, n, form),
+            "max_batch": unknown if self.room is None else largest_batch(self.room, sequence_bytes(spec, n, form)),
         }
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
@@ -228,9 +228,8 @@ def _cache_variant(choices: Mapping[str, Any]) -> CacheVariant:
     device, spec = device_named(choices["hardware"]), model_named(choices["model"])
     form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
     probe = workload(spec, 1, 1, form, choices["weights_dtype"], choices["reserve"])
-    weights = int(stored_bytes(probe))
-    capacity = device.dram.capacity
-    return CacheVariant(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+    memory = memory_of(probe, device)
+    return CacheVariant(probe, device, int(memory.weights), memory.free)
 
 
 def _cache_defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:

@@ -25,7 +25,7 @@ from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
-from perfmodel.transformer.parallel import Layout, layout, smallest_split
+from perfmodel.transformer.parallel import MemoryFit, smallest_split, step_memory
 from perfmodel.transformer.spec import most_seen
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
 
@@ -97,7 +97,7 @@ class ModelAnswer:
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
-    memory: Layout
+    memory: MemoryFit
     curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @cached_property
@@ -234,7 +234,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     plain = [
         (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, Host(r.host_us)), times) for step, times in wanted
     ]
-    memory = layout(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
+    memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, _under_power(plain, r), memory, _curved(r, wanted))
 
 

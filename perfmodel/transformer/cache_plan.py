@@ -19,10 +19,9 @@ from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
-from perfmodel.transformer.parallel import joined_gpus
-from perfmodel.transformer.parallel import weight_bytes as published_bytes
+from perfmodel.transformer.parallel import MemoryFit, joined_gpus, memory_fit
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.routing import typical_imbalance
+from perfmodel.transformer.routing import router_imbalance
 from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
@@ -120,16 +119,18 @@ def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = No
     per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(here, t.n, t.form), source=CACHE_SOURCE)
     size = label("bytes", "B of the batch", kv_cache.batch_bytes(here, t.n, t.batch, t.form), source=CACHE_SOURCE)
     parameters, from_file, by_matrix = total(t.spec), w.weights_from_file, w.weights_from_file or w.tp > 1
-    weights: Number = int(stored_bytes(w)) if by_matrix else stored_bytes(t)
+    memory = memory_of(w, device)
+    weights = memory.weights if by_matrix else kv_cache.weight_bytes(parameters, t.weights_dtype)
     weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
-    capacity = room = batch = context = None
-    if device.dram.capacity is not None:
-        capacity = label("capacity", "B of memory", int(device.dram.capacity.number), t.n, f"profile of {device.id}")
-        reserve = label("reserve", "B", w.reserve, t.n, "given")
-        room, batch = label("room", "B for the cache", capacity - weights - reserve, source=CACHE_SOURCE), 0
+    capacity, room, batch, context = memory.capacity, memory.free, memory.max_batch, None
+    if capacity is not None:
+        capacity = label("capacity", "B of memory", capacity, t.n, f"profile of {device.id}")
+        reserved = {"reserve": label("reserve", "B", w.reserve, t.n, "given")}
+        labelled = replace(memory, capacity=capacity, weights=weights, reserved=reserved)
+        room = label("room", "B for the cache", labelled.free, source=CACHE_SOURCE)
         context = kv_cache.longest_context(plain(room), local, w.batch, w.form)
-    if room is not None and room > 0:
-        batch = label("max batch", "sequences", kv_cache.largest_batch(room, here, t.n, t.form), source=CACHE_SOURCE)
+        if room > 0:
+            batch = label("max batch", "sequences", kv_cache.largest_batch(room, per_sequence), source=CACHE_SOURCE)
     cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
     if by_matrix:
         read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
@@ -166,12 +167,6 @@ def workload(
     return CacheWorkload(spec, n, batch, form, named or default_weights_dtype(form.dtype), reserve, published, tp).check()
 
 
-def stored_bytes(w: CacheWorkload) -> Number:
-    """Bytes of the weights on the fullest GPU."""
-    by_matrix = w.weights_from_file or w.tp > 1
-    return published_bytes(w.spec, _step(w)) if by_matrix else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
-
-
 def read_bytes(w: CacheWorkload) -> Number:
     """Bytes of the weights that a step of one token reads on all GPUs, matrix by matrix, without its row of the embedding."""
     return w.tp * total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
@@ -182,16 +177,22 @@ def _step(w: CacheWorkload) -> ModelPass:
     return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=w.weights_from_file, split=Split(w.tp))
 
 
+def memory_of(w: CacheWorkload, device: Device) -> MemoryFit:
+    """What the fullest GPU holds of ``w``, and how many of its sequences fit."""
+    sequence = kv_cache.sequence_bytes(w.here, w.n, w.form)
+    return memory_fit(w.spec, replace(_step(w), batch=w.batch), device, sequence, reserved={"reserve": w.reserve})
+
+
 def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
     """The fewest GPUs, of those that links join, whose memory holds weights, reserve and cache of ``w``; None where none does."""
-    capacity, tp = device.dram.capacity, w.tp
-    while capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
+    tp = w.tp
+    while device.dram.capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
         tp *= 2
         try:
             one = replace(w, tp=tp).check()
         except UsageError:
             continue
-        if stored_bytes(one) + one.reserve + kv_cache.batch_bytes(one.here, one.n, one.batch, one.form) <= capacity.number:
+        if memory_of(one, device).fits:
             return tp
     return None
 
@@ -208,7 +209,7 @@ def generation_on(
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         stored = formats(w.spec, form, given, w.form.dtype)
         request = Request(
-            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=typical_imbalance(w.spec), **stored
+            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=router_imbalance(w.spec), **stored
         )
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:

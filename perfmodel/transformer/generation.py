@@ -22,7 +22,7 @@ from perfmodel.transformer.kv_cache import CacheFormat, attended_bytes, attentio
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
-from perfmodel.transformer.parallel import layout
+from perfmodel.transformer.parallel import step_memory
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.sparse_rows import seen
 from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec
@@ -241,7 +241,7 @@ class Curve:
 def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to what fits, the knee and the largest batch among them."""
     r = replace(request, phase=DECODE).check()
-    held = layout(r.model, r.step(DECODE), r.device, r.reserve)
+    held = step_memory(r.model, r.step(DECODE), r.device, r.reserve)
     most = held.max_batch or UNKNOWN_CAPACITY
     found = knee(r, most)
     batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([found] if found else [])})

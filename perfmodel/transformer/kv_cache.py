@@ -165,9 +165,30 @@ def weight_bytes(parameters: Number, dtype: str) -> Number:
     return vector_bytes(parameters, BITS[dtype])
 
 
-def largest_batch(room: Number, spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
-    """The most sequences of ``n`` tokens whose caches fit in ``room`` bytes; 0 if none does."""
-    return maximum(room, 0) // sequence_bytes(spec, n, form)
+def largest_batch(room: Number, each: Number, growing: Callable[[int], Number] | None = None) -> Number:
+    """The most sequences whose caches of ``each`` bytes fit in ``room`` bytes; 0 if none does.
+
+    ``growing``: bytes beside the caches by the number of sequences, about in proportion to it: the search follows the chord.
+    """
+    if growing is None:
+        return maximum(room, 0) // each
+
+    def left(size: int) -> Number:
+        return room - size * each - growing(size)
+
+    fits, spare = 1, left(1)
+    if spare < 0:
+        return 0
+    beyond = int(room // (each + growing(1))) + 1
+    while (lack := left(beyond)) >= 0:
+        fits, spare, beyond = beyond, lack, 2 * beyond
+    while beyond - fits > 1:
+        size = fits + min(max(int((beyond - fits) * spare / (spare - lack)), 1), beyond - fits - 1)
+        if (over := left(size)) >= 0:
+            fits, spare = size, over
+        else:
+            beyond, lack = size, over
+    return fits
 
 
 def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -> int | None:

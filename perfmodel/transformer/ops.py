@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
@@ -168,13 +169,20 @@ class Rows(SparseRows):
         return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
-        """Q and K in one kernel."""
+        """Q and K in one kernel; GPUs that share the heads of one norm first add up the squares of a token's, in fp32.
+
+        Source: sgl-project/sglang, python/sglang/srt/models/minimax_m2.py, MiniMaxM2RMSNormTP.
+        """
         a, step, tokens = self.attended, self.step, self.tokens
         assert isinstance(a, GroupedAttention)
         rows, d = a.heads + a.kv_heads, a.head_dim
         elements = tokens * (a.heads * d + a.kv_heads * d)
         sizes = (2 * tokens, ceil_div(elements, 2 * tokens)) if a.whole_norm else (tokens * rows, d)
-        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", *sizes), weights=a.norm_weights)]
+        row = stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", *sizes), weights=a.norm_weights)
+        if step.split.tp == 1 or not a.whole_norm:
+            return [row]
+        sums = kernels.collective(ALL_REDUCE, step.split.tp, ceil_div(2 * tokens * DTYPES["fp32"].size, step.dtype.size), step)
+        return [replace(sums, name="all-reduce of norms"), row]
 
     def rotate(self, op: Operation) -> list[Op]:
         """RoPE, and what a token adds to the cache."""

@@ -9,19 +9,20 @@ layers, one after the other, so that a step is no shorter; what it saves is memo
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from perfmodel.core.arith import Number, ceil_div, floor, maximum
+from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
+from perfmodel.transformer.kv_cache import BITS, CacheFormat, attention_kinds, largest_batch, layer_caches, stored_tokens
 from perfmodel.transformer.layer import LAST_NORM
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
-from perfmodel.transformer.spec import Layer, ModelSpec, visible
+from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 NODE = 8
@@ -36,6 +37,8 @@ SLICE, SLICED = 256, "ICI"
 """TPUs that their own links join at least. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
 MOST_STAGES = 16
 """Pipeline stages that are tried where a model does not fit."""
+HELD_BACK = "held back"
+"""What is reserved beyond the activations."""
 EVERY_EXPERT = 10**9
 """A batch in which no expert stays idle."""
 
@@ -117,18 +120,22 @@ def draft_bytes(model: ModelSpec, published: bool) -> Number:
 
 def kv_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of the KV cache of ``step.kv_len`` tokens per sequence on the fullest GPU; 0 if none is kept."""
-    if not step.cached:
-        return 0
-    return ceil_div(step.sequences * max(_sequence_bits(model, layers, step) for layers in stages(model, step.split.pp)), 8)
+    return step.sequences * sequence_bytes(model, step, step.kv_len) if step.cached else 0
 
 
-def _sequence_bits(model: ModelSpec, layers: tuple[Layer, ...], step: ModelPass) -> Number:
-    """Bits that ``layers`` keep of one sequence on one GPU: elements of tokens, keys of indexers, states."""
-    bits: Number = 0
-    for layer, count in replace(model, layers=layers).layer_kinds:
-        a = layer.attention.divided(step.split.tp)
-        bits += count * (a.kept * visible(a, step.kv_len) * step.kv_bits + 8 * (a.index_bytes * step.kv_len + a.state_bytes))
-    return bits
+def sequence_bytes(
+    model: ModelSpec, step: ModelPass, n: Number, block_size: int = 1, tokens: Callable[..., Number] = stored_tokens
+) -> Number:
+    """Bytes of the cache of one sequence of ``n`` tokens on the fullest GPU, in the formats and the split of ``step``.
+
+    ``tokens``: that a layer holds; ``most_stored_tokens`` counts those of the longest window while the sequence grows.
+    """
+    form = CacheFormat(next(name for name, bits in BITS.items() if bits == step.kv_bits), block_size=block_size)
+    held = []
+    for layers in stages(model, step.split.pp):
+        kinds = [(attention.divided(step.split.tp), count) for attention, count in attention_kinds(replace(model, layers=layers))]
+        held.append(sum(cache.bytes for cache in layer_caches(kinds, n, form, tokens)))
+    return max(held)
 
 
 def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
@@ -138,40 +145,73 @@ def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Bytes on one GPU; ``capacity`` and ``max_batch`` are None where the profile has no DRAM capacity.
+class MemoryFit:
+    """What one GPU holds, the fullest one, in bytes, and how many sequences fit.
 
-    ``reserve``: held back for activations and all that is not counted: driver, framework, fragmentation.
+    ``batch``: sequences of a data-parallel group, of ``groups``, whose cache takes ``sequence`` bytes each. ``reserved``: for what else,
+    by its name. ``growing``: bytes beside weights and cache by the number of sequences; None: activations and reserves are the same for
+    any. ``capacity``: of the device; None where its profile has none.
     """
 
+    capacity: Number | None
     weights: Number
-    kv_cache: Number
-    activations: Number
-    capacity: int | None
-    max_batch: int | None
-    reserve: int = 0
+    sequence: Number
+    batch: Number = 1
+    groups: int = 1
+    activations: Number = 0
+    reserved: Mapping[str, Number] = field(default_factory=dict)
+    growing: Callable[[int], Number] | None = None
 
     @property
-    def held_back(self) -> Number:
-        """What the reserve holds beyond the activations."""
-        return maximum(self.reserve - self.activations, 0)
+    def kv_cache(self) -> Number:
+        """Bytes of the cache of ``batch`` sequences."""
+        return self.batch * self.sequence
 
     @property
     def total(self) -> Number:
-        """Sum of all parts."""
-        return self.weights + self.kv_cache + self.activations + self.held_back
+        """Bytes of all parts."""
+        return self.weights + self.kv_cache + self.activations + sum(self.reserved.values())
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits; None where the capacity is unknown."""
+        """Whether all of it fits; None where the capacity is unknown."""
         return None if self.capacity is None else bool(self.total <= self.capacity)
 
+    @property
+    def free(self) -> Number | None:
+        """Bytes that are left for the cache, below 0 where the rest is too large; None where the capacity is unknown."""
+        if self.capacity is None:
+            return None
+        left = self.capacity - self.weights
+        for size in (self.activations, *self.reserved.values()):
+            left = left - size if size else left
+        return left
 
-def layout(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> Layout:
-    """Memory of ``step`` on one of the GPUs, of which ``reserve`` bytes are for activations and what is not counted."""
-    capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
-    most = None if capacity is None else largest_batch(model, step, capacity - weights, reserve)
-    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most, reserve)
+    @property
+    def max_batch(self) -> int | None:
+        """The most sequences of all groups that fit; None where the capacity is unknown."""
+        if self.capacity is None or self.free is None:
+            return None
+        room = self.free if self.growing is None else self.capacity - self.weights
+        return int(self.groups * largest_batch(room, self.sequence, self.growing))
+
+
+def memory_fit(model: ModelSpec, step: ModelPass, device: Device, sequence: Number, **parts: Any) -> MemoryFit:
+    """Memory of the fullest GPU in the formats and the split of ``step``; ``parts``: as of MemoryFit, such as what is reserved."""
+    capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
+    return MemoryFit(capacity, weight_bytes(model, step), sequence, step.sequences, step.split.dp, **parts)
+
+
+def step_memory(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> MemoryFit:
+    """Memory of ``step``, of which ``reserve`` bytes are for activations and what is not counted: driver, framework, fragmentation."""
+
+    def growing(each: int) -> Number:
+        return maximum(activation_bytes(model, replace(step, batch=each * step.split.dp)), reserve)
+
+    activations = activation_bytes(model, step)
+    reserved = {HELD_BACK: maximum(reserve - activations, 0)}
+    sequence = sequence_bytes(model, step, step.kv_len) if step.cached else 0
+    return memory_fit(model, step, device, sequence, activations=activations, reserved=reserved, growing=growing)
 
 
 def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> Split | None:
@@ -185,7 +225,7 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
             split.check(model)
         except UsageError:
             continue
-        if layout(model, replace(step, split=split), device, reserve).fits:
+        if step_memory(model, replace(step, split=split), device, reserve).fits:
             return split
     return None
 
@@ -194,28 +234,3 @@ def _groups(now: Split, times: int) -> int:
     """Data-parallel groups with ``times`` as many GPUs each: those that were asked for, else those of that split."""
     given = now.dp != Split(now.tp, now.ep).dp
     return now.dp if given else Split(now.tp * times, now.ep).dp
-
-
-def largest_batch(model: ModelSpec, step: ModelPass, room: Number, reserve: int = 0) -> int:
-    """Sequences whose cache, with activations or ``reserve``, fits ``room`` bytes on each GPU; 0 if none does.
-
-    Each group has its own sequences. Both grow in proportion to them up to rounding, so the search starts from the proportion.
-    """
-    groups = step.split.dp
-
-    @cache
-    def taken(each: int) -> Number:
-        one = replace(step, batch=each * groups)
-        return kv_bytes(model, one) + activation_bytes(model, one)
-
-    if taken(1) > room:
-        return 0
-    each = max(int(floor(room / taken(1))), 1)
-    while each > 1 and taken(each) > room:
-        each -= max(int((taken(each) - room) * each / taken(each)), 1)
-    while taken(each + 1) <= room:
-        each += 1
-    if reserve:
-        fewer = range(1, each + 1)
-        each = bisect_left(fewer, True, key=lambda some: kv_bytes(model, replace(step, batch=some * groups)) + reserve > room)
-    return each * groups

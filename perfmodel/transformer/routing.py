@@ -18,9 +18,9 @@ TYPICAL_IMBALANCE = 1.2  # known
 production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
 
 
-def typical_imbalance(model: ModelSpec) -> float:
-    """Exponent of the power law of a router's picks where none is given; 0 for a model without experts."""
-    return TYPICAL_IMBALANCE if model.is_moe else 0.0
+def router_imbalance(model: ModelSpec, given: float | None = None) -> float:
+    """Exponent of the power law of a router's picks: ``given``, else the typical one, 0 for a model without experts."""
+    return given if given is not None else TYPICAL_IMBALANCE if model.is_moe else 0.0
 
 
 def gathers(step: ModelPass) -> bool:
@@ -57,7 +57,9 @@ def chances(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
     """Of the experts on the fullest GPU to be picked by a token, with an uneven router."""
     from perfmodel.kernels.expert_load import fullest
 
-    return fullest(*(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance)
+    return fullest(
+        *(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance or 0.0
+    )
 
 
 def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:

@@ -110,7 +110,7 @@ class ModelPass:
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
     ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
-    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0: all experts alike.
+    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0 or None, not given: all experts alike.
     """
 
     phase: str
@@ -130,14 +130,12 @@ class ModelPass:
     formats: LayerFormats = ()
     kernels: KernelChoice = field(default_factory=KernelChoice)
     beside: ModelPass | None = None
-    imbalance: float = 0.0
+    imbalance: float | None = None
 
     def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "n", "kv_len"):
             positive_int(option.replace("_", "-"), getattr(self, option))
-        if not 0 <= self.imbalance <= 4:
-            raise UsageError(f"--imbalance is {self.imbalance:g}", "give an exponent from 0, all experts alike, to 4, such as 1.2")
         if self.kv_len < self.n:
             raise UsageError(f"--kv-len {self.kv_len} is less than --n {self.n}", "it counts all tokens, the new ones among them")
         return self
@@ -162,6 +160,14 @@ class ModelPass:
         """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
         checked = self.n if self.phase == DECODE and self.cached else 1
         return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
+
+
+def check_imbalance(given: float | None, model: ModelSpec) -> None:
+    """UsageError for an exponent without a meaning, and for one of a model without experts."""
+    if given and not model.is_moe:
+        raise UsageError(f"--imbalance {given:g}: {model.name} has no experts", "leave it out")
+    if not 0 <= (given or 0) <= 4:
+        raise UsageError(f"--imbalance is {given:g}", "give an exponent from 0, all experts alike, to 4, such as 1.2")
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
@@ -204,7 +210,7 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
 class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
-    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back, as of a Layout.
+    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back; see ``step_memory``.
     ``power``: limit and clock; by default sustained.
     """
 
@@ -220,8 +226,7 @@ class Request(ModelPass):
         if self.phase not in PHASES:
             raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, [*PHASES, TRAIN]))
         self.split.check(self.model)
-        if self.imbalance and not self.model.is_moe:
-            raise UsageError(f"--imbalance {self.imbalance:g}: {self.model.name} has no experts", "leave it out")
+        check_imbalance(self.imbalance, self.model)
         self.step(self.phase if self.phase != GENERATE else PREFILL).check()
         if self.phase == GENERATE and self.kv_len <= self.n:
             raise UsageError(f"--kv-len {self.kv_len} leaves nothing to generate after --n {self.n}", "give a larger --kv-len")
