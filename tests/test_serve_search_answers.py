@@ -37,6 +37,23 @@ def test_pools_are_judged_in_one_sentence(run) -> None:
     assert "pay: their best is" in found.out
 
 
+def test_pools_share_the_users_that_are_asked_for(run) -> None:
+    data = run(f"{LINE} --gpus 4 --disaggregated --concurrency 64 --json").json
+    assert {row["users"] for row in data["front"]} == {64}
+    assert "Separate prefill and decode workers" in run(f"{LINE} --gpus 4 --disaggregated --concurrency 64").out
+
+
+def test_formats_that_are_listed_are_searched_and_named(run) -> None:
+    """Each format's best is that of a search of its own; the line to paste asks for it."""
+    both = run(f"{LINE} --gpus 2 --weights-dtype bf16,fp8 --kv-dtype fp8 --json").json
+    alone = {form: run(f"{LINE} --gpus 2 --weights-dtype {form} --kv-dtype fp8 --json").json for form in ("bf16", "fp8")}
+    assert both["best"]["tokens_per_s_gpu"] == max(one["best"]["tokens_per_s_gpu"] for one in alone.values())
+    assert both["searched"]["evaluated"] == sum(one["searched"]["evaluated"] for one in alone.values())
+    assert "fp8 weights, fp8 KV" in both["best"]["layout"]
+    assert "--weights-dtype fp8 --kv-dtype fp8" in both["paste"][-1]
+    assert "unknown dtype" in run(f"{LINE} --gpus 2 --kv-dtype fp8,nothing").err
+
+
 def test_a_sweep_ranks_by_the_time_of_a_request_with_its_wait(run, tmp_path) -> None:
     to = tmp_path / "rows.csv"
     line = f"sweep serve --model llama-3.1-70b --hardware h200 --weights-dtype fp8 --gpus 1,2,8 --max-sequences 4,256 -o {to}"

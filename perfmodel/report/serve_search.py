@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.search import Candidate, Search, Targets, search
+from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
@@ -39,10 +39,15 @@ class Searched:
     """``found`` by the search that ``asked`` is, on ``device``."""
 
     asked: ServeQuestion
-    model: ModelSpec
+    models: Mapping[Formats, ModelSpec]
     device: Device
     engines: Sequence[Engine]
     found: Search
+
+    @property
+    def model(self) -> ModelSpec:
+        """In the first formats."""
+        return next(iter(self.models.values()))
 
     @property
     def gpus(self) -> int:
@@ -71,28 +76,32 @@ class Searched:
     def lines(self, point: Candidate) -> list[str]:
         """Commands that start the engine so, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
+        model = self.models.get(point.formats, self.model)
         if point.prefill is None:
-            starts = [launch(self.model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
+            starts = [launch(model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
             starts = [repeated(line, self.copies(point), point.gpus) for line in starts]
-            return [*starts, self.asked.typed(self.device.id, point.engine, point.split, point.users)]
+            return [*starts, self.asked.in_formats(point.formats).typed(self.device.id, point.engine, point.split, point.users)]
         if engine.id not in LINES:
             return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
-        return [launch(self.model, engine, split, point.users, self.load, role) for split, role in both]
+        return [launch(model, engine, split, point.users, self.load, role) for split, role in both]
 
 
 def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
     """The search that ``asked`` is, under those of ``engines`` that run on ``device``; UsageError where none does."""
     from perfmodel.catalog import find_engine, find_model
 
-    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
+    models, found = dict[Formats, ModelSpec](), dict[Formats, Search]()
     load, gpus, targets = asked.load(), asked.searched_gpus(), Targets(*asked.limits())
-    asked.check_lengths(model)
     presets = [find_engine(name) for name in engines]
     known = [asked.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
-    like = asked.like(model, device, Split(), stored)
-    found = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated, asked.concurrency)
-    return Searched(asked, model, device, known, found)
+    for formats in asked.searched_formats():
+        one = asked.in_formats(formats)
+        model, stored = served_as(find_model(asked.name), one.weights_dtype)
+        asked.check_lengths(model)
+        models[formats], like = model, one.like(model, device, Split(), stored)
+        found[formats] = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated, asked.concurrency)
+    return Searched(asked, models, device, known, merged(found))
 
 
 def report(asked: Searched, pictures: bool = False) -> Report:
@@ -141,8 +150,10 @@ def repeated(line: str, copies: int, gpus: int) -> str:
 
 
 def layout_words(point: Candidate) -> str:
-    """Its layout; of pools both, with how many workers of each."""
+    """Its layout, with the formats where several are searched; of pools both, with how many workers of each."""
     split = split_words(point.split) or "1 GPU"
+    words = ", ".join(f"{form} {what}" for form, what in zip(point.formats, ("weights", "KV"), strict=True) if form)
+    split += f", {words}" if words else ""
     if point.prefill is None:
         return split
     return f"{point.prefill_workers} x ({split_words(point.prefill) or '1 GPU'}) to {point.workers} x ({split})"

@@ -44,7 +44,7 @@ class ServeQuestion(Question):
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
     acceptance: float = option("Chance that a drafted one is right.", default=0.7, reader=DRAFTED)
-    search: bool = option("The best of all layouts and numbers of users.", "--search/--no-search", default=False)
+    search: bool = option("The best of all layouts, numbers of users and formats listed.", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
     disaggregated: bool = option(
@@ -76,8 +76,6 @@ class ServeQuestion(Question):
         """The users' requests, checked."""
         from perfmodel.serving.load import Load
 
-        if self.search and self.disaggregated and self.concurrency is not None:
-            raise UsageError("--concurrency with --disaggregated: pools are searched for every number of users", "leave out one of them")
         users = USERS if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
@@ -159,6 +157,20 @@ class ServeQuestion(Question):
         if gpus > MOST_SEARCHED:
             raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
         return gpus
+
+    def searched_formats(self) -> list[tuple[str | None, str | None]]:
+        """Formats of weights and of the KV cache that are searched: every pair of those listed; None where none is given."""
+        from itertools import product
+
+        listed = [[None] if text is None else [one.strip() for one in text.split(",")] for text in (self.weights_dtype, self.kv_dtype)]
+        return list(product(*listed))
+
+    def in_formats(self, formats: tuple[str | None, str | None]) -> ServeQuestion:
+        """The same question of these formats of weights and of the KV cache; None leaves what was asked."""
+        from dataclasses import replace
+
+        weights, cache = formats
+        return replace(self, weights_dtype=weights or self.weights_dtype, kv_dtype=cache or self.kv_dtype)
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
         """The question about a layout and users that this search has found, as a command; ``hardware``, ``engine``: where none is given."""

@@ -21,7 +21,7 @@ from perfmodel.serving.front import Beaten, front
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.loop_steps import STANDS
-from perfmodel.serving.pools import decode_worker, link, pairs, pooled, prefill_worker, ratios
+from perfmodel.serving.pools import DecodeWorker, decode_worker, link, pairs, pooled, prefill_worker, ratios
 from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.steady import Loop
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
@@ -59,11 +59,15 @@ class Targets:
         return all(times <= 1 for times in self.excess(point).values())
 
 
+Formats = tuple[str | None, str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """``users`` of a replica, or of a decode worker beside ``prefill`` workers. ``gpus``: of what is repeated to fill all GPUs.
 
-    ``prefill``: their layout, ``prefill_workers`` to ``workers``; None where the same GPUs run prompts.
+    ``prefill``: their layout, ``prefill_workers`` to ``workers``; None where the same GPUs run prompts. ``formats``: of weights and of the
+    KV cache, where several are searched.
     """
 
     engine: str
@@ -79,6 +83,7 @@ class Candidate:
     prefill: Split | None = None
     prefill_workers: int = 0
     workers: int = 1
+    formats: Formats = (None, None)
 
     def dollars(self, gpu_hour: float) -> float:
         """Per million output tokens, at so many for an hour of a GPU."""
@@ -225,18 +230,28 @@ def _halves(seen: Seen, span: UserRange, load: Load) -> Iterator[UserRange]:
     yield from (UserRange(span.replica, *side) for side in sides if side[2])
 
 
-def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load) -> None:
-    """Every pair of layouts, number of sequences and ratio of workers."""
+def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load, users: int | None = None) -> None:
+    """Every pair of layouts, number of sequences and ratio of workers; of ``users`` of all GPUs, the share of each decode worker."""
     if load.osl < 2:
         return
     first = {id(one): prefill_worker(one, load) for one in known if one.gpus < gpus}
-    second = {id(one): [decode_worker(one, load, users) for users in ladder(most_users(one))] for one in known if one.gpus < gpus}
+    second = {
+        id(one): [decode_worker(one, load, each) for each in ladder(most_users(one))] for one in known if one.gpus < gpus and not users
+    }
+    shares: dict[tuple[int, int], DecodeWorker] = {}
     for before, after in pairs(list(known), gpus):
         prefill = first[id(before)]
         for x, y in ratios(before.gpus, after.gpus, gpus):
             used = x * before.gpus + y * after.gpus
             rate = link(device, used)
-            for decode in second[id(after)]:
+            if users is None:
+                workers = second[id(after)]
+            else:
+                each = -(-users // (y * (gpus // used)))
+                if each <= most_users(after) and (id(after), each) not in shares:
+                    shares[id(after), each] = decode_worker(after, load, each)
+                workers = [shares[id(after), each]] if (id(after), each) in shares else []
+            for decode in workers:
                 found = pooled(prefill, before.split.dp, decode, x, y, load, rate)
                 if found is None:
                     seen.counts["behind"] += 1
@@ -295,7 +310,7 @@ def search_among(
     else:
         in_replicas(seen, known, load)
     if pools:
-        in_pools(seen, known, device, gpus, load)
+        in_pools(seen, known, device, gpus, load, users)
     best, points = _best(seen, exactly)
     nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
     counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
@@ -336,3 +351,29 @@ def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate],
         return evaluate(fine[place], load, point.users, STANDS)
 
     return exactly
+
+
+def merged(searches: Mapping[Formats, Search]) -> Search:
+    """One search of all, each candidate with its formats."""
+    if len(searches) == 1:
+        return next(iter(searches.values()))
+
+    def tagged(name: str) -> list[tuple[Candidate, Search]]:
+        listed = ((formats, found, getattr(found, name)) for formats, found in searches.items())
+        return [(replace(point, formats=formats), found) for formats, found, point in listed if point is not None]
+
+    def most(name: str) -> Candidate | None:
+        return max((point for point, _ in tagged(name)), key=lambda one: one.tokens_per_s_gpu, default=None)
+
+    first, *_ = searches.values()
+    best, limits = most("best"), first.limits
+    near = [point for point, _ in tagged("nearest")]
+    nearest = None if best else min(near, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
+    chosen = best or nearest
+    at_least = any(found.at_least for name in ("best", "nearest") for point, found in tagged(name) if point == chosen)
+    points = [replace(one, formats=formats) for formats, found in searches.items() for one in found.front]
+    counts = Counter[str]()
+    for found in searches.values():
+        counts.update(found.counts)
+    missed = [one for found in searches.values() for one in found.missed]
+    return Search(front(points), best, nearest, counts, limits, missed, at_least, most("together"), most("pooled"))
