@@ -37,8 +37,6 @@ def test_commands_differ_by_what_serving_reserves(run, engine: str, reserve: int
 
 
 def test_room_names_what_is_reserved(run) -> None:
-    served = run(f"serve {LAYOUT}").out
-    assert re.search(r"room for [\d,]+ requests .* of activations and .* that vLLM leaves free", served)
     assert "beside activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
     assert "beside 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
     assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out

@@ -192,7 +192,7 @@ def _title(found: ServingAnswer) -> str:
     gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
     cut = split_words(found.split)
-    if isinstance(found, PooledAnswer) and found.pools is not None:
+    if isinstance(found, PooledAnswer):
         p = found.pools
         first = split_words(p.prefill.like.split) or "1 GPU"
         cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"

@@ -10,7 +10,7 @@ it (ai-dynamo/dynamo, docs, "Disaggregated Serving": the decode worker streams t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
@@ -71,36 +71,31 @@ class Prefill:
 class PooledAnswer(ServingAnswer):
     """``found``, ``memory`` and ``most_running`` are of one decode worker of ``pools``; figures per GPU and in all are of all GPUs."""
 
-    pools: Pools | None = None
+    pools: Pools = field(kw_only=True)
 
     @property
     def gpus(self) -> int:
         """Of both pools."""
-        assert self.pools is not None
         return self.pools.gpus
 
     @property
     def workers(self) -> int:
         """Workers that decode, each in the state of ``found``."""
-        assert self.pools is not None
         return self.pools.workers
 
     @property
     def tokens_per_s(self) -> float:
         """Output tokens of all users."""
-        assert self.pools is not None
         return self.pools.workers * self.found.tokens_per_s
 
     @property
     def requests_per_s(self) -> float:
         """Of all users."""
-        assert self.pools is not None
         return self.pools.workers * self.found.requests_per_s
 
     @property
     def bound(self) -> float:
         """No decode step is shorter than its bound."""
-        assert self.pools is not None
         most = max(int(min(-(-(self.load.concurrency or 1) // self.pools.workers), self.most_running)), 1)
         least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
         steps = (self.load.osl - 1) / self.load.tokens_per_step
@@ -109,7 +104,6 @@ class PooledAnswer(ServingAnswer):
     @property
     def watts(self) -> float | None:
         """Of one GPU, on average over all of both pools; None where the device has no power model."""
-        assert self.pools is not None
         p, load = self.pools, self.load
         prefill, groups = p.prefill.like.split.gpus, p.prefill.like.split.dp
         chunk = self.prompt_step.chunk
@@ -173,7 +167,7 @@ def serve_apart(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     found = _closed(loop, prefill, moved, users, pools.workers)
     if requests is not None:
         found = _started(found, loop, prefill, moved, users, requests, pools.workers)
-    return PooledAnswer(decode, load, memory, most, found, gpu_hour, spread, pools)
+    return PooledAnswer(decode, load, memory, most, found, gpu_hour, spread, pools=pools)
 
 
 def answered_apart(

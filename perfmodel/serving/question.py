@@ -67,7 +67,7 @@ class ServeQuestion(Question):
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
     power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
-    clock: str | None = option("burst or sustained. [default: burst, without --power-limit]", reader=WITHOUT, group=RARER)
+    clock: str | None = option("burst or sustained. [default: burst if no limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
     requests: int | None = option("Of a benchmark that starts all users at once. [default: none starts]", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest; lengths are even between.", default=1.0, reader=WITHOUT, group=RARER)

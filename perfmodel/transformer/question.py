@@ -123,7 +123,7 @@ class PhaseQuestion(Question):
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
     dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
-    imbalance: float | None = option("Power law of the router's picks; 0: even. [default: 1.2]", reader=_INFERENCE)
+    imbalance: float | None = option("Router's power law; 0: even. [default: 1.2]", reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
     graph: bool | None = option(
