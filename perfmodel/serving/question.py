@@ -162,8 +162,8 @@ class ServeQuestion(Question):
         """Formats of weights and of the KV cache that are searched: every pair of those listed; None where none is given."""
         from itertools import product
 
-        listed = [[None] if text is None else [one.strip() for one in text.split(",")] for text in (self.weights_dtype, self.kv_dtype)]
-        return list(product(*listed))
+        weights, cache = ([None] if text is None else text.replace(" ", "").split(",") for text in (self.weights_dtype, self.kv_dtype))
+        return list(product(weights, cache))
 
     def in_formats(self, formats: tuple[str | None, str | None]) -> ServeQuestion:
         """The same question of these formats of weights and of the KV cache; None leaves what was asked."""
