@@ -68,8 +68,10 @@ def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
         lines: dict[tuple[str | int, ...], int] = {}
         return (None if node is None else _build(loader, node, (), lines, set())), lines
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise DataError(f"{path}, line {line}: {error.problem}", "mend the YAML there") from None
+        line, problem = error.problem_mark.line + 1 if error.problem_mark else 1, error.problem or ""
+        if "nesting depth" in problem:  # the parser's own limit, since PyYAML 6.0.4
+            raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels") from None
+        raise DataError(f"{path}, line {line}: {problem}", "mend the YAML there") from None
     except yaml.YAMLError as error:
         raise DataError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     finally:
