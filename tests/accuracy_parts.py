@@ -17,7 +17,7 @@ import wide_rows
 
 from perfmodel.catalog import find_device
 from perfmodel.core.files import read_json
-from perfmodel.timing.base import MAX_PARAMETERS, STATES, find_model, model_names
+from perfmodel.timing.base import STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
@@ -57,7 +57,7 @@ def tuned_part(page: str | None = None) -> str:
         rows.append([f"`{in_package(module)}.{name}`", tuned.shown(getattr(place, name)), tuned.meanings(place)[name]])
     more = tuned.count(known)
     return (
-        f"A model has at most {MAX_PARAMETERS} fitted parameters per kernel and architecture, and {more} numbers more stand in code that\n"
+        f"Parameters are fitted per kernel and architecture; {more} numbers more stand in code that\n"
         "were chosen on records that fits may see. Models share them: a kernel's prediction depends on some of its model's.\n"
         "Sequences of kernels have those of the parts as well.\n\n"
         + table(["model", "fitted", "chosen"], models)

@@ -31,7 +31,7 @@ from perfmodel.validation.fit_points import Effort, FitPoint, Key
 from perfmodel.validation.records import Record, held_out, profiled, sets_width
 
 KINDS = ("prefill", "decode", "matmul", "backward", "softmax", "norm")
-EFFORT = Effort(restarts=1, rounds=60, folds=2, points=150)
+EFFORT = Effort(folds=2, points=150)
 """Of fits to the rest of an architecture."""
 EACH = 60
 """Points of a device and family that widths and baselines see."""
@@ -212,7 +212,7 @@ class Baselines:
         """Seconds by the three scalars of ``kind``."""
         if kind not in self.shared:
             known = [(terms(kernels_of(one.case), one.device), one.record.time_s.median) for one in self.kinds[kind]]
-            self.shared[kind] = fit(lambda p: [from_terms(*one, p) for one, _ in known], [time for _, time in known], THREE.starts(), 1, 60)
+            self.shared[kind] = fit(lambda p: [from_terms(*one, p) for one, _ in known], [time for _, time in known], THREE.priors())
         return max(from_terms(*terms(kernels_of(point.case), point.device), self.shared[kind]), point.lower_s)
 
 

@@ -27,7 +27,7 @@ APART = (*VARIANTS, "torch-mask", "torch-rope")
 """Variants of kernels, and kernels that no bytes or FLOP limit."""
 EACH = 60
 """Points of a device and family: every device weighs alike."""
-EFFORT = Effort(restarts=1, rounds=60)
+EFFORT = Effort()
 QUANTILE = 0.8
 Pool = dict[str, list[FitPoint]]
 """Points by device."""

@@ -17,7 +17,7 @@ from refresh_readme import PAGES, SHOWN
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.cli import main
 from perfmodel.report.validation import scoreboard_report
-from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
+from perfmodel.timing.base import SAME_KERNEL, find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation import run as validation_run
 from perfmodel.validation.calibration_run import versions_of
@@ -254,7 +254,6 @@ def test_calibrations_name_the_parameters_of_their_model(device):
     for block in device.calibration:
         model = find_model(block.model)
         assert set(block.parameters) == {parameter.name for parameter in model.parameters}
-        assert len(block.parameters) <= MAX_PARAMETERS
         assert block.low < 1 < block.high
         assert block.borrowed_low is not None
         assert block.borrowed_low < 1 < block.borrowed_high

@@ -36,7 +36,7 @@ from perfmodel.validation.statistics import quantile
 from tests.test_validate_command import TRUE, copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")
-SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
+SHORT = Effort(rounds=8, folds=2, points=8)
 PRIME = 997
 FILES = {"numba-flash", "torch-matmul", "torch-attention", "torch-decode", "torch-eager"}
 
@@ -144,7 +144,7 @@ P = st.floats(-6, 6)
 def test_a_plan_left_out_is_never_the_fastest(m, n, k, batch, free, logs):
     """Whatever the parameters: the fastest of those worth timing is the fastest of all."""
     listed = plans(m, n, k, batch, 2, 132, free, 1)
-    values = {parameter.name: parameter.start * 2.0**log for parameter, log in zip(gemm.PARAMETERS, logs, strict=True)}
+    values = {name: start * 2.0**log for (name, start), log in zip(gemm.MODELS["gemm"].starts().items(), logs, strict=True)}
     case = gemm.Case(gemm.Matmul(m, n, k, batch=batch), "cublas")
     time = gemm.plan_seconds(gemm._work(case, H200), values)
     timed = [min((time(plan), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]

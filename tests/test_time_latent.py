@@ -26,7 +26,7 @@ from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import as_record
 
 H200, A100, B200 = (find_device(name) for name in ("nvidia-h200-sxm", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm"))
-P = {parameter.name: parameter.start for parameter in latent_attention.PARAMETERS}
+P = latent_attention.MODEL.starts()
 W = LatentDecode(64, 128, 4096)
 
 

@@ -22,7 +22,7 @@ from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.step import Split, decode, prefill
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
-P = {parameter.name: parameter.start for parameter in model.PARAMETERS}
+P = find_model("experts").starts()
 W = Experts(64, 4096, 1536, 128, 8, 128)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import plugins
@@ -21,9 +23,8 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
 """Folders of time models."""
-MAX_PARAMETERS = 8
-"""Per implementation and architecture."""
-
+WIDE = 3.0
+"""Spread, in logarithms, of a parameter of which little is known before measurements."""
 
 KERNELS_OF_CALL = {"torch-eager": 4, "torch-eager-masked-fill": 5, "torch-rope": 3, "torch-silu-mul": 2}  # known
 """Kernels that one call launches forward, where they are several."""
@@ -65,12 +66,30 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Prior:
+    """Expectation of a parameter before a fit: ``start``, and how far it may be from there, ``spread`` in logarithms.
+
+    ``without``: the value that takes its term away, if there is one. ``buys``: what the term is worth on rows that a fit did not see:
+    by how much the median and the 90 % quantile of the error would grow, of how many ``rows`` of which ``kernels``.
+    """
+
+    start: float
+    spread: float = WIDE
+    without: float | None = None
+    buys: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """A fitted number above zero. The name carries the unit; ``start`` is where a fit begins."""
+    """A fitted number above zero. The name carries the unit; ``prior``: what is expected of it, if no file of the model says it."""
 
     name: str
     meaning: str
-    start: float
+    prior: Prior | None = None
+
+
+PRIORS = Path(__file__).with_name("priors")
+"""Folder of what is expected of the parameters of each model before a fit, and of what its terms buy: a file for each."""
 
 
 STATE_WORDS = {
@@ -117,9 +136,19 @@ class Model:
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
 
+    def priors(self) -> dict[str, Prior]:
+        """What is expected of the parameters, in their order: those come first that measurements tell most of."""
+        return {parameter.name: parameter.prior or read_priors(self.name)[parameter.name] for parameter in self.parameters}
+
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""
-        return {parameter.name: parameter.start for parameter in self.parameters}
+        return {name: prior.start for name, prior in self.priors().items()}
+
+
+@cache
+def read_priors(model: str) -> dict[str, Prior]:
+    """The priors of ``model`` by parameter; DataError if there is no file of them."""
+    return {name: Prior(**fields) for name, fields in read_yaml(PRIORS / f"{model}.yaml")[0].items()}
 
 
 def model_names() -> list[str]:

@@ -1,103 +1,83 @@
-"""Fit a model's parameters to measured times: least mean |log error|, by the simplex method in the logarithms.
+"""Fit of a model's parameters to measured times: the most likely ones, beginning at what is expected of each.
 
-Logarithms keep parameters positive and weigh a factor alike wherever it stands. Least absolute error keeps one odd
-measurement from bending the rest. Source: Nelder & Mead 1965, with the coefficients of Gao & Han 2012 for several parameters.
+Errors are those of log(time): a factor weighs alike wherever it stands, and parameters, fitted by their logarithms, stay positive.
+The sum of |error| / ``NOISE`` and of half the squares of (parameter - start) / spread is minimized: least absolute errors keep one odd
+measurement from bending the rest, and a parameter that measurements do not determine stays at its start. Source: iteratively reweighted
+least squares with the damping of Levenberg 1944 and Marquardt 1963; expectations as normal priors, Gelman et al. 2013, section 5.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
-Objective = Callable[[list[float]], float]
+import numpy as np
+from numpy.typing import NDArray
 
-STEP = 0.3
-"""First step of each parameter, in logarithms."""
-ROUNDS = 100
-"""Largest number of simplex iterations per parameter."""
+from perfmodel.timing.base import Prior
+
+Floats = NDArray[np.float64]
+NOISE = 0.03
+"""Error in log(time) of a measurement that says as much of a parameter as the start does within one spread of it."""
+SMALLEST_ERROR = 0.003
+"""Below it an error weighs as a square, so that weights stay finite."""
+STEP, FINEST = 0.03, 0.002
+"""Step of a parameter's logarithm by which slopes are taken, at first and at the end: times jump where a launch changes."""
+LONGEST = 1.0
+"""Most by which the logarithm of a parameter moves in one round."""
+ROUNDS = 30
+"""Most rounds of a fit."""
 SMALLEST = 1e-6
-"""Smallest value of a parameter; 1 / this is the largest."""
-
-
-UNDETERMINED = 1e-4
-"""What the start value of a parameter may add to the mean |log error| of one that measurements do not determine."""
-
-
-def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:
-    """The point of the least ``objective`` that the simplex method finds.
-
-    >>> [round(x, 3) for x in simplex(lambda x: (x[0] - 1) ** 2 + (x[1] + 2) ** 2, [0.0, 0.0])]
-    [1.0, -2.0]
-    """
-    size = len(start)
-    grow, shrink, reduce = 1 + 2 / size, 0.75 - 0.5 / size, 1 - 1 / size
-    if size == 1:
-        grow, shrink, reduce = 2.0, 0.5, 0.5
-    points = [list(start), *([*start[:i], start[i] + step, *start[i + 1 :]] for i in range(size))]
-    ranked = sorted((objective(point), point) for point in points)
-    for _ in range(rounds * size):
-        best, worst = ranked[0][0], ranked[-1][0]
-        spread = max(abs(a - b) for _, point in ranked for a, b in zip(point, ranked[0][1], strict=True))
-        if worst - best <= tolerance * (abs(best) + tolerance) or spread <= tolerance:
-            break
-        last = ranked[-1][1]
-        centre = [sum(point[i] for _, point in ranked[:-1]) / size for i in range(size)]
-
-        def at(factor: float, centre: list[float] = centre, last: list[float] = last) -> tuple[float, list[float]]:
-            point = [c + factor * (c - x) for c, x in zip(centre, last, strict=True)]
-            return objective(point), point
-
-        tried = at(1.0)
-        if tried[0] < best:
-            ranked[-1] = min(tried, at(grow))
-        elif tried[0] < ranked[-2][0]:
-            ranked[-1] = tried
-        else:
-            inner = at(shrink) if tried[0] < worst else at(-shrink)
-            if inner[0] < min(tried[0], worst):
-                ranked[-1] = inner
-            else:
-                top = ranked[0][1]
-                moved = [[t + reduce * (x - t) for t, x in zip(top, point, strict=True)] for _, point in ranked[1:]]
-                ranked = [ranked[0], *((objective(point), point) for point in moved)]
-        ranked.sort()
-    return ranked[0][1]
+"""Least value of a parameter; 1 / this is the largest."""
 
 
 def fit(
     predict: Callable[[Mapping[str, float]], Sequence[float]],
     measured: Sequence[float],
-    starts: Mapping[str, float],
-    restarts: int = 2,
+    priors: Mapping[str, Prior],
+    begin: Mapping[str, float] | None = None,
     rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """Parameters, from ``starts`` on, with the least mean |log(predicted / measured)|.
+    """The most likely parameters, one for each of ``priors``.
 
-    ``predict`` gives a time per measurement. The simplex is restarted around its best point, which frees it from a collapse. A parameter
-    that the measurements do not determine keeps its start value.
+    ``predict`` gives a time for each of ``measured``, seconds; ``begin``: where the search starts, the priors' starts if not given.
+
+    >>> found = fit(lambda p: [p["a"] + p["b"] * n for n in (1, 2, 4)], [3.0, 5.0, 9.0], {"a": Prior(2.0), "b": Prior(1.0)})
+    >>> round(found["a"], 2), round(found["b"], 2)
+    (1.0, 2.0)
     """
-    names = list(starts)
-    logs = [math.log(time) for time in measured]
+    if not priors:
+        return {}
+    names, logs = list(priors), np.log(np.asarray(measured, float))
+    centre, weight = np.log([one.start for one in priors.values()]), np.array([one.spread**-2 for one in priors.values()])
+    limit = -np.log(SMALLEST)
 
-    def parameters(x: list[float]) -> dict[str, float]:
-        return {name: math.exp(min(max(value, math.log(SMALLEST)), -math.log(SMALLEST))) for name, value in zip(names, x, strict=True)}
+    def values(x: Floats) -> dict[str, float]:
+        return dict(zip(names, map(float, np.exp(np.clip(x, -limit, limit))), strict=True))
 
-    def objective(x: list[float]) -> float:
-        times = predict(parameters(x))
-        return sum(abs(math.log(time) - log) for time, log in zip(times, logs, strict=True)) / len(logs)
+    def errors(x: Floats) -> Floats:
+        return np.log(np.asarray(predict(values(x)), float)) - logs
 
-    x = [math.log(starts[name]) for name in names]
-    begin = list(x)
-    for turn in range(restarts + 1):
-        x = simplex(objective, x, STEP / (1 + turn), rounds)
-    return parameters(_determined(objective, x, begin))
+    def cost(found: Floats, x: Floats) -> float:
+        return float(np.abs(found).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
 
-
-def _determined(objective: Objective, x: Sequence[float], start: Sequence[float]) -> list[float]:
-    """``x`` with the value of ``start`` wherever that is as good: of such a parameter the measurements say nothing, and others may ask."""
-    kept, best = list(x), objective(list(x))
-    for at, value in enumerate(start):
-        tried = [*kept[:at], value, *kept[at + 1 :]]
-        if objective(tried) <= best + UNDETERMINED:
-            kept = tried
-    return kept
+    x = np.log([(begin or {}).get(name, one.start) for name, one in priors.items()])
+    error = errors(x)
+    best, step = cost(error, x), STEP
+    for _ in range(rounds):
+        slopes = np.column_stack([(errors(x + step * unit) - error) / step for unit in np.eye(len(x))])
+        certain = 1 / (NOISE * np.maximum(np.abs(error), SMALLEST_ERROR))
+        curvature = (slopes.T * certain) @ slopes + np.diag(weight)
+        downhill = (slopes.T * certain) @ error + weight * (x - centre)
+        gained = 0.0
+        for damping in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0):
+            move = -np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
+            tried = x + np.clip(move, -LONGEST, LONGEST)
+            its_error = errors(tried)
+            if (its_cost := cost(its_error, tried)) < best:
+                gained, x, error, best = best - its_cost, tried, its_error, its_cost
+                break
+        if gained <= 1e-4 * best:
+            if step <= FINEST:
+                break
+            step /= 4
+    return values(x)

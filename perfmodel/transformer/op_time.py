@@ -152,10 +152,10 @@ MODEL = "torch-step"
 """Time model of the calibrations that hold these parameters."""
 
 PARAMETERS = (
-    Parameter("stream_saving_us", "by which a kernel takes less behind another one than alone", 2.0),
-    Parameter("graph_saving_us", "the same in a CUDA graph", 3.0),
-    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.5),
-    Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix", 3.0),
+    Parameter("stream_saving_us", "by which a kernel takes less behind another one than alone"),
+    Parameter("graph_saving_us", "the same in a CUDA graph"),
+    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2"),
+    Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix"),
 )
 
 LARGEST_SAVING = 0.5  # tuned

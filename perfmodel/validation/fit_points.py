@@ -43,9 +43,8 @@ Key = tuple[str, str, Direction, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much a fit takes: restarts of its simplex, rounds of one per parameter, folds, and points at most (None: all)."""
+    """How much a fit takes: rounds, folds, and points at most (None: all)."""
 
-    restarts: int = 2
     rounds: int = ROUNDS
     folds: int = FOLDS
     points: int | None = None
@@ -58,7 +57,7 @@ class Effort:
         return [ranked[place * (len(ranked) - 1) // (self.points - 1)] for place in range(self.points)]
 
 
-FULL, QUICK = Effort(), Effort(restarts=0, rounds=40, folds=3, points=30)
+FULL, QUICK = Effort(), Effort(rounds=10, folds=3, points=30)
 
 
 Solved = tuple[dict[str, float], list[float]]
@@ -72,13 +71,20 @@ def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
     return p, cross_residuals(model, known, p, effort)
 
 
-def fitted(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
-    """Parameters with the least mean |log error| on ``known``."""
+ENOUGH, KIN = 5, 0.5
+"""Points per parameter from which they speak for themselves; fewer leave each within so much, in logarithms, of what its kin have."""
+
+
+def fitted(model: Model, known: Sequence[FitPoint], begin: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
+    """The most likely parameters on ``known``."""
+    priors = model.priors()
+    if len(known) < ENOUGH * len(priors):
+        priors = {name: replace(prior, spread=min(prior.spread, KIN)) for name, prior in priors.items()}
 
     def predict(p: Mapping[str, float]) -> list[float]:
         return [point.predicted(model, p) for point in known]
 
-    return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), effort.restarts, effort.rounds)
+    return fit(predict, [point.record.time_s.median for point in known], priors, begin, effort.rounds)
 
 
 def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
@@ -102,6 +108,6 @@ def cross_residuals(model: Model, known: Sequence[FitPoint], p: Mapping[str, flo
         rest = [point for name, point in zip(groups, known, strict=True) if fold_of[name] != fold]
         if not rest or len(rest) == len(known):
             continue
-        refitted = fitted(model, rest, p, replace(effort, restarts=0))
+        refitted = fitted(model, rest, p, effort)
         residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[groups[place]] == fold}
     return [residuals[place] for place in range(len(known))]

@@ -216,5 +216,5 @@ def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
     except PerfmodelError:  # a collective, a step of a model
         return Score()
 
-    p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.starts())
+    p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.priors())
     return scored([abs(from_terms(*seen[id(row)], p) / row.record.time_s.median - 1) for row in judged])

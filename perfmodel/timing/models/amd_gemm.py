@@ -54,10 +54,10 @@ SPLIT_S, SPLIT_S_OF = 3.5e-6, {"bf16": 1.5e-6, "fp16": 1.5e-6, "int8": 9e-6}  # 
 """To add up the parts of k: least in 16 bits, whose kernels add them up themselves."""
 
 PARAMETERS = (
-    Parameter("launch_us", "one kernel, first loads included, without its work", 3.0),
-    Parameter("multiply_share", "share of the peak that MFMA instructions reach, power limit included", 0.6),
-    Parameter("slice_cycles", "step of a workgroup beyond the work of its slice", 300.0),
-    Parameter("stored_bytes_per_cycle", "of C, by one compute unit, once its last slice is multiplied", 6.0),
+    Parameter("launch_us", "one kernel, first loads included, without its work"),
+    Parameter("multiply_share", "share of the peak that MFMA instructions reach, power limit included"),
+    Parameter("slice_cycles", "step of a workgroup beyond the work of its slice"),
+    Parameter("stored_bytes_per_cycle", "of C, by one compute unit, once its last slice is multiplied"),
 )
 
 

@@ -175,9 +175,9 @@ def covers(case: Case) -> bool:
 MODEL = Model(
     name="cpu",
     parameters=(
-        Parameter("fma_share", "share of the FMA peak that the products of a tile reach, packing included", 0.8),
-        Parameter("softmax_exps", "exponentials that a score costs beside its products: stores, maximum, e^x, sum, scaling", 4.0),
-        Parameter("streams_per_copy", "time of streaming scores beyond the cache over that of a copy of as many bytes", 1.5),
+        Parameter("fma_share", "share of the FMA peak that the products of a tile reach, packing included"),
+        Parameter("softmax_exps", "exponentials that a score costs beside its products: stores, maximum, e^x, sum, scaling"),
+        Parameter("streams_per_copy", "time of streaming scores beyond the cache over that of a copy of as many bytes"),
     ),
     covers=covers,
     seconds=seconds,

@@ -140,16 +140,16 @@ def covers(case: Case) -> bool:
 
 
 PARAMETERS = (
-    Parameter("start_us", "launch, barriers and the first pass", 4.0),
-    Parameter("peer_us", "per peer of the barriers", 0.05),
-    Parameter("again_factor", "of that start, for the second half of a two-shot", 1.5),
-    Parameter("pass_us", "per further pass of the grid over the buffer", 0.3),
-    Parameter("link_share", "of the link, one-shot", 0.6),
-    Parameter("two_shot_factor", "of that share, two-shot", 1.2),
+    Parameter("start_us", "launch, barriers and the first pass"),
+    Parameter("peer_us", "per peer of the barriers"),
+    Parameter("again_factor", "of that start, for the second half of a two-shot"),
+    Parameter("pass_us", "per further pass of the grid over the buffer"),
+    Parameter("link_share", "of the link, one-shot"),
+    Parameter("two_shot_factor", "of that share, two-shot"),
 )
 SUMMED = (
-    Parameter("switched_us", "copies in and out, and a sum in the switch with nothing to add", 10.0),
-    Parameter("switched_share", "of the link, summed in the switch", 0.4),
+    Parameter("switched_us", "copies in and out, and a sum in the switch with nothing to add"),
+    Parameter("switched_share", "of the link, summed in the switch"),
 )
 ASSUMES = "all GPUs start together, in a CUDA graph, one all-reduce behind another on the same buffers"
 PEERS = Model(

@@ -16,9 +16,9 @@ from perfmodel.kernels.expert_exchange import ExpertExchange
 from perfmodel.timing.base import Case, Model, Parameter
 
 PARAMETERS = (
-    Parameter("start_us", "an exchange with nothing to send", 35.0),
-    Parameter("link_share", "of NVLink, low-latency", 0.8),
-    Parameter("network_share", "of the network, low-latency", 0.95),
+    Parameter("start_us", "an exchange with nothing to send"),
+    Parameter("link_share", "of NVLink, low-latency"),
+    Parameter("network_share", "of the network, low-latency"),
 )
 LOW_LATENCY_TOKENS = 256  # known
 """Tokens of a GPU up to which low-latency kernels are meant to run. Source: docs/legacy.md."""

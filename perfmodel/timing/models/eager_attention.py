@@ -254,16 +254,16 @@ def covers_published(case: Case) -> bool:
 
 
 _OVERLAP, _HANDOFF = (
-    Parameter("overlap_us", "what a kernel costs less behind another one than alone", 2.0),
-    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.6),
+    Parameter("overlap_us", "what a kernel costs less behind another one than alone"),
+    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2"),
 )
 _EAGER = Model(
     "eager-attention",
     (
         _OVERLAP,
         _HANDOFF,
-        Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
-        Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
+        Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers"),
+        Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows"),
     ),
     covers_half,
     seconds,
@@ -283,8 +283,8 @@ _LISTED = (
         parameters=(
             _OVERLAP,
             _HANDOFF,
-            Parameter("mask_us", "of the kernel that fills the mask in, alone", 3.0),
-            Parameter("element_cycles", "of a multiprocessor, per element that it passes", 0.5),
+            Parameter("mask_us", "of the kernel that fills the mask in, alone"),
+            Parameter("element_cycles", "of a multiprocessor, per element that it passes"),
         ),
         covers=covers_filled,
         seconds=filled_seconds,
@@ -293,7 +293,7 @@ _LISTED = (
     ),
     Model(
         "eager-published",
-        (Parameter("softmax", "softmax over rows longer than a warp takes, or its gradient, over the time of its bytes", 1.5),),
+        (Parameter("softmax", "softmax over rows longer than a warp takes, or its gradient, over the time of its bytes"),),
         covers_published,
         published_seconds,
         "the sum of its kernels",

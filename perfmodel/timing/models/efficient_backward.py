@@ -23,16 +23,14 @@ from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks,
 from perfmodel.timing.models._flash_gradients import key_tiles_visits
 
 PARAMETERS = (
-    Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 3.5),
-    Parameter("block_cycles", "cycles of a block besides its tiles and rows", 3000.0),
-    Parameter("tile_cycles", "cycles of a tile of 64 x 64 of head dim 64, alone on its multiprocessor", 9000.0),
-    Parameter("alone", "cycles of such a tile alone over its share of a full multiprocessor", 2.0),
-    Parameter("row_cycles", "cycles of a row tile's sums of O dO, per load of each thread", 600.0),
-    Parameter("turn_cycles", "cycles for which a block of 64 x 64 keeps others from a row tile of dQ", 6000.0),
-    Parameter(
-        "crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone", 100000.0
-    ),
-    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
+    Parameter("launch_us", "from the launch to the first block, for every kernel of the call"),
+    Parameter("block_cycles", "cycles of a block besides its tiles and rows"),
+    Parameter("tile_cycles", "cycles of a tile of 64 x 64 of head dim 64, alone on its multiprocessor"),
+    Parameter("alone", "cycles of such a tile alone over its share of a full multiprocessor"),
+    Parameter("row_cycles", "cycles of a row tile's sums of O dO, per load of each thread"),
+    Parameter("turn_cycles", "cycles for which a block of 64 x 64 keeps others from a row tile of dQ"),
+    Parameter("crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone"),
+    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth"),
 )
 
 SHARED = 0.15  # tuned

@@ -20,12 +20,12 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
 
 PARAMETERS = (
-    Parameter("launch_us", "each of the four parts, without its work", 5.0),
-    Parameter("dram_share", "of the DRAM bandwidth, weights", 0.85),
-    Parameter("compute_share", "of the matmul peak", 0.65),
-    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit", 0.2),
-    Parameter("tile_us", "start and end of a tile of a grouped matmul", 0.3),
-    Parameter("activation_share", "of the DRAM bandwidth, activations between kernels", 0.7),
+    Parameter("launch_us", "each of the four parts, without its work"),
+    Parameter("dram_share", "of the DRAM bandwidth, weights"),
+    Parameter("compute_share", "of the matmul peak"),
+    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit"),
+    Parameter("tile_us", "start and end of a tile of a grouped matmul"),
+    Parameter("activation_share", "of the DRAM bandwidth, activations between kernels"),
 )
 LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""

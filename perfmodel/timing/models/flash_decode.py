@@ -62,10 +62,10 @@ ANY_MAJOR = 10.0  # known
 """Compute capability whose matrix instruction takes V as it lies in 8 bits, too. Source: PTX ISA, tcgen05.mma, transposed operands."""
 
 PARAMETERS = (
-    Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included", 8.0),
-    Parameter("latency_us", "one dependent wait: page table, load, reduction, store of a block", 1.5),
-    Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
-    Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
+    Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included"),
+    Parameter("latency_us", "one dependent wait: page table, load, reduction, store of a block"),
+    Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches"),
+    Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2"),
 )
 NOT_MODELLED = ("mask", "dropout", "sparsity", "window")
 
@@ -196,7 +196,7 @@ _SIXTEEN_BITS = Model(
 _EIGHT_BITS = replace(
     _SIXTEEN_BITS,
     name="flash-decode-narrow",
-    parameters=(*PARAMETERS, Parameter("element_cycles", "work on a thousand elements of the cache that one block streams", 10.0)),
+    parameters=(*PARAMETERS, Parameter("element_cycles", "work on a thousand elements of the cache that one block streams")),
     covers=covers_narrow,
     seconds=narrow_seconds,
     implementations=("vllm-flash-attn-fp8-cache", "trtllm-attention-fp8-cache"),

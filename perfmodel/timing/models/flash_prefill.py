@@ -35,13 +35,13 @@ from perfmodel.timing.models._flash_forward import code_s, mask_latencies, parts
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
-    Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
-    Parameter("block_cycles", "cycles of a block besides its tiles", 7000.0),
-    Parameter("matmul", "cycles of a tile's matmuls over those that its matrix instruction needs, operands coming from SRAM", 1.1),
-    Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU", 1.4),
-    Parameter("alone", "cycles of a tile alone on its multiprocessor over those beside other blocks, per block", 1.3),
-    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
-    Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
+    Parameter("launch_us", "from the launch to the first block, for every kernel of the call"),
+    Parameter("block_cycles", "cycles of a block besides its tiles"),
+    Parameter("matmul", "cycles of a tile's matmuls over those that its matrix instruction needs, operands coming from SRAM"),
+    Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU"),
+    Parameter("alone", "cycles of a tile alone on its multiprocessor over those beside other blocks, per block"),
+    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth"),
+    Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one"),
 )
 
 COLD, COLD_SYNC = 2.0, 1.5  # tuned

@@ -22,8 +22,6 @@ from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_plans import PUBLISHED
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
-UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}  # tuned
-"""Parameters that the published shapes do not determine: start values of the fits of ``flash_prefill``."""
 LEAST_MATMUL = 1.0  # known
 """``matmul`` of a kernel that multiplies at the peak. Published shapes are nearly all of one head dim: they do not tell a tile's two
 parts apart, and fits charge to one what the other takes; devices whose rates differ take a wrong share of it."""
@@ -42,7 +40,7 @@ def _as_run(case: Case, device: Device) -> Case:
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError as in ``flash_prefill``. No tile's matmuls take less than their instruction needs."""
     possible = {**parameters, "matmul": max(LEAST_MATMUL, parameters["matmul"])}
-    return flash_prefill.seconds(_as_run(case, device), device, {**UNFITTED, **possible})
+    return flash_prefill.seconds(_as_run(case, device), device, {**flash_prefill.MODEL.starts(), **possible})
 
 
 def covers(case: Case) -> bool:
@@ -87,7 +85,7 @@ _LISTED = (
     Model(
         "flash-few",
         (
-            Parameter("host_us", "the host's time for a call, hidden behind a longer kernel", 20.0),
+            Parameter("host_us", "the host's time for a call, hidden behind a longer kernel"),
             next(parameter for parameter in _PREFILL.parameters if parameter.name == "matmul"),
         ),
         covers_few,

@@ -68,24 +68,24 @@ VECTOR_LAUNCH, SMALL_LAUNCH = 0.92, 0.78  # tuned
 """Launch of a kernel that streams a matrix, and in fp32 of one for few rows, beside a launch of the other kernels of the format."""
 
 PARAMETERS = (
-    Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work", 2.5),
-    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time one byte comes from the L2", 60.0),
-    Parameter("wave_cycles", "start and end of a block, for each wave after the first", 1000.0),
-    Parameter("slice_cycles", "step of a block beyond the work of its slice", 60.0),
-    Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach", 0.8),
-    Parameter("half_bandwidth_share", "share of the multiprocessors at which the bandwidth would be half of its limit", 0.2),
-    Parameter("split_us", "split k: second pass over the parts", 2.5),
-    Parameter("throttle", "slowdown of full tensor power per e-fold of kernel length", 0.05),
+    Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
+    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time one byte comes from the L2"),
+    Parameter("wave_cycles", "start and end of a block, for each wave after the first"),
+    Parameter("slice_cycles", "step of a block beyond the work of its slice"),
+    Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach"),
+    Parameter("half_bandwidth_share", "share of the multiprocessors at which the bandwidth would be half of its limit"),
+    Parameter("split_us", "split k: second pass over the parts"),
+    Parameter("throttle", "slowdown of full tensor power per e-fold of kernel length"),
 )
 SIMT_PARAMETERS = (
-    Parameter("launch_us", "one kernel, first loads and last stores included, without its work", 6.0),
-    Parameter("multiply_share", "share of the peak at which a multiprocessor multiplies", 1.0),
-    Parameter("copy_cycles", "of a multiprocessor, to copy a row or column of a slice of a tile", 2.2),
-    Parameter("wait_cycles", "for the copies of a slice", 100.0),
-    Parameter("tile_cycles", "start and end of a tile of 128 x 128", 6500.0),
-    Parameter("dram_share", "share of the DRAM bandwidth that is reached", 0.6),
-    Parameter("split_us", "split k: second pass over the parts", 3.5),
-    Parameter("part_us", "split k: each part", 0.07),
+    Parameter("launch_us", "one kernel, first loads and last stores included, without its work"),
+    Parameter("multiply_share", "share of the peak at which a multiprocessor multiplies"),
+    Parameter("copy_cycles", "of a multiprocessor, to copy a row or column of a slice of a tile"),
+    Parameter("wait_cycles", "for the copies of a slice"),
+    Parameter("tile_cycles", "start and end of a tile of 128 x 128"),
+    Parameter("dram_share", "share of the DRAM bandwidth that is reached"),
+    Parameter("split_us", "split k: second pass over the parts"),
+    Parameter("part_us", "split k: each part"),
 )
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
@@ -271,7 +271,7 @@ _FP8 = replace(
     name="fp8-linear",
     parameters=(
         *(parameter for parameter in PARAMETERS if parameter.name != "split_us"),
-        Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
+        Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"),
     ),
     covers=covers_fp8,
     seconds=fp8_seconds,

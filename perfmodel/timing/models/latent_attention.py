@@ -24,13 +24,13 @@ from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, num
 from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
 
 PARAMETERS = (
-    Parameter("launch_us", "the kernels around the tiles, without their bytes", 8.0),
-    Parameter("tile_cycles", "64 heads by 64 keys, 16 bits", 3000.0),
-    Parameter("narrow_tile_cycles", "the same with a cache of 8 bits", 2500.0),
-    Parameter("dram_share", "of the DRAM bandwidth", 0.9),
-    Parameter("sequence_tiles", "start and end of a sequence in a block, in tiles", 5.0),
-    Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after", 0.5),
-    Parameter("join_cycles", "per part of a sequence, in the kernel that joins them", 200.0),
+    Parameter("launch_us", "the kernels around the tiles, without their bytes"),
+    Parameter("tile_cycles", "64 heads by 64 keys, 16 bits"),
+    Parameter("narrow_tile_cycles", "the same with a cache of 8 bits"),
+    Parameter("dram_share", "of the DRAM bandwidth"),
+    Parameter("sequence_tiles", "start and end of a sequence in a block, in tiles"),
+    Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after"),
+    Parameter("join_cycles", "per part of a sequence, in the kernel that joins them"),
 )
 KEYS = 64  # known
 """Keys of a tile."""

@@ -44,9 +44,9 @@ from perfmodel.timing.models._flash_blocks import (
 from perfmodel.timing.models.flash_prefill import FlashRates, rates_of
 
 PARAMETERS = (
-    Parameter("block_cycles", "cycles of a block besides its tiles", 16000.0),
-    Parameter("matmul", "cycles of a tile's matmuls over those that MFMA needs, operands coming from LDS", 1.2),
-    Parameter("softmax", "cycles of a tile's other work over those of its exponentials", 2.2),
+    Parameter("block_cycles", "cycles of a block besides its tiles"),
+    Parameter("matmul", "cycles of a tile's matmuls over those that MFMA needs, operands coming from LDS"),
+    Parameter("softmax", "cycles of a tile's other work over those of its exponentials"),
 )
 
 BACKWARD_BLOCK_CYCLES, BACKWARD_SOFTMAX = 16000.0, 6.0  # tuned

@@ -17,14 +17,14 @@ from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, 
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 
 PARAMETERS = (
-    Parameter("start_us", "a collective with nothing to send", 5.0),
-    Parameter("step_us", "per step of a ring", 1.0),
-    Parameter("pair_start_us", "an exchange with nothing to send", 8.0),
-    Parameter("flagged_share", "of the link, small messages in a ring", 0.3),
-    Parameter("chunk_us", "until chunks follow each other", 15.0),
-    Parameter("chunked_share", "of the link, large messages", 0.75),
-    Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part", 0.3),
-    Parameter("switch_factor", "by which an all-reduce among many is faster than a ring", 1.2),
+    Parameter("start_us", "a collective with nothing to send"),
+    Parameter("step_us", "per step of a ring"),
+    Parameter("pair_start_us", "an exchange with nothing to send"),
+    Parameter("flagged_share", "of the link, small messages in a ring"),
+    Parameter("chunk_us", "until chunks follow each other"),
+    Parameter("chunked_share", "of the link, large messages"),
+    Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part"),
+    Parameter("switch_factor", "by which an all-reduce among many is faster than a ring"),
 )
 FEWEST_FOR_SWITCH = 8  # tuned
 """GPUs from which an all-reduce is added up in the switch; in a mesh any number of them send to all others at once."""

@@ -137,9 +137,9 @@ _LISTED = (
     Model(
         "numba-standard",
         (
-            Parameter("store_cycles", "per score that a thread stores", 20.0),
-            Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
-            Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
+            Parameter("store_cycles", "per score that a thread stores"),
+            Parameter("softmax_cycles", "latency of 32 elements of a row"),
+            Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible"),
         ),
         covers_standard,
         standard_seconds,
@@ -149,7 +149,7 @@ _LISTED = (
     ),
     Model(
         "numba-flash1",
-        (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),),
+        (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor"),),
         tiles.covers,
         flash1_seconds,
         "instructions of the kernel's loops",

@@ -89,7 +89,7 @@ def covers(case: Case) -> bool:
 _LISTED = (
     Model(
         "numba-matmul",
-        (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),),
+        (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier"),),
         covers,
         tiled_seconds,
         "instructions of the kernel's loops",
@@ -98,7 +98,7 @@ _LISTED = (
     ),
     Model(
         "numba-matmul-naive",
-        (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor", 15.0),),
+        (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor"),),
         covers,
         naive_seconds,
         "bytes of B from L2",

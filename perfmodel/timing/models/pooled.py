@@ -16,10 +16,10 @@ from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.predict import kernels_of
 
 PARAMETERS = (
-    Parameter("launch_us", "before anything", 6.0),
-    Parameter("compute_share", "of the matmul peak", 0.6),
-    Parameter("bandwidth_share", "of the DRAM bandwidth", 0.7),
-    Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time", 2.0),
+    Parameter("launch_us", "before anything"),
+    Parameter("compute_share", "of the matmul peak"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth"),
+    Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time"),
 )
 
 HARDEST = 50.0  # known

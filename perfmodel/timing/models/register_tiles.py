@@ -39,14 +39,14 @@ SHARPNESS = 4  # tuned
 """p of the norm between latency-bound and issue-bound."""
 
 PARAMETERS = (
-    Parameter("launch_us", "before the first block and after the last one", 3.5),
-    Parameter("block_cycles", "per block: loading Q, storing O", 3000.0),
-    Parameter("fma_issue_cycles", "issue slots per multiply-add of a warp", 1.4),
-    Parameter("fma_alone_cycles", "cycles per multiply-add of a warp alone on its scheduler", 1.5),
-    Parameter("load_cycles", "per load of a warp from shared memory", 2.0),
-    Parameter("score_cycles", "softmax, per score of a thread", 6.0),
-    Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling", 150.0),
-    Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory", 20.0),
+    Parameter("launch_us", "before the first block and after the last one"),
+    Parameter("block_cycles", "per block: loading Q, storing O"),
+    Parameter("fma_issue_cycles", "issue slots per multiply-add of a warp"),
+    Parameter("fma_alone_cycles", "cycles per multiply-add of a warp alone on its scheduler"),
+    Parameter("load_cycles", "per load of a warp from shared memory"),
+    Parameter("score_cycles", "softmax, per score of a thread"),
+    Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling"),
+    Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory"),
 )
 
 

@@ -16,10 +16,10 @@ from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
 
 PARAMETERS = (
-    Parameter("launch_us", "an empty kernel", 4.0),
-    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached", 0.9),
-    Parameter("column_ns", "latency of a row, per element", 0.05),
-    Parameter("row_ns", "per row on one multiprocessor", 1.0),
+    Parameter("launch_us", "an empty kernel"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
+    Parameter("column_ns", "latency of a row, per element"),
+    Parameter("row_ns", "per row on one multiprocessor"),
 )
 
 STREAM_SHARE = 0.92  # tuned
@@ -108,7 +108,7 @@ def model_name(case: Case) -> str | None:
 _LISTED = (
     Model(
         "copy",
-        (*PARAMETERS[:2], Parameter("large_us", "of what a copy of 1 MiB or more leaves of its last 4 KiB", 2.0)),
+        (*PARAMETERS[:2], Parameter("large_us", "of what a copy of 1 MiB or more leaves of its last 4 KiB")),
         lambda case: model_name(case) == "copy",
         copy_seconds,
         "launch + bytes over bandwidth",
@@ -126,7 +126,7 @@ _LISTED = (
     ),
     Model(
         "broadcast",
-        (PARAMETERS[0], Parameter("element_cycles", "of a multiprocessor, per element", 0.6)),
+        (PARAMETERS[0], Parameter("element_cycles", "of a multiprocessor, per element")),
         lambda case: model_name(case) == "broadcast",
         broadcast_seconds,
         "elements by cycles, bytes by bandwidth",

@@ -15,9 +15,9 @@ from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.predict import kernels_of
 
 PARAMETERS = (
-    Parameter("launch_us", "before anything", 4.0),
-    Parameter("compute_share", "of the matmul peak", 0.6),
-    Parameter("bandwidth_share", "of the DRAM bandwidth", 0.7),
+    Parameter("launch_us", "before anything"),
+    Parameter("compute_share", "of the matmul peak"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth"),
 )
 
 

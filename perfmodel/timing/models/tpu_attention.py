@@ -31,10 +31,10 @@ MOVED_SHARE = 0.21  # tuned
 """Of VMEM, up to which the cache is moved there first: 27 MiB of 128."""
 
 PARAMETERS = (
-    Parameter("launch_us", "start of the kernel, its first pages and its last results", 4.0),
-    Parameter("visit_cycles", "per KV head, of a sequence in a block of queries", 500.0),
-    Parameter("score_cycles", "of the vector unit, per register of scores", 15.0),
-    Parameter("moved_share", "of the HBM bandwidth, at which a short cache is moved to VMEM first", 0.5),
+    Parameter("launch_us", "start of the kernel, its first pages and its last results"),
+    Parameter("visit_cycles", "per KV head, of a sequence in a block of queries"),
+    Parameter("score_cycles", "of the vector unit, per register of scores"),
+    Parameter("moved_share", "of the HBM bandwidth, at which a short cache is moved to VMEM first"),
 )
 
 

@@ -26,10 +26,10 @@ SUBLANES = 8  # known
 """Rows of a vector register."""
 
 PARAMETERS = (
-    Parameter("launch_us", "start of a kernel, its first slice and its last", 2.0),
-    Parameter("hbm_share", "of the HBM bandwidth, that slices of W and y reach", 0.9),
-    Parameter("peak_share", "of the peak of the systolic units, that whole squares reach", 0.9),
-    Parameter("rows_share", "of the HBM bandwidth, at which x comes in before the first product", 0.6),
+    Parameter("launch_us", "start of a kernel, its first slice and its last"),
+    Parameter("hbm_share", "of the HBM bandwidth, that slices of W and y reach"),
+    Parameter("peak_share", "of the peak of the systolic units, that whole squares reach"),
+    Parameter("rows_share", "of the HBM bandwidth, at which x comes in before the first product"),
 )
 
 

@@ -24,7 +24,7 @@ from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 @lru_cache(maxsize=16)
 def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -> Machine:
-    parameters = {parameter.name: parameter.start for parameter in PARAMETERS} | {"strided_factor": strided_factor}
+    parameters = MODEL.starts() | {"strided_factor": strided_factor}
     return Machine(known.device, tuple, attention, parameters)
 
 

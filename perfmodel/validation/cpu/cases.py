@@ -263,8 +263,8 @@ def _residuals(name: str, points: Points, bare: Device) -> list[float]:
 
 def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, float]:
     """Every parameter of the model: those that ``name`` depends on fitted to ``points``, the others at their start."""
-    starts = MODEL.starts()
-    free = {key: starts[key] for key in FITTED[name]}
+    starts, priors = MODEL.starts(), MODEL.priors()
+    free = {key: priors[key] for key in FITTED[name]}
 
     def times(parameters: Mapping[str, float]) -> list[float]:
         return [MODEL.seconds(case, bare, {**starts, **parameters}) for case, _ in points]

@@ -39,11 +39,11 @@ from perfmodel.transformer.training.step.system import DRAM
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""
 PARAMETERS = (
-    Parameter("strided_factor", "of the time of an element-wise kernel that reads or writes another order of dimensions", 3.0),
-    Parameter("host_forward_us", "of the host to enqueue a layer's forward pass", 500.0),
-    Parameter("host_backward_us", "of the host to enqueue a layer's backward pass", 700.0),
-    Parameter("host_checkpoint_us", "of the host, more for a layer that will run again", 500.0),
-    Parameter("host_again_us", "of the host, more in the backward pass of a layer that runs again", 1000.0),
+    Parameter("strided_factor", "of the time of an element-wise kernel that reads or writes another order of dimensions"),
+    Parameter("host_forward_us", "of the host to enqueue a layer's forward pass"),
+    Parameter("host_backward_us", "of the host to enqueue a layer's backward pass"),
+    Parameter("host_checkpoint_us", "of the host, more for a layer that will run again"),
+    Parameter("host_again_us", "of the host, more in the backward pass of a layer that runs again"),
 )
 BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
 """Borrowed where a device's own calibrations of attention are of forward passes only."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.base import Case, Model, Parameter, Prior, dram_bandwidth, numbers_of
 
 RESIDENT = 4  # tuned
 """Rows that a multiprocessor works on at once, chosen on its first run."""
 PARAMETERS = (
-    Parameter("launch_us", "until the first block starts", 4.0),
-    Parameter("row_us", "latency of a row", 1.0),
-    Parameter("share", "of the DRAM bandwidth that is reached", 0.8),
+    Parameter("launch_us", "until the first block starts", Prior(4.0)),
+    Parameter("row_us", "latency of a row", Prior(1.0)),
+    Parameter("share", "of the DRAM bandwidth that is reached", Prior(0.8)),
 )
 
 
