@@ -101,6 +101,7 @@ def write(name: str, bought: Mapping[str, Mapping[str, float | str]]) -> None:
 
 
 def main(arguments: Iterable[str]) -> None:
+    """Judge the models named, and keep what was found with ``--write``."""
     names = [name for name in arguments if not name.startswith("--")]
     for name in names:
         bought = judge(name)
