@@ -55,7 +55,8 @@ def fit(
         return dict(zip(names, map(float, np.exp(np.clip(x, -limit, limit))), strict=True))
 
     def errors(x: Floats) -> Floats:
-        return np.log(np.asarray(predict(values(x)), float)) - logs
+        found: Floats = np.log(np.asarray(predict(values(x)), float)) - logs
+        return found
 
     def cost(found: Floats, x: Floats) -> float:
         return float(np.abs(found).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
