@@ -252,12 +252,14 @@ def find_engine(name: str) -> Engine:
 @cache
 def implementations() -> dict[str, set[str]]:
     """Those that a shipped profile has calibrations of, by workload."""
-    from perfmodel.timing.base import LENT_PRODUCTS
+    from perfmodel.timing.implementations import calibrated_as, listed
 
-    found = {"matmul": set(LENT_PRODUCTS)}
+    found: dict[str, set[str]] = {}
     for device in calibrated_devices():
         for block in device.calibration:
             found.setdefault(block.workload, set()).add(block.implementation)
+    for known in found.values():
+        known |= {name for name in listed() if not known.isdisjoint(calibrated_as(name))}
     return found
 
 

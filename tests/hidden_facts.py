@@ -13,7 +13,8 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.estimated import FACTS, completed, number
-from perfmodel.timing.predict import modelled_s, nearest
+from perfmodel.timing.lenders import nearest
+from perfmodel.timing.predict import modelled_s
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile

@@ -17,12 +17,14 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.timing.base import find_model, kernel_name
+from perfmodel.timing.base import find_model
+from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.fit import fit
+from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models.three_scalars import MODEL as THREE
 from perfmodel.timing.models.three_scalars import from_terms, terms
 from perfmodel.timing.pooled import POOLED, PRODUCTS, as_probed, family
-from perfmodel.timing.predict import PARTS, Prediction, TimeRequest, added, kernels_of, predict
+from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
 from perfmodel.timing.select_kernel import OWN
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.calibrate import calibrate, points
@@ -104,7 +106,7 @@ def scored(record: Record) -> bool:
 def group(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
     """``points`` of the kernels that are ``scored`` and no sequence of others."""
     found = points(filter(scored, records), devices)
-    return {key: own for key, own in found.items() if key[3] not in PARTS}
+    return {key: own for key, own in found.items() if not find_model(key[3]).part_workloads}
 
 
 def thinned(grouped: Grouped) -> dict[Key, list[FitPoint]]:

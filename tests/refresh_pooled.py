@@ -13,7 +13,7 @@ from itertools import accumulate
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import VARIANTS, find_model
+from perfmodel.timing.base import find_model
 from perfmodel.timing.pooled import FILE, POOLED, family
 from perfmodel.timing.select_kernel import OWN
 from perfmodel.timing.transfer import SPREAD, copied_share
@@ -23,7 +23,7 @@ from perfmodel.validation.fit_points import Effort, FitPoint, fitted
 from perfmodel.validation.records import Record, held_out, profiled, read_records, shipped_records
 
 KINDS = ("attention", "matmul", "softmax", "norm", "scale")
-APART = (*VARIANTS, "torch-mask", "torch-rope")
+APART = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton", "torch-mask", "torch-rope")
 """Variants of kernels, and kernels that no bytes or FLOP limit."""
 EACH = 60
 """Points of a device and family: every device weighs alike."""

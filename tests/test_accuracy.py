@@ -17,7 +17,8 @@ from refresh_readme import PAGES, SHOWN
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.cli import main
 from perfmodel.report.validation import scoreboard_report
-from perfmodel.timing.base import SAME_KERNEL, find_model
+from perfmodel.timing import implementations
+from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation import run as validation_run
 from perfmodel.validation.calibration_run import versions_of
@@ -273,7 +274,10 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
         for block in device.calibration:
             decode = " decode" if block.model == "flash-decode" else ""
             way = "both" if block.model == "torch-training" else block.direction  # a whole step has no passes to tell apart
-            names = [block.implementation, *(alias for alias, kernel in SAME_KERNEL.items() if kernel == block.implementation)]
+            names = [
+                block.implementation,
+                *(alias for alias, known in implementations.listed().items() if known.kernel == block.implementation),
+            ]
             listed = [row for name in names for row in rows().get((device.id, f"{block.workload}/{name}/{way}{decode}"), [])]
             own = [abs(row.error) for row in listed if row.prediction.calibration.model == block.model]
             assert len(own) == block.held_out, (device.id, block.implementation, block.direction, block.model)

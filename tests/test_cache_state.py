@@ -16,8 +16,9 @@ from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case
 from perfmodel.timing.cache_state import DIRTY_SHARE, FIRST_LINES_S, LARGEST_SAVING, warm_s, write_back_s
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models._flash_forward import CODE_PLAIN, CODE_US
-from perfmodel.timing.predict import TimeRequest, _moved_bytes, lower_bound_s, predict
+from perfmodel.timing.predict import TimeRequest, _moved_bytes, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record, read_records, shipped_records
 

@@ -18,12 +18,15 @@ from perfmodel.core.hardware import Clocks, Device
 from perfmodel.core.sanity import validated
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, algorithm_of, find_model
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.estimated import SPREADS, completed, in_words, needed, number, widened
+from perfmodel.timing.implementations import algorithm_of
+from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import flash_decode
 from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.pooled import POOLED, fits
-from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, lower_bound_s, nearest, predict
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.records import read_records, shipped_records

@@ -19,7 +19,8 @@ from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import evaluate_tile
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.timing.base import Case, algorithm_of
+from perfmodel.timing.base import Case
+from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.launched import as_launched, kernels_of
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS
 from perfmodel.validation.cuda.ncu_csv import CountedKernel

@@ -24,7 +24,7 @@ from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
-from perfmodel.timing.predict import lower_bound_s, roof_s
+from perfmodel.timing.case_bounds import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 from perfmodel.transformer.training.question import TrainingConfig

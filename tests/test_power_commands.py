@@ -19,8 +19,8 @@ from perfmodel.core.power import BURST, SUSTAINED, PowerAsked
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
+from perfmodel.timing.case_bounds import roof_s
 from perfmodel.timing.power import of_case, state_of
-from perfmodel.timing.predict import roof_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.step import decode, prefill
 from perfmodel.transformer.step_power import of_row

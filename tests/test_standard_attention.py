@@ -17,8 +17,11 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.report.against import ratio
 from perfmodel.report.charts.schema import Interval
-from perfmodel.timing.base import Case, Model, PartTime, algorithm_of
-from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, listed_once, lower_bound_s, predict, with_parts
+from perfmodel.timing.base import Case, Model, PartTime
+from perfmodel.timing.case_bounds import lower_bound_s
+from perfmodel.timing.implementations import algorithm_of
+from perfmodel.timing.lenders import listed_once, with_parts
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import SPREAD, composed_ends, streamed_ends
 

@@ -14,9 +14,11 @@ from perfmodel.core.dtypes import DTYPES, PRODUCTS, dtype_named
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.kernels.matmul import Matmul, flops, in_bytes, minimum_elements, scale_block
-from perfmodel.timing.base import Case, calibrations, find_model, is_variant, models_of
+from perfmodel.timing.base import Case, calibrations, find_model, models_of
+from perfmodel.timing.case_bounds import lower_bound_s
+from perfmodel.timing.implementations import is_variant
 from perfmodel.timing.models import amd_gemm
-from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction, TimeRequest, lower_bound_s, predict
+from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction, TimeRequest, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record
 

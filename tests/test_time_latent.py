@@ -15,9 +15,9 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import latent_attention
 from perfmodel.timing.models.gemm import dram_bytes
-from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear
 from perfmodel.transformer.ops import step_ops

@@ -11,7 +11,8 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, find_model, kernel_name
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models import mfma_attention as mfma
 
 MI355X, MI300X = find_device("amd-mi355x"), find_device("amd-mi300x")

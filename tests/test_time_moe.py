@@ -14,8 +14,8 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.roofline import estimate
 from perfmodel.kernels.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, rows_per_expert
 from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import experts as model
-from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op_time import as_multiplied, op_estimate
 from perfmodel.transformer.ops import layer_ops

@@ -15,10 +15,12 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation_answer import beyond
-from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
+from perfmodel.timing.base import Case, find_model, models_of
+from perfmodel.timing.implementations import find, kernel_name, listed
+from perfmodel.timing.lenders import with_parts
 from perfmodel.timing.models import eager_attention
 from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
-from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict, with_parts
+from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
@@ -144,15 +146,16 @@ def test_a_kernel_is_calibrated_under_one_name():
     """Where a model holds what is known of kernels, no further name has parameters of its own."""
     for device in fallbacks():
         for block in device.calibration:
-            if block.implementation in SAME_KERNEL:
+            if find(block.implementation).kernel:
                 assert block.model in ("flash-few", "flash-published"), (device.id, block.implementation)
 
 
 def test_names_of_kernels_are_known():
-    for alias, kernel in SAME_KERNEL.items():
-        assert alias in models_of()
-        assert kernel in models_of()
-        assert kernel not in SAME_KERNEL
+    for alias, known in listed().items():
+        for kernel in filter(None, (known.kernel, known.like, known.port)):
+            assert kernel in models_of()
+            assert not find(kernel).kernel
+        assert not known.kernel or alias in models_of()
 
 
 def test_predictions_say_whose_kernel_it_is():
@@ -278,10 +281,10 @@ def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():
         predict(TimeRequest(Case(replace(plain, mask=True), "megatron"), "attention", "fp16", device, 0.0, calibrated_devices))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ["fa3-no-pipelining", "fa3-no-specialization", "fa1-triton"])
 def test_a_variant_that_no_row_was_fitted_on_claims_no_more_than_a_borrowed_kernel(name):
     device = find_device("nvidia-h100-sxm-80gb" if name.startswith("fa3") else "nvidia-a100-sxm-40gb")
-    cases = [Case(Attention(4096, 4096, 128, 128, 4, 16, 16), one) for one in (name, kernel_name(name))]
+    cases = [Case(Attention(4096, 4096, 128, 128, 4, 16, 16), one) for one in (name, find(name).like)]
     variant, kernel = (predict(TimeRequest(case, "attention", "fp16", device, 0.0, calibrated_devices)) for case in cases)
     assert (variant.kind, kernel.kind) == (BORROWED, CALIBRATED)
     assert variant.high / variant.low >= kernel.high / kernel.low

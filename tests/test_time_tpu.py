@@ -15,8 +15,8 @@ from perfmodel.core.roofline import estimate
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, model_of
+from perfmodel.timing.case_bounds import kernels_of, lower_bound_s
 from perfmodel.timing.models import tpu_attention, xla_matmul
-from perfmodel.timing.predict import kernels_of, lower_bound_s
 from perfmodel.timing.select_kernel import TimeRequest, select_kernel
 
 V6E = find_device("google-tpu-v6e")

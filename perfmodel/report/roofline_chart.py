@@ -161,7 +161,7 @@ def _cost(case: Case, device: Device) -> Estimate:
     """Estimate of all kernels of ``case``. Buffers timed repeatedly (warm) come from DRAM only as far as they exceed the caches."""
     from perfmodel.core.cache import beyond_caches
     from perfmodel.core.roofline import Traffic, estimate, total
-    from perfmodel.timing.predict import kernels_of
+    from perfmodel.timing.case_bounds import kernels_of
 
     def warm(cost: Estimate) -> Estimate:
         left = beyond_caches(cost.dram.total, device) / cost.dram.total

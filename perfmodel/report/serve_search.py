@@ -21,7 +21,7 @@ from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split

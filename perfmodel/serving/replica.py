@@ -12,7 +12,7 @@ from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.steps import Times, step_times
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import PassRow
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.spec import ModelSpec

@@ -15,7 +15,7 @@ from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, step_times
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats

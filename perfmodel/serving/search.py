@@ -25,7 +25,7 @@ from perfmodel.serving.pools import DecodeWorker, decode_worker, link, pairs, po
 from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.steady import Loop
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 

@@ -16,7 +16,7 @@ from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
 from perfmodel.transformer.layer import EXPERTS
 from perfmodel.transformer.op import Op

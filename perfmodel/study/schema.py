@@ -26,7 +26,7 @@ from perfmodel.report.charts.schema import Chart, Number, RooflinePoint
 from perfmodel.report.document import DataTable, Figure, Formula, Meter, ProfileUse, Table
 from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.study import kinds
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.validation.records import Record, read_records
 
 STUDY = "study"

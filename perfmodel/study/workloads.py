@@ -15,7 +15,8 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.study.schema import Options, checked
-from perfmodel.timing.base import algorithm_of, models_of
+from perfmodel.timing.base import models_of
+from perfmodel.timing.implementations import algorithm_of
 from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PHASES, PREFILL, Request

@@ -21,7 +21,7 @@ from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
 from perfmodel.sweep.base import FITS, Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
 from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
-from perfmodel.timing.base import algorithm_of
+from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")

@@ -27,7 +27,8 @@ from perfmodel.kernels.collectives import (
     ring_s,
 )
 from perfmodel.timing.base import Case
-from perfmodel.timing.predict import BORROWED, FallbackDevices, Prediction, TimeRequest, added, predict
+from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, added, predict
 
 LINK_STEP_S, NETWORK_STEP_S = 3.4e-6, 9.6e-6  # known
 """Seconds per step of a ring over NVLink and over InfiniBand. Source: NCCL, tuning.cc, hwLat of the Simple protocol."""

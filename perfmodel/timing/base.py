@@ -20,14 +20,13 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.timing.implementations import calibrated_as
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
 """Folders of time models."""
 WIDE = 3.0
 """Spread, in logarithms, of a parameter of which little is known before measurements."""
 
-KERNELS_OF_CALL = {"torch-eager": 4, "torch-eager-masked-fill": 5, "torch-rope": 3, "torch-silu-mul": 2}  # known
-"""Kernels that one call launches forward, where they are several."""
 CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 """What the L2 holds when a kernel starts: ``cache_state.py``."""
 
@@ -121,6 +120,11 @@ class Model:
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
+    ``part_workloads``: workloads of its kernels, where it is a sequence whose kernels may be calibrated on other devices alone.
+    ``family``: name of the models that differ in the number format alone, so that parameters of one serve another. ``from_tables``: of
+    kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks. ``few_sizes``: each
+    device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all of its kernels.
+
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
     """
@@ -135,6 +139,10 @@ class Model:
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
+    part_workloads: tuple[str, ...] = ()
+    family: str = ""
+    from_tables: bool = False
+    few_sizes: bool = False
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""
@@ -184,72 +192,11 @@ SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 ONE_BYTE = {"fp8": "bf16"}
 """A format of one byte, and that of two in which a kernel of a device lends it its parameters, where it was not timed in one."""
 
-SAME_KERNEL = {
-    "fa2": "torch-sdpa-flash",  # PyTorch's build of FlashAttention-2; its kernels for sm80 run on every later architecture
-    "cudnn-attention": "torch-sdpa-cudnn",  # cuDNN by its own API; PyTorch calls the same library
-    "xformers": "torch-sdpa-efficient",  # PyTorch took xFormers' CUTLASS kernels
-    "fa3": "vllm-flash-attn",  # on Hopper, the only architecture of FlashAttention-3; vLLM pages the cache
-    "fa3-no-pipelining": "vllm-flash-attn",
-    "fa3-no-specialization": "vllm-flash-attn",
-    "aiter-8warps": "aiter-4warps",  # AITER timed twice, beside two kernels of HipKittens
-    "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
-}
-"""Other names of an implementation's kernel: one kernel has one model with one set of parameters.
-
-Apart, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose rows its plain kernel's parameters miss by
-9 % on an A100; cuDNN's forward kernels of 2024, as published of the H100, which today's beat by a fifth; those of Blackwell's tables."""
-
-VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
-"""Those of the names above that are variants of the kernel: it lends them its parameters, as to another device."""
-OTHER_VERSIONS = ("cudnn-attention",)
-"""Names of a library that is timed in many versions: published rows of the H100 are 23 % slower to 4 % faster than PyTorch's version."""
-ONE_MODEL = "amd-gemm"
-"""First letters of models that are one, with parameters for each format."""
-LENT_PRODUCTS = dict.fromkeys(("hipblaslt", "hipkittens", "torch-matmul"), "aiter")
-"""Tuned products of other libraries on AMD, of which few are published: AITER's lend them their parameters, as to another device."""
-
-
-PORTS = {"nccl": "rccl"}
-"""What an implementation is called on another maker's devices, where PyTorch asks for it by the one name all the same."""
-
-
-def kernel_name(implementation: str) -> str:
-    """The name under which the kernel of an implementation is calibrated.
-
-    >>> kernel_name("fa2"), kernel_name("torch-sdpa-cudnn")
-    ('torch-sdpa-flash', 'torch-sdpa-cudnn')
-    """
-    return SAME_KERNEL.get(implementation, implementation)
-
-
-def is_variant(implementation: str, lender: str) -> bool:
-    """Whether ``implementation`` runs another kernel than ``lender``, whose parameters it takes, or another version of it."""
-    known = implementation in (*VARIANTS, *OTHER_VERSIONS) and lender != implementation
-    return known or lender not in (implementation, kernel_name(implementation), PORTS.get(implementation))
-
-
-ALGORITHM_OF = {
-    **dict.fromkeys(("torch-eager", "torch-eager-masked-fill", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
-    **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
-}
-FUSED = "flash2"
-"""IO scheme of every other attention kernel."""
-
-
-def algorithm_of(implementation: str) -> str:
-    """The attention algorithm that an implementation runs."""
-    return ALGORITHM_OF.get(implementation, FUSED)
-
 
 def plain_attention(case: Case, *absent: str) -> bool:
     """Whether the case is attention, in one pass, without the options that are ``absent``."""
     passes, w = (FORWARD, BACKWARD), case.workload
     return isinstance(w, Attention) and case.direction in passes and not any(getattr(w, name) for name in absent)
-
-
-def is_fused(implementation: str) -> bool:
-    """Whether it runs attention in one kernel, scores never stored."""
-    return algorithm_of(implementation) == FUSED
 
 
 @cached_by_identity
@@ -262,13 +209,11 @@ def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]
 
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
-    """Those of ``device`` that are meant for the case, under its own name first. Of collectives bytes count, whatever they mean."""
+    """Calibrations of ``device`` that are meant for the case, its own name first. Of collectives bytes count, whatever they mean."""
     known = _calibrations_of(device).get((workload, case.direction))
     if not known:
         return []
-    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, [case.implementation, kernel_name(case.implementation)]
-    names += [PORTS[case.implementation]] if case.implementation in PORTS else []
-    names += [LENT_PRODUCTS[case.implementation]] if workload == "matmul" and case.implementation in LENT_PRODUCTS else []
+    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation)
     found = [
         block
         for block in known
@@ -278,14 +223,11 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
 
 
 def other_formats(device: Device, case: Case) -> list[Calibration]:
-    """Those of ``device`` of a product in other formats, with the model of this one's: kernels that differ in the format alone.
-
-    They are AITER's, whose models have parameters in shares and cycles that no format has to itself.
-    """
-    known = [block for block in device.calibration if block.model.startswith(ONE_MODEL)]
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None) if known else None
-    if own is None or not own.name.startswith(ONE_MODEL):
+    """Calibrations of ``device`` by models of the case's own family in other number formats, as calibrations of its model."""
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
+    if own is None or not own.family:
         return []
+    known = [block for block in device.calibration if find_model(block.model).family == own.family]
     return [replace(block, implementation=case.implementation, model=own.name) for block in known]
 
 

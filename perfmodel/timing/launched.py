@@ -31,13 +31,15 @@ from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, vis
 from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluate, library_tile, row_tiles
 from perfmodel.kernels.tile import GIVEN, tile_threads
-from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
+from perfmodel.timing.base import Case, calibrations
+from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
+from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._flash_blocks import WGMMA, padded
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import FallbackDevices, Prediction, lender
+from perfmodel.timing.predict import Prediction
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 ACCUMULATOR_SIZE = STATISTIC_SIZE

@@ -15,7 +15,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import FUSED, Case, algorithm_of, find_model
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.implementations import FUSED, algorithm_of
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s
 from perfmodel.timing.transfer import copied_share, product_share
 

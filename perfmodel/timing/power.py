@@ -15,10 +15,12 @@ from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_o
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import KERNELS_OF_CALL, Case, algorithm_of, lost_share
+from perfmodel.timing.base import Case, lost_share
+from perfmodel.timing.case_bounds import kernels_of
+from perfmodel.timing.implementations import algorithm_of, find
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
 from perfmodel.timing.models.row_kernels import TWO_ROWS_COLUMNS, WARP, softmax_kernel
-from perfmodel.timing.predict import Prediction, kernels_of
+from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
@@ -160,7 +162,7 @@ def launches(kind: str, implementation: str, direction: str) -> int:
     """Kernels of one call of that one of ``KINDS``: backward passes three, decode two, as a second one joins the parts of the keys."""
     if direction == BACKWARD:
         return 3
-    return 2 if kind == DECODE else KERNELS_OF_CALL.get(implementation, 1)
+    return 2 if kind == DECODE else find(implementation).launches
 
 
 def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:

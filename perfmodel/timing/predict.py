@@ -1,64 +1,31 @@
-"""Predicted time of a case: by a calibration of its own device, or borrowed from another one, with an interval.
+"""Predicted time of a case: by a calibration of its own device, or borrowed, with an interval.
 
-The interval covers 80 % of measurements as far as the calibration's own residuals tell. A borrowed prediction takes the
-parameters of the nearest calibrated architecture and the interval that those have shown on devices they were not fitted to.
-
-``kernels_of``: the kernels of a case as its bound and its roof see them.
+``SOURCES`` are tried in order; the first that has a calibration prices the case. The interval covers 80 % of measurements as far as the
+calibration's own residuals tell. What is borrowed takes the lender's parameters, scaled to the device, and the interval that these
+have shown on devices they were not fitted to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_alike, are_kin, distance
-from perfmodel.core.cost import READ, WRITE, Kernel, Tile
-from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import docstring
-from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.kernels.attention.algorithms import find
-from perfmodel.kernels.matmul import Matmul, library_tile
-from perfmodel.timing.base import (
-    CLEAN,
-    DIRTY,
-    ONE_BYTE,
-    SAME_TIME,
-    WARM,
-    Case,
-    Model,
-    algorithm_of,
-    calibrations,
-    find_model,
-    is_variant,
-    once_per_case,
-    other_formats,
-)
+from perfmodel.core.roofline import Estimate
+from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, once_per_case, other_formats
+from perfmodel.timing.case_bounds import cost_of
+from perfmodel.timing.implementations import is_variant
+from perfmodel.timing.lenders import FallbackDevices, nearest_lender, with_parts
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
-    from perfmodel.timing.transfer import Lent
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
-ENOUGH_TO_LEND = 40  # tuned
-"""Points from which a fit says enough of each of its parameters to be lent."""
-ENOUGH_ALIKE = 2  # known
-"""Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
-FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
-"""Models of kernels of which each device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all."""
-PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
-"""Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
-
-FallbackDevices = Callable[[], Iterable[Device]]
-
-
-def listed_once(devices: FallbackDevices) -> FallbackDevices:
-    """``devices``, asked for when first needed and only then: a catalog looks for its files anew each time."""
-    return cache(lambda: tuple(devices()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,96 +72,121 @@ class TimeRequest:
         """Those of ``device`` that are meant for the case."""
         return calibrations(device, self.kind, self.dtype, self.case)
 
-    def in_two_bytes(self) -> list[Calibration]:
-        """Of an attention kernel that is asked for in one byte: those of its own device in two."""
-        attention = self.kind == "attention" and self.dtype in ONE_BYTE
-        return calibrations(self.device, self.kind, ONE_BYTE[self.dtype], self.case) if attention else []
+    def others(self) -> list[Device]:
+        """Devices that may lend, without its own."""
+        return [one for one in self.fallbacks() if one.id != self.device.id]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSource:
+    """A calibration that prices a request: ``block`` of the device ``lender``. ``lacks``: what the device asked for has no calibration
+    of, in words, where it is borrowed; empty if it is its own.
+    """
+
+    block: Calibration
+    lender: Device
+    lacks: str = ""
+
+
+def own_calibration(request: TimeRequest) -> CalibrationSource | None:
+    """The device's own calibration of the kernel."""
+    own = request.calibrations(request.device)
+    borrows = bool(own) and is_variant(request.case.implementation, own[0].implementation)
+    return CalibrationSource(own[0], request.device, "this kernel" if borrows else "") if own else None
+
+
+def wider_format(request: TimeRequest) -> CalibrationSource | None:
+    """The device's own calibration of an attention kernel in two bytes, where it is asked for in one."""
+    if request.kind != "attention" or request.dtype not in ONE_BYTE:
+        return None
+    own = calibrations(request.device, request.kind, ONE_BYTE[request.dtype], request.case)
+    return CalibrationSource(own[0], request.device, request.dtype) if own else None
+
+
+def other_device(request: TimeRequest) -> CalibrationSource | None:
+    """The calibration of the nearest device that has one."""
+    return _of_nearest(request, request.calibrations)
+
+
+def other_format(request: TimeRequest) -> CalibrationSource | None:
+    """The calibration of a product in another number format, of the nearest device that has one."""
+    return _of_nearest(request, lambda one: other_formats(one, request.case)) if request.kind == "matmul" else None
+
+
+def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
+    lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
+    found = nearest_lender(request.device, lending)
+    return None if found is None else CalibrationSource(next(block for one, block in lending if one is found), found, request.device.id)
+
+
+SOURCES = (own_calibration, wider_format, other_device, other_format)
 
 
 def predict(request: TimeRequest) -> Prediction:
     """The predicted time of what was asked for; UnavailableError says why there is none."""
-    device, implementation = request.device, request.case.implementation
-    own = request.calibrations(device)
-    if own and not is_variant(implementation, own[0].implementation):
-        block = own[0]
-        return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
-    lending = _lending(request, own)
-    other = nearest_lender(device, lending)
-    if other is None:
-        raise UnavailableError(_missing(request))
-    block = next(block for one, block in lending if one is other)
-    lacks = device.id if other is not device else "this kernel" if own else request.dtype
-    words = f"borrowed from {other.id}: no calibration of {lacks}"
-    from perfmodel.timing.estimated import in_words, needed, widened
-    from perfmodel.timing.transfer import composed_ends, lent, lent_ends, share_beside
+    for source in SOURCES:
+        found = source(request)
+        if found is not None:
+            return _borrowed(found, request) if found.lacks else _calibrated(found.block, request)
+    raise UnavailableError(_missing(request))
 
-    complete, facts = needed(device, other, partial(_seconds_on, block, request)) if are_kin(device, other) else (device, [])
-    known = lent(complete, other, block) if other is not device else None
-    if known is not None and known.probes:
-        words += f"; with {' and '.join(known.probes)} measured here"
-    guess = in_words(facts, other) if facts else ""
-    if not are_kin(device, other):
-        guess = f"passes over memory as on {other.id}, of another maker"
-    share = share_beside(device, other, block, request.fallbacks()) if known is not None else 1.0
-    words += f"; long calls at {share:.0%} of the boost clock, by the power limit" if share < 1 else ""
-    words += f"; {guess}" if guess else ""
-    found = replace(_by(block, request, (1.0, 1.0), BORROWED, words, known, share), lender=other, guess=guess)
-    assert found.device is not None
-    if block.model in PARTS:
-        interval = composed_ends(find_model(block.model), block, request.case, found.device, found.seconds)
+
+def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
+    words = f"calibrated here: {block.points} points, {block.date}"
+    return _priced(block, request, request.device, (block.low, block.high), CALIBRATED, words)
+
+
+def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
+    """The prediction by another device's parameters, or by another kernel's or another format's."""
+    from perfmodel.timing.transfer import composed_ends, transferred
+
+    block, lender, device = source.block, source.lender, request.device
+    on = transferred(block, lender, device, partial(_seconds_on, block, request), request.fallbacks())
+    words = "; ".join(filter(None, [f"borrowed from {lender.id}: no calibration of {source.lacks}", *on.words, on.guess]))
+    adapted = replace(block, parameters=on.parameters)
+    found = _priced(adapted, request, on.device, (1.0, 1.0), BORROWED, words, on.held)
+    complete, model = with_parts(on.device, block.model, request.dtype, request.fallbacks), find_model(block.model)
+    if model.part_workloads:
+        ends = composed_ends(model, block, request.case, complete, found.seconds)
     else:
-        interval = lent_ends(block, device, other, known is not None and known.narrowed, is_variant(implementation, block.implementation))
-    slower = _by(block, request, interval, BORROWED, words, known).seconds / found.seconds if share < 1 else 1.0
-    low, high = (found.seconds * end for end in (widened(interval, facts, slower) if facts or slower < 1 else interval))
-    return replace(found, certain=interval, low=max(request.lower_s, min(found.seconds, low)), high=max(found.seconds, high))
-
-
-def _lending(request: TimeRequest, own: Sequence[Calibration]) -> list[tuple[Device, Calibration]]:
-    """Devices that lend a calibration, with it: the device itself (``own``, or in two bytes), else others, else in another format."""
-    at_home = [*own, *request.in_two_bytes()]
-    if at_home:
-        return [(request.device, at_home[0])]
-    others = [one for one in request.fallbacks() if one.id != request.device.id]
-    known = [(one, blocks[0]) for one in others if (blocks := request.calibrations(one))]
-    if known or request.kind != "matmul":
-        return known
-    return [(one, blocks[0]) for one in others if (blocks := other_formats(one, request.case))]
+        ends = on.ends(is_variant(request.case.implementation, block.implementation))
+    slower = 1.0 if on.held is None else _priced(adapted, request, on.device, ends, BORROWED, words).seconds / found.seconds
+    low, high = (found.seconds * end for end in on.widened(ends, slower))
+    low, high = max(request.lower_s, min(found.seconds, low)), max(found.seconds, high)
+    return replace(found, low=low, high=high, lender=lender, guess=on.guess, certain=ends)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
-    """By the parameters of ``block``, of what was asked for on ``device``."""
+    """Seconds by the parameters of ``block`` of what was asked for on ``device``."""
     complete = with_parts(device, block.model, request.dtype, request.fallbacks)
     return modelled_s(find_model(block.model), request.case, complete, block.parameters)
 
 
-def _by(
+def _priced(
     block: Calibration,
     request: TimeRequest,
+    device: Device,
     interval: tuple[float, float],
     kind: str,
     words: str,
-    known: Lent | None = None,
-    clock_share: float = 1.0,
+    held: Device | None = None,
 ) -> Prediction:
-    """The prediction by the parameters of ``block``, as another device lends them if they are ``known``; ``interval`` in shares of time.
-
-    ``clock_share``: the clock that a long call runs at, over the boost clock.
+    """The prediction by the parameters of ``block`` on ``device``, ``interval`` in shares of time; ``held``: the device at the clock that
+    its power limit leaves, where long calls run so.
     """
-    case, lower_s = request.case, request.lower_s
-    device = with_parts(request.device if known is None else known.device, block.model, request.dtype, request.fallbacks)
-    block = block if known is None else replace(block, parameters=known.parameters)
-    modelled = modelled_s(find_model(block.model), case, device, block.parameters)
-    if clock_share < 1:
-        from perfmodel.timing.transfer import at_held_clock, joined
+    case, lower_s, model = request.case, request.lower_s, find_model(block.model)
+    modelled = _seconds_on(block, request, device)
+    if held is not None:
+        from perfmodel.timing.transfer import joined
 
-        modelled = joined(modelled, modelled_s(find_model(block.model), case, at_held_clock(device, clock_share), block.parameters))
+        modelled = joined(modelled, _seconds_on(block, request, held))
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
-    seconds = max(modelled, lower_s)
+    seconds, complete = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
     low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, device)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, complete)
 
 
 def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -213,31 +205,9 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
 @once_per_case
 def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
     """Bytes of inputs and of outputs."""
-    tensors = _cost(case, device).needs.tensors.items()
+    tensors = cost_of(case, device).needs.tensors.items()
     read, written = (float(sum(size for (one, _), size in tensors if one == kind)) for kind in (READ, WRITE))
     return read, written
-
-
-def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices) -> Device:
-    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format."""
-    if model not in PARTS:
-        return device
-    formats = {dtype, SAME_TIME.get(dtype, dtype)}
-
-    def serves(block: Calibration) -> bool:
-        """A product in the format alone; passes over memory also where they were timed in 16 bits."""
-        return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
-
-    missing = set(PARTS[model]) - {block.workload for block in device.calibration if serves(block)}
-    if not missing:
-        return device
-    from perfmodel.timing.transfer import lent_part
-
-    # passes over memory take the time of their bytes on GPUs of every maker
-    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
-    listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
-    lent = [lent_part(block, device, one) for one, block in listed if block.workload in missing and serves(block)]
-    return replace(device, calibration=[*device.calibration, *lent])
 
 
 def _missing(request: TimeRequest) -> str:
@@ -251,43 +221,6 @@ def _missing(request: TimeRequest) -> str:
     return f"no calibration of {what} in {request.dtype}, neither of {device.id} nor of another device"
 
 
-def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is kin."""
-    return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
-
-
-def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
-
-    Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
-    """
-    sure = [(one, block) for one, block in lending if block.points >= _enough(device, one, block)]
-    kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in lending])
-    alike = [one for one, block in sure if block.model in PARTS and are_alike(device, one)]
-    return kin or min(alike, key=lambda one: distance(device, one), default=None)
-
-
-def _enough(device: Device, other: Device, block: Calibration) -> int:
-    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
-    alike = device.vendor == other.vendor and device.compute_capability == other.compute_capability
-    return ENOUGH_ALIKE * len(block.parameters) if alike and device.compute_capability else ENOUGH_TO_LEND
-
-
-def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
-    """``device`` itself if it ``lends`` what is wanted, else the nearest of the others that does; None without any."""
-    return device if lends(device) else nearest(device, [one for one in fallbacks() if lends(one)])
-
-
-def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
-    """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
-
-    def blocks(one: Device) -> list[Calibration]:
-        return [block for block in one.calibration if block.model == model]
-
-    found = lender(device, fallbacks, blocks)
-    return (None if found is None else blocks(found)[0]), found is device
-
-
 def added(parts: list[Prediction]) -> Prediction:
     """Kernels one after another, by all their names: their errors are taken to go together, borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
@@ -298,62 +231,6 @@ def added(parts: list[Prediction]) -> Prediction:
     return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
 
 
-DEFAULT_TILE = Tile(128, 128)
-
-
-def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
-    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it.
-
-    ``device``: of matmuls without one in their launch, the tile that its libraries take.
-    """
-    w = case.workload
-    usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
-    tile = replace(usual, br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
-    if hasattr(w, "kernels"):
-        return list(w.kernels(tile))
-    if not isinstance(w, Attention):
-        raise UnavailableError(f"{case.implementation} is estimated as a whole")
-    algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
-    passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
-    return [kernel for run in passes for kernel in run(w, tile)]
-
-
-def lower_bound_s(case: Case, device: Device) -> float:
-    """Seconds that no implementation of the case's algorithm beats; the warm bound unless L2 was flushed.
-
-    After a run on flushed caches its outputs may still lie there.
-
-    UnavailableError says why there is none.
-    """
-    needs = _cost(case, device).needs
-    return float(needs.flushed_s if case.flushed else needs.warm_s)
-
-
 def lower_in(cost: Estimate, cache: str) -> float:
     """Lower bound in seconds of what costs ``cost``, the L2 being in the state ``cache``."""
     return float(cost.lower_warm_s if cache == WARM else cost.lower_s)
-
-
-def _cost(case: Case, device: Device) -> Estimate:
-    return _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
-
-
-def roof_s(case: Case, device: Device) -> float:
-    """Seconds at the roof with the tile that the launch names, kernels one after another.
-
-    Where the same buffers are used again (warm), DRAM bytes of all kernels together count only beyond the caches.
-    """
-    whole = _whole(case, device)
-    if whole is not None:
-        return float(whole.roofline_s)
-    costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
-    moved = sum(cost.dram.total for cost in costs)
-    missed = 1.0 if case.flushed or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
-    rates = {"dram": missed}  # the share of its bytes that the caches do not hold already
-    return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
-
-
-@once_per_case
-def _whole(case: Case, device: Device) -> Estimate | None:
-    """Estimate of a collective or a step of a model, which provide one; else None."""
-    return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

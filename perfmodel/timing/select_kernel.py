@@ -11,8 +11,10 @@ from perfmodel.core.architectures import are_kin, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
-from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, is_fused, models_of
-from perfmodel.timing.predict import ENOUGH_TO_LEND, FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
+from perfmodel.timing.base import CLEAN, Case, models_of
+from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
+from perfmodel.timing.lenders import ENOUGH_TO_LEND, FallbackDevices
+from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
     from perfmodel.kernels.attention.evaluate import AttentionResult
@@ -20,23 +22,16 @@ if TYPE_CHECKING:
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
-PUBLISHED = ("flash-published",)
-"""Models of kernels known from published tables alone: predicted when named, and on the architecture of which they
-have ``ENOUGH_TO_LEND`` points."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
 """PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
 ALONE_LIBRARY = "cublas"
 """cuBLAS timed by itself: where PyTorch's calls of it are calibrated too, they are what people run, in ``matmul`` as in a model."""
-NAMED = (*(SAME_KERNEL.keys() - {"cudnn-attention"}), "fa1", "megatron", "aiter-4warps", "hipkittens-4warps", "hipkittens-8warps")
-NAMED += ("cudnn-attention-deterministic",)
-"""Predicted when named: further names of a kernel, options of one, and kernels that were replaced."""
 
 
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
     calibrated = {block.implementation for one in (device, *fallbacks()) for block in one.calibration if block.workload == workload}
-    aliases = SAME_KERNEL | LENT_PRODUCTS if workload == "matmul" else SAME_KERNEL
-    known = sorted(calibrated | {alias for alias, kernel in aliases.items() if kernel in calibrated})
+    known = sorted(calibrated | {alias for alias in listed() if not calibrated.isdisjoint(calibrated_as(alias))})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
@@ -134,9 +129,9 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
         for device in devices
         for block in device.calibration
         if (block.workload, block.direction) == wanted
-        and (block.model not in PUBLISHED or (block.points >= ENOUGH_TO_LEND and device.architecture == architecture))
+        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_LEND and device.architecture == architecture))
     }
-    return [name for name in sorted(known) if not name.startswith(OWN) and name not in NAMED]
+    return [name for name in sorted(known) if not name.startswith(OWN) and not find(name).named]
 
 
 # Every result of an attention comparison

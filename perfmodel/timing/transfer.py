@@ -20,12 +20,13 @@ bandwidth is reached. The two have nothing to do with each other: errors add up 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 
+from perfmodel.core.architectures import are_kin
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
@@ -34,6 +35,7 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, Model, find_model
+from perfmodel.timing.estimated import Fact, in_words, needed, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", "matmul {}"
 """Names of the three microbenchmarks; the last one with its number format."""
@@ -47,8 +49,6 @@ LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
-FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
-"""Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 SPREAD = Path(__file__).with_name("spread.json")
 Ends = tuple[float, float]
 """Low and high end of an interval, in shares of the time."""
@@ -82,6 +82,60 @@ def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     if product is not None:
         device, probes = scaled(device, _core_ratio(device, product, block), 1.0), [*probes, "matmul"]
     return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """``block`` of ``lender`` as it prices kernels of the device ``own``.
+
+    ``device``: that with its rates as probed and what its profile lacks estimated (``facts``); ``held``: the same at the clock that its
+    power limit leaves, ``share`` of the boost clock, where long calls run so.
+    """
+
+    block: Calibration
+    lender: Device
+    own: Device
+    device: Device
+    parameters: dict[str, float]
+    probes: tuple[str, ...] = ()
+    narrowed: bool = False
+    facts: tuple[Fact, ...] = ()
+    held: Device | None = None
+    share: float = 1.0
+
+    @property
+    def words(self) -> list[str]:
+        """What was measured or estimated on the way."""
+        measured = f"with {' and '.join(self.probes)} measured here" if self.probes else ""
+        clock = f"long calls at {self.share:.0%} of the boost clock, by the power limit" if self.held else ""
+        return [one for one in (measured, clock) if one]
+
+    @property
+    def guess(self) -> str:
+        """Why to go by the interval, in words: what is estimated, or that the lender is of another maker; empty if nothing."""
+        if not are_kin(self.own, self.lender):
+            return f"passes over memory as on {self.lender.id}, of another maker"
+        return in_words(self.facts, self.lender) if self.facts else ""
+
+    def ends(self, variant: bool) -> Ends:
+        """The interval in shares of the time; ``variant``: of another kernel than the block's."""
+        return lent_ends(self.block, self.own, self.lender, self.narrowed, variant)
+
+    def widened(self, interval: Ends, slower: float) -> Ends:
+        """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
+        return widened(interval, self.facts, slower) if self.facts or slower < 1 else interval
+
+
+def transferred(
+    block: Calibration, lender: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
+) -> Transferred:
+    """``block`` of ``lender`` on ``device``; ``seconds``: of what is asked for on a device, which tells what of its profile it needs."""
+    complete, facts = needed(device, lender, seconds) if are_kin(device, lender) else (device, [])
+    if lender is device:
+        return Transferred(block, lender, device, device, block.parameters, facts=tuple(facts))
+    known, share = lent(complete, lender, block), share_beside(device, lender, block, others)
+    held = at_held_clock(known.device, share) if share < 1 else None
+    return Transferred(block, lender, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share)
 
 
 def probe(device: Device, name: str) -> Microbenchmark | None:
@@ -237,7 +291,7 @@ def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or lender.architecture != device.architecture or block.model in FROM_TABLES:
+    if lender.id == device.id or lender.architecture != device.architecture or find_model(block.model).from_tables:
         return low, high
     return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
 

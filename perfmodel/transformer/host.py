@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from perfmodel.core.arith import Number
-from perfmodel.timing.base import KERNELS_OF_CALL
+from perfmodel.timing.implementations import find
 from perfmodel.transformer.op import Op
 
 FASTEST_US, SLOWEST_US = 5.2, 45.0  # known
@@ -48,7 +48,7 @@ class Host:
 
 def launches(ops: Iterable[Op]) -> Number:
     """Kernels that ``ops`` launch in all their runs."""
-    return sum(op.count * max((KERNELS_OF_CALL.get(name, 1) for name in _names(op)), default=1) for op in ops)
+    return sum(op.count * max((find(name).launches for name in _names(op)), default=1) for op in ops)
 
 
 def _names(op: Op) -> tuple[str, ...]:

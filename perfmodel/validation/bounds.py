@@ -19,7 +19,7 @@ from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul, scale_block
 from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
-from perfmodel.timing.predict import lower_bound_s
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split

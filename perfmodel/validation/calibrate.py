@@ -20,9 +20,9 @@ from multiprocessing import active_children, get_context
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import VARIANTS, Case, Model, find_model, kernel_name, model_of
-from perfmodel.timing.predict import FEW_SIZES, FallbackDevices, with_parts
-from perfmodel.timing.transfer import FROM_TABLES
+from perfmodel.timing.base import Case, Model, find_model, model_of
+from perfmodel.timing.implementations import kernel_name
+from perfmodel.timing.lenders import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
@@ -74,8 +74,8 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 def _calibrated_name(case: Case, model: Model) -> str:
     """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
-    shared = model.name in ("flash-decode", "flash-prefill", "efficient-backward", "mfma-gradients") and case.implementation not in VARIANTS
-    return kernel_name(case.implementation) if shared else case.implementation
+    kernel = kernel_name(case.implementation)
+    return kernel if kernel in model.implementations else case.implementation
 
 
 def calibrate(
@@ -243,8 +243,9 @@ def _of_few(block: Calibration, own: Sequence[Residual], alike: Sequence[Residua
     Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little. So does
     what a handful of sizes per device does, all of them of the same few shapes.
     """
-    few = block.model in FROM_TABLES and len({residual.group for residual in own}) < FEWEST
-    if not few and block.model not in FEW_SIZES:
+    model = find_model(block.model)
+    few = model.from_tables and len({residual.group for residual in own}) < FEWEST
+    if not few and not model.few_sizes:
         return block
     low, high = interval(alike)
     return replace(block, low=min(block.low, low), high=max(block.high, high))

@@ -14,7 +14,9 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.core.question import short_name
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
-from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, added, lower_bound_s, predict, roof_s
+from perfmodel.timing.case_bounds import lower_bound_s, roof_s
+from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
 from perfmodel.transformer.estimate import ModelStep, all_ops, on_device
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.training.step.estimate import TrainingStep

@@ -20,7 +20,7 @@ from dataclasses import replace
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import PARTS, FallbackDevices, nearest, nearest_lender
+from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
 from perfmodel.timing.transfer import lent
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
@@ -42,7 +42,7 @@ def kind_of(family: Family) -> str:
     workload, _, direction, model = family
     if workload != "attention":
         return workload
-    if model in PARTS:
+    if find_model(model).part_workloads:
         return "standard"
     return "backward" if direction == "backward" else "decode" if "decode" in model else "prefill"
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.fit import fit
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
-from perfmodel.timing.predict import FallbackDevices, kernels_of
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.records import as_record, profiled, sets_width
 from perfmodel.validation.statistics import quantile

@@ -18,7 +18,8 @@ from perfmodel.report.saved_metrics import of_point
 from perfmodel.study.points import WorkloadAnswer, answers_to, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
-from perfmodel.timing.base import algorithm_of, models_of
+from perfmodel.timing.base import models_of
+from perfmodel.timing.implementations import algorithm_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,7 @@ _GEMM = Model(
     "tiles of AITER and Composable Kernel: ROCm/aiter @e404860; XCDs, L2 and Infinity Cache: AMD CDNA 3 architecture whitepaper",
     assumes=f"{ALONE}; the fastest kernel of the library, as its tuner finds it; operands in DRAM in warm runs too, whose copies rotate",
     implementations=("aiter",),
+    family="amd-gemm",
 )
 MODELS = {
     model.name: model

@@ -159,6 +159,7 @@ PEERS = Model(
     seconds,
     "barriers + what each GPU reads of its peers over a share of the link",
     assumes=ASSUMES,
+    few_sizes=True,
     implementations=tuple(name for name in WAYS if name != VLLM),
 )
 SWITCH = Model(
@@ -168,6 +169,7 @@ SWITCH = Model(
     seconds,
     "as custom-allreduce; large buffers summed in the switch",
     assumes=ASSUMES,
+    few_sizes=True,
     implementations=(VLLM,),
 )
 MODELS = {model.name: model for model in (PEERS, SWITCH)}

@@ -253,6 +253,8 @@ def covers_published(case: Case) -> bool:
     return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
 
 
+WORKLOADS = ("matmul", "scale", "softmax")
+"""Workloads of the kernels of a sequence."""
 _OVERLAP, _HANDOFF = (
     Parameter("overlap_us", "what a kernel costs less behind another one than alone"),
     Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2"),
@@ -273,10 +275,11 @@ _EAGER = Model(
     implementations=("torch-eager",),
     composite=True,
     parts=_each,
+    part_workloads=WORKLOADS,
 )
 _LISTED = (
     _EAGER,
-    replace(_EAGER, name="eager-fp32", parameters=(_OVERLAP, _HANDOFF), covers=covers_fp32),
+    replace(_EAGER, name="eager-fp32", parameters=(_OVERLAP, _HANDOFF), covers=covers_fp32, part_workloads=()),
     replace(
         _EAGER,
         name="eager-masked-fill",
@@ -290,6 +293,7 @@ _LISTED = (
         seconds=filled_seconds,
         assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d]",
         implementations=(FILLED,),
+        part_workloads=(),
     ),
     Model(
         "eager-published",
@@ -300,6 +304,8 @@ _LISTED = (
         implementations=("torch-standard", "megatron"),
         composite=True,
         parts=_each_published,
+        part_workloads=WORKLOADS,
+        from_tables=True,
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -18,7 +18,8 @@ from math import hypot
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models._flash_blocks import ROUNDS, FlashPlan, TileBlocks, equal_cycles, interleaved_cycles
 from perfmodel.timing.models._flash_gradients import key_tiles_visits
 

@@ -19,7 +19,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import boost
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import ALONE, WARM_LATENCY_S, Case, Model, Parameter, kernel_name, lost_share, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, WARM_LATENCY_S, Case, Model, Parameter, lost_share, once_per_case, plain_attention
+from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models._flash_blocks import (
     L2_PORT,
     FlashPlan,

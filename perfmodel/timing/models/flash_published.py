@@ -81,6 +81,7 @@ _LISTED = (
         _PREFILL.source,
         assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
         implementations=tuple(PUBLISHED),
+        from_tables=True,
     ),
     Model(
         "flash-few",
@@ -92,6 +93,7 @@ _LISTED = (
         few_seconds,
         _PREFILL.source,
         implementations=("fa1", "fa1-triton", "fa3"),
+        from_tables=True,
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

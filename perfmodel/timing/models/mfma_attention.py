@@ -214,7 +214,17 @@ _VARIANTS = ("hipkittens-4warps", "hipkittens-8warps", *KEEPS_ASSEMBLY)
 _SOURCE = "HazyResearch/HipKittens @f09e968 analysis/attn; ROCm/aiter; ROCm/composable_kernel; list scheduling, Graham 1966"
 _ASSUMES = "inputs not in the caches; the host's start of a call counts, as where it is timed by events around one call"
 _LISTED = (
-    Model("mfma-attention", PARAMETERS, covers_forward, forward_s, _SOURCE, _ASSUMES, ("aiter", "hipkittens"), knows_warm=False),
+    Model(
+        "mfma-attention",
+        PARAMETERS,
+        covers_forward,
+        forward_s,
+        _SOURCE,
+        _ASSUMES,
+        ("aiter", "hipkittens"),
+        knows_warm=False,
+        from_tables=True,
+    ),
     Model(
         "mfma-gradients",
         tuple(one for one in PARAMETERS if one.name == "matmul"),
@@ -224,6 +234,7 @@ _LISTED = (
         _ASSUMES,
         ("aiter", "hipkittens", *_VARIANTS),
         knows_warm=False,
+        from_tables=True,
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

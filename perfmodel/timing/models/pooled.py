@@ -13,7 +13,7 @@ from perfmodel.core.cost import READ, WRITE, ZERO_FILL
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
-from perfmodel.timing.predict import kernels_of
+from perfmodel.timing.case_bounds import kernels_of
 
 PARAMETERS = (
     Parameter("launch_us", "before anything"),

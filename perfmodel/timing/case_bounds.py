@@ -1,0 +1,72 @@
+"""Kernels, bound and roof of a case: what its algorithm does, whichever implementation is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul, library_tile
+from perfmodel.timing.base import Case, once_per_case
+from perfmodel.timing.implementations import algorithm_of
+
+DEFAULT_TILE = Tile(128, 128)
+
+
+def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
+    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it.
+
+    ``device``: of matmuls without one in their launch, the tile that its libraries take.
+    """
+    w = case.workload
+    usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
+    tile = replace(usual, br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
+    if hasattr(w, "kernels"):
+        return list(w.kernels(tile))
+    if not isinstance(w, Attention):
+        raise UnavailableError(f"{case.implementation} is estimated as a whole")
+    algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
+    passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
+    return [kernel for run in passes for kernel in run(w, tile)]
+
+
+def lower_bound_s(case: Case, device: Device) -> float:
+    """Seconds that no implementation of the case's algorithm beats; the warm bound unless L2 was flushed.
+
+    After a run on flushed caches its outputs may still lie there.
+
+    UnavailableError says why there is none.
+    """
+    needs = cost_of(case, device).needs
+    return float(needs.flushed_s if case.flushed else needs.warm_s)
+
+
+def cost_of(case: Case, device: Device) -> Estimate:
+    """Counts, bound and roof of all kernels of the case."""
+    return _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
+
+
+def roof_s(case: Case, device: Device) -> float:
+    """Seconds at the roof with the tile that the launch names, kernels one after another.
+
+    Where the same buffers are used again (warm), DRAM bytes of all kernels together count only beyond the caches.
+    """
+    whole = _whole(case, device)
+    if whole is not None:
+        return float(whole.roofline_s)
+    costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
+    moved = sum(cost.dram.total for cost in costs)
+    missed = 1.0 if case.flushed or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
+    rates = {"dram": missed}  # the share of its bytes that the caches do not hold already
+    return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
+
+
+@once_per_case
+def _whole(case: Case, device: Device) -> Estimate | None:
+    """Estimate of a collective or a step of a model, which provide one; else None."""
+    return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

@@ -1,0 +1,79 @@
+"""Implementations by name: whose calibration serves each, and which algorithm it runs (``implementations.yaml``).
+
+Apart from others of their name, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose rows its plain
+kernel's parameters miss by 9 % on an A100, and cuDNN's forward kernels of 2024, as published of the H100, which today's beat by a fifth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from perfmodel.core.files import read_yaml
+
+FILE = Path(__file__).with_name("implementations.yaml")
+FUSED = "flash2"
+"""Attention algorithm of every implementation of which the file says nothing else: one kernel, scores never stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What the file says of one name; the fields are explained there."""
+
+    kernel: str = ""
+    like: str = ""
+    port: str = ""
+    runs: str = FUSED
+    launches: int = 1
+    published: bool = False
+    named: bool = False
+
+
+@cache
+def listed() -> dict[str, Implementation]:
+    """Every implementation of which the file says anything, by name."""
+    return {name: Implementation(**fields) for name, fields in read_yaml(FILE)[0].items()}
+
+
+_PLAIN = Implementation()
+
+
+def find(name: str) -> Implementation:
+    """What is known of the implementation ``name``: nothing beyond its name where the file does not list it."""
+    return listed().get(name, _PLAIN)
+
+
+def kernel_name(name: str) -> str:
+    """The name under which the kernel of an implementation is calibrated.
+
+    >>> kernel_name("fa2"), kernel_name("torch-sdpa-cudnn")
+    ('torch-sdpa-flash', 'torch-sdpa-cudnn')
+    """
+    return find(name).kernel or name
+
+
+def calibrated_as(name: str) -> list[str]:
+    """Names of calibrations that serve an implementation, its own first.
+
+    >>> calibrated_as("nccl"), calibrated_as("fa3-no-pipelining")
+    (['nccl', 'rccl'], ['fa3-no-pipelining', 'vllm-flash-attn'])
+    """
+    known = find(name)
+    return [name, *(one for one in (known.kernel, known.port, known.like) if one)]
+
+
+def is_variant(name: str, lender: str) -> bool:
+    """Whether an implementation runs other code than ``lender``, whose parameters it takes, or another version of it."""
+    known = find(name)
+    return lender not in (name, known.kernel, known.port)
+
+
+def algorithm_of(name: str) -> str:
+    """The attention algorithm that an implementation runs."""
+    return find(name).runs
+
+
+def is_fused(name: str) -> bool:
+    """Whether an implementation runs attention in one kernel, scores never stored."""
+    return algorithm_of(name) == FUSED
