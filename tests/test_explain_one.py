@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 import perfmodel
+from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import UsageError
+from perfmodel.timing.explain import explain_time
+from perfmodel.validation.compare import compare
+from perfmodel.validation.records import profiled, raw_of, read_records, shipped_records
 
 LINES = {
     "attention --n 4096 --d 64 --hardware h200": ["attention 4096", {"n": 4096, "d": 64, "hardware": "h200"}],
     "matmul -m 4096 -n 4096 -k 4096 --hardware h200": ["matmul", {"m": 4096, "n": 4096, "k": 4096, "hardware": "h200"}],
     "matmul -m 512 -n 512 -k 512": ["matmul", {"m": 512, "n": 512, "k": 512}],
 }
+MORE = [
+    *("model llama-3-8b --phase decode", "batch llama-3-8b --kv-len 2048", "attention --n 64 --d 64 --pass both --algorithm all"),
+    "softmax --rows 64 --cols 4096 --hardware h200 --implementation torch-softmax",
+]
 
 
-@pytest.mark.parametrize("line", [*LINES, "model llama-3-8b --phase decode", "attention --n 64 --d 64 --pass both --algorithm all"])
+@pytest.mark.parametrize("line", [*LINES, *MORE])
 def test_a_predicted_time_is_the_sum_of_its_terms(run, line: str) -> None:
-    """With the parameters of its time model, and where they were fitted."""
+    """Of the seconds that go with each resource of the device, and where its model was fitted."""
     outcome = run(f"{line} --explain predicted --json")
     assert outcome.err == ""
     found = outcome.json
@@ -30,8 +40,8 @@ def test_a_predicted_time_is_the_sum_of_its_terms(run, line: str) -> None:
         shown = [result["time_s"]["predicted"] for result in found["results"]]
         assert [group["steps"][0]["value"] for group in found["explanation"]] == shown
         text = run(f"{line} --explain predicted").out
-        assert "time of matmul = " in text
-        assert "cycles of a tile's matmuls" in text
+        assert "time of tensor unit = " in text
+        assert "matrix products" in text
         assert "calibrated here" in text
 
 
@@ -91,3 +101,21 @@ def test_from_python() -> None:
     assert "explanation" not in perfmodel.matmul(m=64, n=64, k=64, explain=False)
     with pytest.raises(UsageError):
         perfmodel.matmul(m=64, n=64, k=64, explain="nothing")
+
+
+def test_seconds_that_go_with_resources_add_up_for_every_family() -> None:
+    """One record of each family of kernels: no resource takes time away, and next to nothing is left to other rules."""
+    records = {record.group: record for path in shipped_records() for _, record in read_records(path) if not profiled(record)}
+    others, seen = cache(calibrated_devices), set()
+    for record in records.values():
+        found = compare(raw_of(record), record, find_device(record.hardware), others).prediction
+        if found is None or found.case is None:
+            continue
+        steps = {step.name: float(step.value) for step in explain_time(found)}
+        parts = {name: value for name, value in steps.items() if name.startswith("time of ")}
+        assert sum(parts.values()) == pytest.approx(found.seconds, rel=1e-6)
+        rules = parts.pop("time of other rules", 0.0)
+        assert min(parts.values()) > -0.02 * found.seconds, (record.group, parts)
+        assert abs(rules) < 0.25 * found.seconds or found.seconds == pytest.approx(found.low), (record.group, rules / found.seconds)
+        seen.add(found.calibration.model)
+    assert len(seen) > 25

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Pictured, command, device_for
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.transformer.question import BatchQuestion
 
 
 @command
-def batch(asked: BatchQuestion, to: Pictured) -> None:
+def batch(asked: BatchQuestion, to: ExplainedPicture) -> None:
     """Throughput and latency of decode against the batch: the knee, what bounds each side, where memory ends.
 
     Example: perfmodel batch llama-3-8b --kv-len 2048 --hardware h200
@@ -21,4 +21,4 @@ def batch(asked: BatchQuestion, to: Pictured) -> None:
     device = device_for(asked.hardware)
     request = asked.request_for(find_model(asked.name), device)
     request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
-    to.emit(report(curve(request, cache(calibrated_devices)), to.pictures))
+    to.emit(report(curve(request, cache(calibrated_devices)), explained=to.explain, pictures=to.pictures))

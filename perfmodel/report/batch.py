@@ -11,7 +11,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import inputs_of
 from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
 from perfmodel.report.model_notes import kernels_note, weights_notes
-from perfmodel.report.op_common import head
+from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import StepPart, step_meters, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
@@ -27,8 +27,11 @@ COLUMNS = (
 )
 
 
-def report(found: Curve, pictures: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency."""
+def report(found: Curve, *, explained: bool = False, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency.
+
+    ``explained``: with the formulas of the step at the knee, or of the one that delivers most.
+    """
     r = found.request
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens by batch, {formats_of(r)} on {gpus_of(r)}"
     points = [_metrics(point, found) for point in found.points]
@@ -41,7 +44,7 @@ def report(found: Curve, pictures: bool = False) -> Report:
         "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
     }
     reasons, (metered, meters) = _reasons(found), _metered(found)
-    return Report(
+    plain = Report(
         title,
         _verdict(found),
         [as_rows("", points, labels=COLUMNS)],
@@ -54,6 +57,12 @@ def report(found: Curve, pictures: bool = False) -> Report:
         brief=[as_rows("", [_metrics(point, found) for point in _listed(found)], labels=BRIEF)],
         reasons=reasons,
     )
+    if not explained:
+        return plain
+    from perfmodel.transformer.explain import explain
+
+    shown = next((point for point in found.points if point.batch == found.knee), found.best)
+    return with_steps(plain, [(f"decode of batch {shown.batch}", {"batch": shown.batch}, explain(shown.step.steps[0][0]))])
 
 
 def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:

@@ -13,7 +13,8 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.op_common import Sources
 
 SAME = {
-    "time": ("predicted",),
+    "time": ("predicted", "step"),
+    "predicted": ("step",),
     "rate predicted": ("predicted", "flop visible"),
     "l2 traffic": ("sram read bytes", "sram write bytes"),
     "sram traffic": ("sram read bytes", "sram write bytes"),

@@ -14,6 +14,7 @@ from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
+from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
 
@@ -61,9 +62,9 @@ def report(
     )
     if not explained:
         return plain
-    return with_steps(
-        plain, [(result.variant.name, {"algorithm": result.variant.name}, softmax.explain(result, w, device)) for result in results]
-    )
+    steps = {result.variant.name: softmax.explain(result, w, device) for result in results}
+    steps[best.variant.name] += explain_time(prediction)
+    return with_steps(plain, [(name, {"algorithm": name}, listed) for name, listed in steps.items()])
 
 
 BRIEF = (

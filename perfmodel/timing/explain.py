@@ -1,26 +1,119 @@
-"""A predicted time in parts: the parameters of its time model, and the seconds that go with each.
+"""A predicted time in parts: the seconds that go with each resource of the device, for every time model alike.
 
-Time models add up, overlap and schedule; what all have in common is that their parameters were fitted. The part of a parameter p is
-p dT/dp, the seconds by which T grows if p grows in proportion (of a share, falls): parts of a model that is of degree one in its
-parameters add up to T (Euler), and what is left rests on other numbers.
+A time model adds up, overlaps and schedules; what all have in common is that they are made of times: work over a rate, cycles of a clock,
+and seconds that were fitted. If every rate doubles and every fitted time halves, so does the predicted time: it is of degree one in all
+of them. So the seconds that go with resource r, dT / d log(time of r), add up to T (Euler). A part tells what the time would lose if that
+resource alone were a little faster: of two that overlap, the one that hides the other has nearly all.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+from perfmodel.core.hardware import Clocks, Device, LaunchOverhead, MemoryLevel, Peaks
 from perfmodel.core.trace import FormulaStep, show
+from perfmodel.core.units import Quantity
 from perfmodel.timing.base import Model, find_model
-from perfmodel.timing.predict import Prediction
+from perfmodel.timing.predict import Prediction, modelled_s
 
 STEP = 1e-4
-"""By which a parameter is changed, of itself, to see what goes with it."""
+"""By which a rate is changed, of itself, to see what goes with it."""
 DIGITS = 5
 """Of a share of the time: further ones are those of a difference quotient, and differ between processors."""
-NOISE = 1e-3
-"""Share of a time that a difference quotient is not held to."""
+SMALLEST = 2e-4
+"""Share of the time from which a part is shown; what is left is a line of its own."""
+FITTED_TIMES = ("_us", "_ns", "_s")
+"""What names of parameters end in that are times."""
 POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi et al. 2013"
-REST = "of the profile, the bound or other calibrations"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a kernel's time goes with: ``faster(device, factor)`` is the device with that resource so many times as fast."""
+
+    name: str
+    meaning: str
+    faster: Callable[[Device, float], Device]
+
+
+def _times(one: Quantity | None, factor: float, per_clk: float = 1.0) -> Quantity | None:
+    if one is None:
+        return None
+    return replace(one, number=one.number * factor, per_clk=None if one.per_clk is None else one.per_clk * per_clk)
+
+
+def _peaks(device: Device, factor: float, per_clk: float, *tables: str) -> Device:
+    changed = {name: {dtype: _times(rate, factor, per_clk) for dtype, rate in getattr(device.peaks, name).items()} for name in tables}
+    return replace(device, peaks=replace(device.peaks, **changed))  # type: ignore[arg-type]
+
+
+def _tensor(device: Device, factor: float) -> Device:
+    return _peaks(device, factor, factor, "tensor", "tensor_int")
+
+
+def _vector(device: Device, factor: float) -> Device:
+    return _peaks(device, factor, factor, "vector")
+
+
+def _exponential(device: Device, factor: float) -> Device:
+    return replace(device, peaks=replace(device.peaks, exp=_times(device.peaks.exp, factor, factor)))
+
+
+def _memory(*levels: str) -> Callable[[Device, float], Device]:
+    def faster(device: Device, factor: float) -> Device:
+        def level(one: MemoryLevel) -> MemoryLevel:
+            rates = {name: _times(getattr(one, name), factor) for name in ("bandwidth", "measured_bandwidth", "max_bandwidth")}
+            return replace(one, **rates) if one.level in levels else one
+
+        return replace(device, memory=[level(one) for one in device.memory])
+
+    return faster
+
+
+def _clock(device: Device, factor: float) -> Device:
+    """Clocks alone: the rates of units stay, so that operations per clock fall."""
+    own = device.clocks
+    clocks = Clocks(*(_times(one, factor) for one in (own.tensor, own.vector, own.max, own.base)))
+    peaks: Peaks = _peaks(device, 1.0, 1 / factor, "tensor", "tensor_int", "vector").peaks
+    return replace(device, clocks=clocks, peaks=replace(peaks, exp=_times(peaks.exp, 1.0, 1 / factor)))
+
+
+def _links(device: Device, factor: float) -> Device:
+    own = device.interconnect
+    if own is None:
+        return device
+    per_direction = replace(own.bandwidth_per_direction, number=own.bandwidth_per_direction.number * factor)
+    return replace(device, interconnect=replace(own, bandwidth_per_direction=per_direction, network=_times(own.network, factor)))
+
+
+def _sooner(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
+    """``parameters`` with those that are times shorter by ``factor``."""
+    return {name: value / factor if name.endswith(FITTED_TIMES) else value for name, value in parameters.items()}
+
+
+def _fitted(device: Device, factor: float) -> Device:
+    """Times that were fitted, of other calibrations too, and launches."""
+    blocks = [replace(block, parameters=_sooner(block.parameters, factor)) for block in device.calibration]
+    own = device.launch_overhead
+    if own is None:
+        return replace(device, calibration=blocks)
+    launch = LaunchOverhead(replace(own.stream, number=own.stream.number / factor), _times(own.graph, 1 / factor))
+    return replace(device, calibration=blocks, launch_overhead=launch)
+
+
+FITTED = "launches and waits"
+RESOURCES = (
+    Resource(FITTED, "times that were fitted: starts of kernels, waits", _fitted),
+    Resource("cycles", "clocks that work of no unit explains: starts and ends of blocks, steps of their loops", _clock),
+    Resource("tensor unit", "matrix products", _tensor),
+    Resource("exponentials", "exponentials", _exponential),
+    Resource("vector unit", "products in fp32 and element-wise work", _vector),
+    Resource("on-chip memory", "traffic between the L2, shared memory and the multiprocessors", _memory("sram", "l2", "llc")),
+    Resource("DRAM", "traffic with DRAM", _memory("dram")),
+    Resource("links", "traffic between GPUs", _links),
+    Resource("power limit", "arithmetic that the board's power limit slows", lambda device, k: replace(device, tdp=_times(device.tdp, k))),
+)
 
 
 def explain_time(known: Prediction | None) -> list[FormulaStep]:
@@ -38,18 +131,10 @@ def explain_time(known: Prediction | None) -> list[FormulaStep]:
     model, block = find_model(known.calibration.model), known.calibration
     source = f"time model {model.name} of {block.implementation}, {known.provenance}"
     fitted = [FormulaStep(one.name, one.meaning, "", "", block.parameters[one.name], source) for one in model.parameters]
-    parts = [_part(known, model, one.name, source) for one in model.parameters]
-    parts = [*_kernels(known, model), *parts]
-    rest = known.seconds - sum(part.value for part in parts)
-    if abs(rest) <= NOISE * known.seconds:
-        most = max(range(len(parts)), key=lambda place: parts[place].value)
-        parts[most] = replace(parts[most], value=parts[most].value + rest)
-    else:
-        twice = rest < 0
-        name, why = f"time {'counted twice' if twice else 'without parameters'}", "which grows with two parameters" if twice else REST
-        parts.append(FormulaStep(name, f"s, {why}", "", "", rest, model.source))
-    formula, meaning = " + ".join(part.name for part in parts), f"s, by {model.name} of {block.implementation}"
-    return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(parts), known.seconds, source)]
+    parts = [*_kernels(known, model), *_parts(known, model, source)]
+    shown = [part for part in parts if part.name.startswith("time of")]
+    formula, meaning = " + ".join(part.name for part in shown), f"s, by {model.name} of {block.implementation}"
+    return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(shown), known.seconds, source)]
 
 
 def explain_power(known: Prediction | None) -> list[FormulaStep]:
@@ -75,19 +160,30 @@ def _kernels(known: Prediction, model: Model) -> list[FormulaStep]:
     for part in model.parts(known.case, known.device):
         each.setdefault(part.name, []).append(part.seconds)
     meanings = {name: f"s, of {len(times)} kernels alone" if len(times) > 1 else "s, of a kernel alone" for name, times in each.items()}
-    return [FormulaStep(f"time of {name}", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
+    return [FormulaStep(f"{name} alone", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
 
 
-def _part(known: Prediction, model: Model, name: str, source: str) -> FormulaStep:
-    assert known.case is not None
-    assert known.device is not None
-    parameters = dict(known.calibration.parameters)
-    ends = [model.seconds(known.case, known.device, parameters | {name: parameters[name] * (1 + sign * STEP)}) for sign in (-1, 1)]
-    seconds = (ends[1] - ends[0]) / (2 * STEP) * (-1 if name.endswith("_share") else 1)
-    seconds = round(seconds / known.seconds, DIGITS) * known.seconds
-    grows = "falls" if name.endswith("_share") else "grows"
-    meaning = next(one.meaning for one in model.parameters if one.name == name)
-    return FormulaStep(f"time of {name}", f"s, {grows} with {name} {parameters[name]:.4g}: {meaning}", "", "", seconds, source)
+def _parts(known: Prediction, model: Model, source: str) -> list[FormulaStep]:
+    """The seconds that go with each resource, and what is left: the bound or a rule where they stand for the model's own time."""
+    case, device, p = known.case, known.device, known.calibration.parameters
+    assert case is not None
+    assert device is not None
+    found = []
+    for resource in RESOURCES:
+        ends = []
+        for factor in (1 / (1 + STEP), 1 + STEP):
+            parameters = _sooner(p, factor) if resource.name == FITTED else p
+            ends.append(modelled_s(model, case, resource.faster(device, factor), parameters))
+        share = round((ends[0] - ends[1]) / (2 * STEP) / known.seconds, DIGITS)
+        if abs(share) >= SMALLEST:
+            found.append(FormulaStep(f"time of {resource.name}", f"s, {resource.meaning}", "", "", share * known.seconds, source))
+    left = known.seconds - sum(float(part.value) for part in found)
+    if abs(left) >= SMALLEST * known.seconds:
+        found.append(FormulaStep("time of other rules", "s, of the bound, or of fixed times", "", "", left, model.source))
+    elif found:
+        most = max(range(len(found)), key=lambda place: float(found[place].value))
+        found[most] = replace(found[most], value=float(found[most].value) + left)
+    return found
 
 
 def _renamed(part: Prediction, name: str) -> FormulaStep:
