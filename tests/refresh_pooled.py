@@ -14,9 +14,10 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import find_model
+from perfmodel.timing.intervals import SPREAD
 from perfmodel.timing.pooled import FILE, POOLED, family
 from perfmodel.timing.select_kernel import OWN
-from perfmodel.timing.transfer import SPREAD, copied_share
+from perfmodel.timing.transfer import copied_share
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.cross_device import pooled_quantile
 from perfmodel.validation.fit_points import Effort, FitPoint, fitted

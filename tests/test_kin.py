@@ -20,8 +20,9 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
-from perfmodel.timing.estimated import SPREADS, completed, in_words, needed, number, widened
+from perfmodel.timing.estimated import SPREADS, completed, in_words, moved, needed, number
 from perfmodel.timing.implementations import algorithm_of
+from perfmodel.timing.intervals import widened
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import flash_decode
 from perfmodel.timing.models._flash_plans import plan_of
@@ -113,7 +114,7 @@ def test_only_what_the_model_reads_is_named() -> None:
     assert found.clocks.max is not None
     assert found.level("l2") is None
     assert needed(B300, B200, lambda device: 1.0) == (B300, [])
-    wide = widened((0.5, 2.0), facts)
+    wide = widened((0.5, 2.0), moved(facts))
     assert wide[0] < 0.5
     assert wide[1] > 2.0
     assert wide[0] * wide[1] == pytest.approx(1)

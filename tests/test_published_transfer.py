@@ -12,8 +12,8 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.intervals import SAME_ARCHITECTURE
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
-from perfmodel.timing.transfer import SAME_ARCHITECTURE
 from perfmodel.validation.calibrate import _of_few
 from perfmodel.validation.statistics import Residual
 

@@ -20,10 +20,10 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.timing.base import Case, Model, PartTime
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
+from perfmodel.timing.intervals import SPREAD, composed_ends, streamed_ends
 from perfmodel.timing.lenders import listed_once, with_parts
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.timing.transfer import SPREAD, composed_ends, streamed_ends
 
 EVERY = [find_device(name) for name in device_ids()]
 GPUS = [device for device in EVERY if device.vendor == "NVIDIA" or device.id.startswith("amd-mi")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from math import exp, hypot, log
+from math import hypot
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
@@ -242,10 +242,6 @@ def in_words(facts: Iterable[Fact], kin: Device) -> str:
     return f"{', '.join(dict.fromkeys(fact.name for fact in facts))} estimated from {kin.id}"
 
 
-def widened(interval: tuple[float, float], facts: Iterable[Fact], clock_share: float = 1.0) -> tuple[float, float]:
-    """``interval`` with what the estimates move, each name once, as errors that have nothing to do with each other.
-
-    ``clock_share``: estimated share of the boost clock, which may be wrong by all that it is below 1.
-    """
-    moves = hypot(log(clock_share), *(SPREADS[name] for name in {fact.name for fact in facts}))
-    return exp(-hypot(log(interval[0]), moves)), exp(hypot(log(interval[1]), moves))
+def moved(facts: Iterable[Fact]) -> float:
+    """How much estimates move a time, in logarithms: each name once, as errors that have nothing to do with each other."""
+    return hypot(*(SPREADS[name] for name in {fact.name for fact in facts}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfmodel.core.hardware import Clocks, Device, LaunchOverhead, MemoryLevel, Peaks
 from perfmodel.core.trace import FormulaStep, show
@@ -40,7 +41,8 @@ class Resource:
 def _times(one: Quantity | None, factor: float, per_clk: float = 1.0) -> Quantity | None:
     if one is None:
         return None
-    return replace(one, number=one.number * factor, per_clk=None if one.per_clk is None else one.per_clk * per_clk)
+    each: Any = None if one.per_clk is None else one.per_clk * per_clk
+    return replace(one, number=one.number * factor, per_clk=each)
 
 
 def _peaks(device: Device, factor: float, per_clk: float, *tables: str) -> Device:
@@ -63,8 +65,9 @@ def _exponential(device: Device, factor: float) -> Device:
 def _memory(*levels: str) -> Callable[[Device, float], Device]:
     def faster(device: Device, factor: float) -> Device:
         def level(one: MemoryLevel) -> MemoryLevel:
-            rates = {name: _times(getattr(one, name), factor) for name in ("bandwidth", "measured_bandwidth", "max_bandwidth")}
-            return replace(one, **rates) if one.level in levels else one
+            usual, measured, most = (_times(rate, factor) for rate in (one.bandwidth, one.measured_bandwidth, one.max_bandwidth))
+            known = one.level in levels
+            return replace(one, bandwidth=usual, measured_bandwidth=measured, max_bandwidth=most) if known else one
 
         return replace(device, memory=[level(one) for one in device.memory])
 

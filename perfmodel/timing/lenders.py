@@ -73,7 +73,7 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     missing = set(workloads) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    from perfmodel.timing.transfer import lent_part
+    from perfmodel.timing.intervals import lent_part
 
     # passes over memory take the time of their bytes on GPUs of every maker
     gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))

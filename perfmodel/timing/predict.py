@@ -138,7 +138,8 @@ def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     """The prediction by another device's parameters, or by another kernel's or another format's."""
-    from perfmodel.timing.transfer import composed_ends, transferred
+    from perfmodel.timing.intervals import composed_ends
+    from perfmodel.timing.transfer import transferred
 
     block, lender, device = source.block, source.lender, request.device
     on = transferred(block, lender, device, partial(_seconds_on, block, request), request.fallbacks())

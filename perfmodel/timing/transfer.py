@@ -11,31 +11,23 @@ same multiprocessors, made alike. The one with the most watts per multiprocessor
 those) ^ ``EXPONENT`` of its boost clock while tensor units are busy. A call draws full power only when all of its multiprocessors are at
 work: of one that takes T, T / (T + ``FILLING_S``) runs at the held clock. Both numbers were chosen on large products as microbenchmarks of
 eight boards list them and on half of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0); the other half is 9 % off in the median.
-
-The interval is that of kernels on devices that they were not fitted to. That of a sequence of kernels is composed of theirs: errors of
-products go together, as they are of how one chip multiplies; so do those of passes over memory, as they are of how much of one DRAM
-bandwidth is reached. The two have nothing to do with each other: errors add up within each kind, and as squares across both.
-``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth (``tests/refresh_pooled.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from math import exp, hypot, log, sqrt
-from pathlib import Path
+from math import log
 
 from perfmodel.core.architectures import are_kin
 from perfmodel.core.dtypes import dtype_of_products
-from perfmodel.core.errors import UnavailableError
-from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.kernels.matmul import Matmul, flops
-from perfmodel.timing.base import SAME_TIME, Case, Model, find_model
-from perfmodel.timing.estimated import Fact, in_words, needed, widened
+from perfmodel.timing.base import SAME_TIME, Case, find_model
+from perfmodel.timing.estimated import Fact, in_words, moved, needed
+from perfmodel.timing.intervals import Ends, lent_ends, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", "matmul {}"
 """Names of the three microbenchmarks; the last one with its number format."""
@@ -47,11 +39,6 @@ PLAIN = ("torch-matmul", "cublas", "torch-scaled-mm", "hipblaslt", "aiter", "xla
 """Implementations of a product and nothing else, as a microbenchmark times it."""
 LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
-SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
-"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
-SPREAD = Path(__file__).with_name("spread.json")
-Ends = tuple[float, float]
-"""Low and high end of an interval, in shares of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +110,7 @@ class Transferred:
 
     def widened(self, interval: Ends, slower: float) -> Ends:
         """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
-        return widened(interval, self.facts, slower) if self.facts or slower < 1 else interval
+        return widened(interval, moved(self.facts), log(slower)) if self.facts or slower < 1 else interval
 
 
 def transferred(
@@ -274,60 +261,3 @@ def _made_of(device: Device) -> dict[float, Device]:
 def joined(boosted_s: float, held_s: float) -> float:
     """Seconds of a call that takes ``boosted_s`` at the boost clock and ``held_s`` at the held one."""
     return boosted_s + (held_s - boosted_s) * boosted_s / (boosted_s + FILLING_S)
-
-
-# Intervals
-
-
-def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool = False, variant: bool = False) -> Ends:
-    """Of ``block`` of ``lender`` on ``device``; ``narrowed``: by its microbenchmarks; ``variant``: for another kernel than the block's.
-
-    UnavailableError if the block has no interval for other devices.
-    """
-    if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {block.implementation} on {lender.id} was never tried on another device")
-    low, high = block.borrowed_low, block.borrowed_high
-    if narrowed:
-        low, high = block.probed_low or low, block.probed_high or high
-    if variant:
-        return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or lender.architecture != device.architecture or find_model(block.model).from_tables:
-        return low, high
-    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
-
-
-@cache
-def bandwidth_spread() -> float:
-    """Half width in log(time) of what the share of the DRAM bandwidth that is reached adds from one device to another."""
-    return float(read_json(SPREAD)["half_width"])
-
-
-def streamed_ends(block: Calibration) -> Ends:
-    """Of ``block`` of a pass over memory on another device."""
-    down, up = (hypot(log(end), bandwidth_spread()) for end in (block.low, block.high))
-    return exp(-down), exp(up)
-
-
-def lent_part(block: Calibration, device: Device, lender: Device) -> Calibration:
-    """``block`` of a kernel of a sequence, with its interval on ``device``; as it is if it was never tried on another device."""
-    product = block.workload == "matmul"
-    if lender.id == device.id or (product and block.borrowed_low is None):
-        return block
-    low, high = lent_ends(block, device, lender) if product else streamed_ends(block)
-    return replace(block, low=low, high=high)
-
-
-def composed_ends(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
-    """Of ``seconds`` of a sequence by ``block`` of another device; ``device`` has calibrations of its kernels, with their intervals.
-
-    What the kernels leave of the time is passes over memory that ``block`` itself was fitted to. No narrower than on the lender.
-    """
-    assert model.parts is not None
-    parts, (low, high) = list(model.parts(case, device)), streamed_ends(block)
-    left = max(seconds - sum(part.seconds for part in parts), 0.0)
-    off = {"matmul": (0.0, 0.0), "stream": (left * (1 - low), left * (high - 1))}
-    for part in parts:
-        kind = part.block.workload if part.block.workload in off else "stream"
-        off[kind] = off[kind][0] + part.seconds * (1 - part.block.low), off[kind][1] + part.seconds * (part.block.high - 1)
-    down, up = (hypot(*ends) / seconds for ends in zip(*off.values(), strict=True))
-    return min(1 - down, block.low), max(1 + up, block.high)

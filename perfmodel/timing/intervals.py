@@ -1,0 +1,104 @@
+"""Intervals of what is borrowed and of sequences of kernels, in shares of the time.
+
+The interval is that of kernels on devices that they were not fitted to. That of a sequence of kernels is composed of theirs: errors of
+products go together, as they are of how one chip multiplies; so do those of passes over memory, as they are of how much of one DRAM
+bandwidth is reached. The two have nothing to do with each other: errors add up within each kind, and as squares across both.
+``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth (``tests/refresh_pooled.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from math import exp, hypot, log, sqrt
+from pathlib import Path
+
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.files import read_json
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.timing.base import Case, Model, find_model
+
+SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
+"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
+SPREAD = Path(__file__).with_name("spread.json")
+Ends = tuple[float, float]
+"""Low and high end of an interval, in shares of the time."""
+
+
+def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool = False, variant: bool = False) -> Ends:
+    """Interval of ``block`` of ``lender`` on ``device``; ``narrowed``: by its microbenchmarks; ``variant``: of another kernel.
+
+    UnavailableError if the block has no interval for other devices.
+    """
+    if block.borrowed_low is None or block.borrowed_high is None:
+        raise UnavailableError(f"the calibration of {block.implementation} on {lender.id} was never tried on another device")
+    low, high = block.borrowed_low, block.borrowed_high
+    if narrowed:
+        low, high = block.probed_low or low, block.probed_high or high
+    if variant:
+        return min(low, block.low), max(high, block.high)
+    if lender.id == device.id or lender.architecture != device.architecture or find_model(block.model).from_tables:
+        return low, high
+    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
+
+
+@cache
+def bandwidth_spread() -> float:
+    """Half width in log(time) of what the share of the DRAM bandwidth that is reached adds from one device to another."""
+    return float(read_json(SPREAD)["half_width"])
+
+
+def streamed_ends(block: Calibration) -> Ends:
+    """Interval of ``block`` of a pass over memory on another device."""
+    return widened((block.low, block.high), bandwidth_spread())
+
+
+def lent_part(block: Calibration, device: Device, lender: Device) -> Calibration:
+    """``block`` of a kernel of a sequence, with its interval on ``device``; as it is if it was never tried on another device."""
+    product = block.workload == "matmul"
+    if lender.id == device.id or (product and block.borrowed_low is None):
+        return block
+    low, high = lent_ends(block, device, lender) if product else streamed_ends(block)
+    return replace(block, low=low, high=high)
+
+
+Part = tuple[str, float, float, float]
+"""A part of a time: its kind, and its low end, middle and high end in seconds."""
+
+
+def together(parts: Iterable[Part]) -> Ends:
+    """Low and high end in seconds of parts one after another: errors of one kind go together, different kinds are independent.
+
+    >>> together([("a", 3.0, 4.0, 5.0), ("a", 3.0, 4.0, 5.0)]), together([("a", 1.0, 4.0, 7.0), ("b", 0.0, 4.0, 8.0)])
+    ((6.0, 10.0), (3.0, 13.0))
+    """
+    off: dict[str, tuple[float, float]] = {}
+    whole = 0.0
+    for kind, low, middle, high in parts:
+        down, up = off.get(kind, (0.0, 0.0))
+        off[kind], whole = (down + middle - low, up + high - middle), whole + middle
+    down, up = (hypot(*ends) for ends in zip(*off.values(), strict=True))
+    return whole - down, whole + up
+
+
+def composed_ends(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
+    """Interval of ``seconds`` of a sequence by ``block`` of another device; ``device`` has calibrations of its kernels.
+
+    What the kernels leave of the time is passes over memory that ``block`` itself was fitted to. No narrower than on the lender.
+    """
+    assert model.parts is not None
+    own = list(model.parts(case, device))
+    left, (low, high) = max(seconds - sum(part.seconds for part in own), 0.0), streamed_ends(block)
+    parts = [("stream", left * low, left, left * high)]
+    for part in own:
+        kind = "matmul" if part.block.workload == "matmul" else "stream"
+        parts.append((kind, part.seconds * part.block.low, part.seconds, part.seconds * part.block.high))
+    whole, ends = sum(part[2] for part in parts), together(parts)
+    down, up = (whole - ends[0]) / seconds, (ends[1] - whole) / seconds
+    return min(1 - down, block.low), max(1 + up, block.high)
+
+
+def widened(interval: Ends, *moves: float) -> Ends:
+    """``interval`` with further independent errors, each in logarithms of time."""
+    return exp(-hypot(log(interval[0]), *moves)), exp(hypot(log(interval[1]), *moves))
