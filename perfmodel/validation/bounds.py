@@ -15,6 +15,7 @@ from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import COMBINE, DISPATCH, OPS, Collective
 from perfmodel.kernels.expert_exchange import expert_exchange
 from perfmodel.kernels.experts import Experts
+from perfmodel.kernels.grouped_matmul import GroupedMatmul
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul, scale_block
 from perfmodel.remat.chain import peak_bytes
@@ -179,6 +180,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
         "kv_bits",
         lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
     ),
+    "grouped-matmul": ("tokens top_k experts touched n k", "", lambda sizes, dtype, record: GroupedMatmul(**sizes, dtype=dtype).check()),
     "moe": ("tokens hidden width experts experts_per_token touched", "weight_bits", _experts),
 }
 """Keys of a shape that must be there, those that may be, and the workload that they describe."""

@@ -118,6 +118,22 @@ def _scaled_mm(case: KernelCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16), error)
 
 
+def _grouped_mm(case: KernelCase, torch: Torch) -> Prepared:
+    """Rows spread over the first ``touched`` matrices, as evenly as they go; B stored [experts, n, k]."""
+    s, dtype = case.shape, dtype_of(case, torch)
+    rows, touched = s["tokens"] * s["top_k"], s["touched"]
+    ends = [rows * min(place + 1, touched) // touched for place in range(s["experts"])]
+    a = torch.randn((rows, s["k"]), dtype=dtype, device="cuda")
+    b = torch.randn((s["experts"], s["n"], s["k"]), dtype=dtype, device="cuda").transpose(-2, -1)
+    offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    last = slice(max(ends[touched - 2] if touched > 1 else 0, rows - CHECKED_MATMUL_ROWS), rows)
+
+    def error(found: Any) -> float:
+        return relative_error(found[last], a[last].double() @ b[touched - 1].double())
+
+    return Prepared(lambda: torch._grouped_mm(a, b, offs=offsets), error)
+
+
 def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, Any, Any]:
     """Random Q [batch, heads, n, d], K and V [batch, kv_heads, kv_len, d]; ``length_first``: stored as [batch, length, heads, d]."""
     s, dtype = case.shape, dtype_of(case, torch)
@@ -255,6 +271,7 @@ LIBRARIES: dict[tuple[str, str], Prepare] = {
     ("copy", "torch-copy"): _copy,
     ("matmul", "torch-matmul"): _matmul,
     ("matmul", "torch-scaled-mm"): _scaled_mm,
+    ("grouped-matmul", "torch-grouped-mm"): _grouped_mm,
 }
 """What prepares every library kernel, by workload and name."""
 

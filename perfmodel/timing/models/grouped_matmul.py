@@ -1,0 +1,92 @@
+"""``torch._grouped_mm``: products of routed experts in one launch of CUTLASS.
+
+A kernel of one block first writes pointers and sizes of each group. The product is persistent: clusters of two blocks, one block a
+multiprocessor, take tiles of C in turn. A tile walks k; its operands come by TMA while it multiplies, so that a tile takes the time of its
+products and a start and end of its own. The tile is chosen by rows per matrix, as if all had alike; rows are padded to whole tiles, and
+tiles to pairs. Matrices come from DRAM once, the faster the more multiprocessors have a tile; products overlap with that.
+
+Source: pytorch @06c0cf01 aten/src/ATen/native/cuda/GroupMM.cu (tiles, clusters, schedules); CUTLASS, KernelPtrArrayTmaWarpSpecialized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.core.architectures import wide_matrix
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.grouped_matmul import GroupedMatmul
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
+
+SMALL, LARGE, FEW = (64, 128), (128, 256), 128  # known
+"""Rows and columns of a tile; up to so many rows per matrix, or columns, the first is taken."""
+CLUSTER = 2  # known
+"""Blocks along the rows that load B together."""
+
+PARAMETERS = (
+    Parameter("launch_us", "both kernels, without the work of tiles"),
+    Parameter("multiply_share", "of the matmul peak, which a tile reaches"),
+    Parameter("tile_cycles", "start and end of a tile"),
+    Parameter("dram_share", "of the DRAM bandwidth, matrices and rows"),
+    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit"),
+    Parameter("overlap", "norm that joins products and DRAM: 1 would add them up, infinity hide the shorter"),
+)
+
+
+def tile_of(w: GroupedMatmul) -> tuple[int, int]:
+    """Rows and columns of a tile of C; the library divides by all matrices, those without rows too.
+
+    >>> tile_of(GroupedMatmul(4096, 8, 64, 64, 4096, 2048)), tile_of(GroupedMatmul(64, 8, 64, 64, 4096, 2048))
+    ((128, 256), (64, 128))
+    """
+    return SMALL if w.rows // w.experts <= FEW or w.n <= FEW else LARGE
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> tuple[int, int, float, float, float, float]:
+    """Tiles of the busiest multiprocessor, FLOP of a tile, share of multiprocessors at work, bytes, FLOP/s and B/s."""
+    w: GroupedMatmul = case.workload
+    if not wide_matrix(device):
+        raise UnavailableError(f"{case.implementation} has no grouped kernel for {device.id}: PyTorch multiplies group by group there")
+    sms, bandwidth = numbers_of(device, "multiprocessors", "DRAM bandwidth")
+    br, bc = tile_of(w)
+    pairs = int(w.touched * ceil_div(ceil_div(w.rows_per_expert, br), CLUSTER) * ceil_div(w.n, bc))
+    clusters = int(sms) // CLUSTER
+    moved = w.dtype.size * (w.rows * (w.k + w.n) + w.touched * w.k * w.n)
+    return (
+        ceil_div(pairs, clusters),
+        2 * br * bc * int(w.k),
+        min(pairs / clusters, 1.0),
+        float(moved),
+        rates_of(device, w.dtype).matmul,
+        bandwidth,
+    )
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call; UnavailableError without multiprocessors, a clock, a peak of the format or a DRAM bandwidth in the profile."""
+    turns, flop, busy, moved, peak, bandwidth = _work(case, device)
+    sms, clock = numbers_of(device, "multiprocessors", "tensor clock")
+    multiplied = turns * (flop * sms / (peak * p["multiply_share"]) + p["tile_cycles"] / clock)
+    half, norm = p["half_bandwidth_share"], p["overlap"]
+    streamed = moved / (bandwidth * p["dram_share"]) * (busy + half) / (busy * (1 + half))
+    return float(p["launch_us"] * 1e-6 + (multiplied**norm + streamed**norm) ** (1 / norm))
+
+
+def covers(case: Case) -> bool:
+    """Grouped products in bf16, forward, rows grouped by matrix."""
+    return isinstance(case.workload, GroupedMatmul) and case.direction == FORWARD and case.workload.dtype.name == "bf16"
+
+
+MODEL = Model(
+    "grouped-matmul",
+    PARAMETERS,
+    covers,
+    seconds,
+    "pytorch GroupMM.cu; persistent tiles over streamed matrices",
+    assumes=f"{ALONE}; rows already sorted by matrix, as many for each",
+    implementations=("torch-grouped-mm",),
+)
