@@ -3,7 +3,7 @@
 A kernel of one block first writes pointers and sizes of each group. The product is persistent: clusters of two blocks, one block a
 multiprocessor, take tiles of C in turn. A tile walks k; its operands come by TMA while it multiplies, so that a tile takes the time of its
 products and a start and end of its own. The tile is chosen by rows per matrix, as if all had alike; rows are padded to whole tiles, and
-tiles to pairs. Matrices come from DRAM once, the faster the more multiprocessors have a tile; products overlap with that.
+tiles to pairs. Matrices come from DRAM once while others multiply, not perfectly: the time is the root of the squares of both.
 
 Source: pytorch @06c0cf01 aten/src/ATen/native/cuda/GroupMM.cu (tiles, clusters, schedules); CUTLASS, KernelPtrArrayTmaWarpSpecialized.
 """
@@ -11,6 +11,7 @@ Source: pytorch @06c0cf01 aten/src/ATen/native/cuda/GroupMM.cu (tiles, clusters,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import hypot
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
@@ -19,7 +20,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.grouped_matmul import GroupedMatmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of
 
 SMALL, LARGE, FEW = (64, 128), (128, 256), 128  # known
 """Rows and columns of a tile; up to so many rows per matrix, or columns, the first is taken."""
@@ -31,8 +32,6 @@ PARAMETERS = (
     Parameter("multiply_share", "of the matmul peak, which a tile reaches"),
     Parameter("tile_cycles", "start and end of a tile"),
     Parameter("dram_share", "of the DRAM bandwidth, matrices and rows"),
-    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit"),
-    Parameter("overlap", "norm that joins products and DRAM: 1 would add them up, infinity hide the shorter"),
 )
 
 
@@ -45,35 +44,18 @@ def tile_of(w: GroupedMatmul) -> tuple[int, int]:
     return SMALL if w.rows // w.experts <= FEW or w.n <= FEW else LARGE
 
 
-@once_per_case
-def _work(case: Case, device: Device) -> tuple[int, int, float, float, float, float]:
-    """Tiles of the busiest multiprocessor, FLOP of a tile, share of multiprocessors at work, bytes, FLOP/s and B/s."""
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call; UnavailableError without multiprocessors, a clock, a peak of the format or a DRAM bandwidth in the profile."""
     w: GroupedMatmul = case.workload
     if not wide_matrix(device):
         raise UnavailableError(f"{case.implementation} has no grouped kernel for {device.id}: PyTorch multiplies group by group there")
-    sms, bandwidth = numbers_of(device, "multiprocessors", "DRAM bandwidth")
+    sms, clock, bandwidth = numbers_of(device, "multiprocessors", "tensor clock", "DRAM bandwidth")
     br, bc = tile_of(w)
     pairs = int(w.touched * ceil_div(ceil_div(w.rows_per_expert, br), CLUSTER) * ceil_div(w.n, bc))
-    clusters = int(sms) // CLUSTER
+    tile_s = 2 * br * bc * w.k * sms / (rates_of(device, w.dtype).matmul * p["multiply_share"]) + p["tile_cycles"] / clock
     moved = w.dtype.size * (w.rows * (w.k + w.n) + w.touched * w.k * w.n)
-    return (
-        ceil_div(pairs, clusters),
-        2 * br * bc * int(w.k),
-        min(pairs / clusters, 1.0),
-        float(moved),
-        rates_of(device, w.dtype).matmul,
-        bandwidth,
-    )
-
-
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call; UnavailableError without multiprocessors, a clock, a peak of the format or a DRAM bandwidth in the profile."""
-    turns, flop, busy, moved, peak, bandwidth = _work(case, device)
-    sms, clock = numbers_of(device, "multiprocessors", "tensor clock")
-    multiplied = turns * (flop * sms / (peak * p["multiply_share"]) + p["tile_cycles"] / clock)
-    half, norm = p["half_bandwidth_share"], p["overlap"]
-    streamed = moved / (bandwidth * p["dram_share"]) * (busy + half) / (busy * (1 + half))
-    return float(p["launch_us"] * 1e-6 + (multiplied**norm + streamed**norm) ** (1 / norm))
+    multiplied_s = ceil_div(pairs, int(sms) // CLUSTER) * tile_s
+    return float(p["launch_us"] * 1e-6 + hypot(multiplied_s, moved / (bandwidth * p["dram_share"])))
 
 
 def covers(case: Case) -> bool:

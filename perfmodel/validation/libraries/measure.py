@@ -248,6 +248,7 @@ FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
     "rows": _row_kernels,
     "rope": lambda: _each("scale", "rope", "rope"),
     "copy": lambda: _each("copy", "copy", "copy"),
+    "grouped": lambda: _each("grouped-matmul", "grouped-mm", "grouped"),
     "warm": lambda: (replace(case, cache=WARM) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""
