@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_alike, are_kin, distance
+from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -269,8 +269,7 @@ def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
     """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
-    alike = device.vendor == other.vendor and device.compute_capability == other.compute_capability
-    return ENOUGH_ALIKE * len(block.parameters) if alike and device.compute_capability else ENOUGH_TO_LEND
+    return ENOUGH_ALIKE * len(block.parameters) if run_the_same_code(device, other) else ENOUGH_TO_LEND
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
