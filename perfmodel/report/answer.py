@@ -221,10 +221,13 @@ def _of_peak(rate: float, device: Device, dtype: Dtype, unit: str, below: bool) 
     return rate / (device.matmul_peak(dtype.name, unit).number * boost(device)), ""
 
 
-def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None) -> list[Figure]:
-    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory."""
-    found = [Figure("predicted time", taken(known))] if known else []
-    found += [Figure("rate" if known else "rate at the roof", rate_and_share(cost, known, device, dtype))]
+def figures(
+    cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None, least: Interval | None = None
+) -> list[Figure]:
+    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory. ``least``: time of an unpredicted one."""
+    found = [Figure("predicted time" if known else "least time", taken(time)) for time in (known or least,) if time]
+    rate = "rate" if known else "rate at most" if least else "rate at the roof"
+    found += [Figure(rate, rate_and_share(cost, known or least, device, dtype))]
     bound = f", {RESOURCES[cost.bound][0]}" if cost.bound else ""
     found += [Figure("roof", f"{format_time(float(cost.roofline_s), 3)}{bound}")]
     if memory is not None:

@@ -191,10 +191,10 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     key = (main.algorithm.name, main.direction)
     prediction, gain = predictions.get(key), predicted_ratio(main, predictions)
     known = seconds(prediction)
-    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
+    least = least_of_few(main, comparison.device) if known is None else None
+    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes, least)
     if reference is not None and gain is not None:
         deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
-    least = least_of_few(main, comparison.device) if known is None else None
     meters = unmarked(meters_of(main.total, known or least), causes(main, comparison, predictions) if known is None else [])
     meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
