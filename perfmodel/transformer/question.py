@@ -122,7 +122,7 @@ class PhaseQuestion(Question):
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
-    dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
+    dp: int | None = option("Groups of --tp GPUs, or copies. [default: 1 or ep/tp]")
     imbalance: float | None = option("Router's power law; 0: even. [default: 1.2]", reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
