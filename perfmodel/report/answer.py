@@ -210,8 +210,8 @@ def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype
         return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
-    share, clock = _of_peak(rate, device, dtype, unit, below)
-    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(share)} of the {unit} peak{clock}"
+    reached, clock = _of_peak(rate, device, dtype, unit, below)
+    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(reached)} of the {unit} peak{clock}"
 
 
 def _of_peak(rate: float, device: Device, dtype: Dtype, unit: str, below: bool) -> tuple[float, str]:
