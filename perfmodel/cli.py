@@ -25,14 +25,14 @@ LONGEST_PATH = 300
 """Characters of a path that a message repeats whole."""
 LONGEST_LINE = 1000
 """Characters of a line of a message: what a file holds may be of any length."""
-ONE_LINE = 65
-"""Characters of a summary that is listed whole: of a longer one what stands before its colon."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
 Start with: perfmodel attention --n 4096 --d 64
 
-Numbers as you type them: 8k is 8000, 8Ki 8192, 1e6; sizes 80GB, 163KiB;
-formats FP16, half, bfloat16. Docs: docs/glossary.md, docs/tour.md
+Options of a command: perfmodel attention --help. Version: --version
+
+Numbers: 8k is 8000, 8Ki is 8192, 1e6. Sizes: 80GB, 163KiB. Formats: fp16,
+FP16, half, bfloat16. Docs: docs/glossary.md, docs/tour.md
 
 Completion (bash, zsh, fish): eval "$(perfmodel --show-completion bash)" """
 
@@ -81,9 +81,7 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        summaries = {name: _summary(name) for name in command_names()}
-        short = {name: text if len(text) <= ONE_LINE else f"{text.partition(':')[0]}." for name, text in summaries.items()}
-        rows = [(name.replace("_", "-"), text) for name, text in short.items()]
+        rows = [(name.replace("_", "-"), _summary(name)) for name in command_names()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -172,6 +172,25 @@ def roofline(r: Random) -> list[str]:
     return ["--attention", shape, "--matmul", "x".join(str(_size(r, 1 << 13)) for _ in range(3)), *_device(r)]
 
 
+def usual(r: Random) -> list[str]:
+    """A kernel of the sizes that models have, on any device: where a roof is near."""
+    sizes, few = (1024, 2048, 4096, 8192, 16384), (1, 2, 16, 128)
+    kind = r.choice(["attention", "decode", "matmul", "softmax"])
+    dtype = ["--dtype", r.choice(["fp16", "bf16", "bf16"] + ["fp8", "fp32", "tf32"] * (kind == "matmul"))]
+    device = ["--hardware", r.choice(DEVICES)]
+    if kind == "matmul":
+        shape = [word for side in "nk" for word in (f"-{side}", str(r.choice(sizes)))]
+        return [kind, "-m", str(r.choice(sizes + few)), *shape, *dtype, *device]
+    if kind == "softmax":
+        return [kind, "--rows", str(r.choice(sizes)), "--cols", str(r.choice(sizes)), *dtype, *device]
+    batch = ["--batch", str(r.choice([1, 16, 64]))]
+    if kind == "decode":
+        shape = ["--n", str(r.choice(few[:3])), "--kv-len", str(r.choice([1024, 8192, 131072])), "--kv-heads", str(r.choice([1, 4, 8, 32]))]
+        return ["attention", *shape, "--heads", "32", "--d", str(r.choice([64, 128])), *batch, *dtype, *device]
+    shape = ["--n", str(r.choice(sizes)), "--d", str(r.choice([64, 128, 256])), "--heads", str(r.choice([8, 32])), *batch]
+    return [kind, *shape, "--pass", r.choice(["forward", "backward"]), *_flags(r, "--causal", chance=0.5), *dtype, *device]
+
+
 QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
     "attention": (30, attention),
     "matmul": (20, matmul),

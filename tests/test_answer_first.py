@@ -168,6 +168,18 @@ def test_no_meter_limits_where_the_roof_leaves_out_what_does(run, line: str) -> 
     assert "< limits" not in said
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_one_block_is_not_at_the_peak(run, tmp_path: Path, direction: str) -> None:
+    """FlashAttention 1 launches a block per head; its roof of a whole A100 is far away then, in every format."""
+    line = f"attention --n 4096 --d 64 --algorithm flash1 --pass {direction}"
+    said, page = run(line).out, asked_by(line, tmp_path, run, "md")[".md"]
+    rate = r"Not predicted; at least [\d.]+ ms, with 1 block for 108 SMs: at most [\d.]+ TFLOP/s, 1% of the tensor peak\."
+    for screen in (said, page):
+        assert re.search(rf"^{rate}$", screen, re.MULTILINE)
+        assert "share of the least time of flash1" in screen
+        assert "100%" not in screen.partition("roofline")[0]
+
+
 def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device) -> None:
     assert too_few(98, h200)
     assert too_few(99, h200) == []

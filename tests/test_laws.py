@@ -1,6 +1,6 @@
 """What holds for the answer to any question, whatever the command: times stand in their order, and sums are sums.
 
-120 questions here; 100,000 with ``pytest -m slow -s tests/test_laws.py``.
+120 questions here, and 200 of usual sizes; 100,000 with ``pytest -m slow -s tests/test_laws.py``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from fuzzing import answer, read_once
-from questions import questions
+from questions import questions, usual
 
 from perfmodel.catalog import find_device
 
@@ -135,3 +136,47 @@ def test_no_answer_breaks_a_law(count: int, seed: int, tmp_path: Path) -> None:
     assert not wrong, "\n".join(f"perfmodel {line}\n    {'; '.join(faults)}" for line, faults in wrong[:20])
     assert counted["exit 0"] > count / 2
     assert counted["predicted"] > count / 10
+
+
+@pytest.mark.parametrize(("count", "seed"), [(200, 3), pytest.param(10_000, 4, marks=pytest.mark.slow)])
+def test_no_meter_shows_more_than_all_of_it(count: int, seed: int) -> None:
+    r, told = Random(seed), 0
+    for line in (usual(r) for _ in range(count)):
+        screen = answer(line)[1]
+        assert not meters(screen), line
+        told += ", below its roof: what any kernel needs" in screen
+    assert told
+
+
+BELOW = (
+    *("attention --n 1 --kv-len 32768 --d 128 --heads 32 --kv-heads 8 --batch 16 --hardware mi308x",),
+    *("attention --n 2 --kv-len 32768 --d 64 --heads 32 --kv-heads 1 --batch 16 --hardware h200",),
+    *("attention --n 16384 --d 128 --heads 32 --pass backward --hardware rtx-3090",),
+    *(f"matmul -m 8192 -n 8192 -k 8192 --hardware {name}" for name in ("rtx-5090", "intel-xeon-8480plus")),
+    *("matmul -m 8192 -n 2048 -k 4096 --dtype tf32 --hardware h200",),
+)
+"""Predictions of kernels that pad or move less than the tiles that are counted, or run at a higher clock."""
+
+
+@pytest.mark.parametrize("line", BELOW)
+def test_a_time_below_its_roof_says_so_and_why(line: str) -> None:
+    _, screen, _ = answer([*line.split(), "--full"])
+    assert ", below its roof: what any kernel needs\n" in screen
+    assert re.search(r"is below its roof of [\d.]+ \w+: the kernel that is predicted computes or moves less", screen)
+    assert not meters(screen)
+    assert not [share for share in re.findall(r"(\d+)% (?:of the \w+ peak|busy|of its roof)", screen) if int(share) > 100]
+
+
+def test_products_on_a_vector_unit_take_its_rate_for_their_format() -> None:
+    found = json.loads(answer(["matmul", "-m", "8192", "-n", "8192", "-k", "8192", "--hardware", "amd-epyc-9654", "--json"])[1])
+    assert found["results"][0]["time_s"]["roofline"] == pytest.approx(2 * 8192**3 / 14.7e12, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "line", ["matmul -m 8192 -n 8192 -k 8192 --dtype fp8 --hardware h200", "matmul -m 8192 -n 8192 -k 8192 --hardware rtx-4090"]
+)
+def test_a_screen_names_one_limiter(line: str) -> None:
+    _, screen, _ = answer(line.split())
+    [limiter] = re.findall(r"^(.+?) +[█·]{20}.*< limits$", screen, re.MULTILINE)
+    assert re.search(rf"^Limited by (?:the )?{limiter}, \d+% busy\.$", screen, re.MULTILINE)
+    assert "below its roof" not in screen

@@ -129,10 +129,20 @@ def test_a_lower_limit_slows_every_command(line, of, capsys):
         return of(json.loads(capsys.readouterr().out))
 
     full, less = ask(), ask("--power-limit", "400W")
+    assert full["clock"] in (BURST, SUSTAINED)
+    assert not [name for name in full if name.startswith(("power", "energy"))], "what is of a run for seconds stands apart of the clock"
     assert full["sustained"]["power_w"] > 400
     assert less["time_s"]["sustained"] > full["time_s"]["sustained"]
     assert less["sustained"]["sm_hz"] < full["sustained"]["sm_hz"]
     assert less["sustained"]["power_w"] <= 400.001
+
+
+def test_a_training_step_says_what_it_takes_under_a_lower_limit():
+    """Its time is that of measured steps, which ran under the device's own limit."""
+    step = {"name": "gpt2-xl", "phase": "train", "batch": 8, "n": 1024, "hardware": "h200"}
+    usual, limited = perfmodel.model(**step), perfmodel.model(**step, power_limit="400W")
+    assert limited["totals"]["time_s"]["predicted"] == usual["totals"]["time_s"]["predicted"]
+    assert limited["verdict"][1] == f"{usual['verdict'][1][:-1]}; {limited['totals']['time_s']['sustained'] * 1e3:.0f} ms under 400 W."
 
 
 def test_a_light_kernel_draws_less_than_the_limit_at_the_highest_clock():

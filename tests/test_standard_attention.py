@@ -17,24 +17,31 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.report.against import ratio
 from perfmodel.report.charts.schema import Interval
-from perfmodel.timing.base import Case, Model, PartTime
+from perfmodel.timing.base import Case, Model, PartTime, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.intervals import SPREAD, composed_ends, streamed_ends
+from perfmodel.timing.intervals import SPREAD, composed_ends, lent_ends, streamed_ends
 from perfmodel.timing.lenders import listed_once, with_parts
-from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
+from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s, predict
 from perfmodel.timing.select_kernel import select_kernel
+from perfmodel.timing.transfer import at_held_clock, held_share
 
 EVERY = [find_device(name) for name in device_ids()]
 GPUS = [device for device in EVERY if device.vendor == "NVIDIA" or device.id.startswith("amd-mi")]
 DEVICES = listed_once(calibrated_devices)
-A100_40, A100_80, B200, H100, MI300X = (
-    find_device(name) for name in ("a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb", "amd-mi300x")
+A100_40, A100_80, B200, H100, MI300X, RTX_4090 = (
+    find_device(name)
+    for name in ("a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb", "amd-mi300x", "nvidia-rtx-4090")
 )
 WIDEST = {"A100": {1: 3.0, 16: 2.0}, "other": {1: 4.0, 16: 2.5}}
-SHORT_OF_WATTS = {"nvidia-a100-pcie-40gb": 2.2, "nvidia-a10": 3.4, "nvidia-l4": 3.8}
-"""Wider on boards whose clock under the power limit is an estimate: flash2's time of a long call rests on it."""
 """High over low of standard / flash2, by number of heads."""
+SHORT_OF_WATTS = {"nvidia-a100-pcie-40gb": 2.2, "nvidia-a10": 3.4, "nvidia-l4": 3.1}
+"""Wider on boards whose clock under the power limit is an estimate: flash2's time of a long call rests on it.
+
+Standard attention hardly does (8 % slower on an A10 at the estimated clock, where flash2 is 1.5 times slower), so that the error does not
+cancel in the ratio. Nor is it smaller than the interval says: large products carried by the rule miss those of the board by 5 % (A100
+PCIe), 27 % (L4) and 23 to 43 % (A10, from an A100 and an RTX 4090).
+"""
 SHAPES = [(1024, 1, 1), (1024, 16, 1), (4096, 1, 1), (4096, 16, 8), (16384, 32, 1)]
 LEAST_HELD, MOST_HELD = 0.75, 0.90
 
@@ -63,6 +70,16 @@ def test_how_much_faster_a_fused_kernel_is_can_be_said(device: Device) -> None:
     shapes = [attention(n, heads, batch, d, causal) for n, heads, batch in SHAPES for d, causal in ((64, False), (128, True))]
     for w in shapes:
         assert gain(device, w) <= max(limits[min(w.heads, 16)], SHORT_OF_WATTS.get(device.id, 0.0)), (device.id, w)
+
+
+def test_the_clock_under_a_power_limit_moves_one_side_of_the_ratio_alone() -> None:
+    a10 = find_device("nvidia-a10")
+    share, known = held_share(a10, DEVICES()), predicted(a10, attention(4096, 16, 8), "standard")
+    assert known.case is not None
+    assert known.device is not None
+    held = modelled_s(find_model(known.calibration.model), known.case, at_held_clock(known.device, share), known.calibration.parameters)
+    assert held < 1.1 * known.seconds
+    assert share < 1 / 1.5
 
 
 def test_errors_of_a_kind_add_up_and_kinds_are_independent() -> None:
@@ -103,6 +120,14 @@ def test_a_chip_lends_to_its_other_boards() -> None:
     assert board.high / board.seconds >= home.high / home.seconds - 1e-9
     assert board.high / board.low < 1.2 * home.high / home.low
     assert 0.8 * home.seconds < board.seconds < home.seconds
+
+
+def test_boards_of_one_capability_run_the_same_code() -> None:
+    """Another chip of it, such as the L4's, tells as much of its kernels as another board of the same chip."""
+    blocks = [block for block in RTX_4090.calibration if block.model == "flash-prefill"]
+    ends = {name: [lent_ends(block, find_device(f"nvidia-{name}"), RTX_4090) for block in blocks] for name in ("l4", "l40s", "a10")}
+    assert ends["l4"] == ends["l40s"]
+    assert all(near[0] > far[0] for near, far in zip(ends["l4"], ends["a10"], strict=True))
 
 
 def test_products_of_the_device_make_its_interval_narrower() -> None:

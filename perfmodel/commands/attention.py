@@ -1,4 +1,4 @@
-"""Compare standard attention with FlashAttention: FLOP, IO, bound and roofline."""
+"""Standard attention and FlashAttention: counts, bound, roof, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throughput and latency of decode against the batch: the knee, what bounds each side, where memory ends."""
+"""Decode against the batch: throughput, latency, the knee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure this machine, or read records, and fit the time models to it."""
+"""Measure this machine, or read records, and fit the time models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CalibrationQuestion(Question):
 
     from_records: list[str] | None = option(f"Fit recorded measurements, .jsonl(.gz), or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
-    hardware: str | None = as_in(Common, "hardware")
+    hardware: str | None = option("Device: id, words or file. [default: this machine's, or the records']")
     required: int | None = as_in(Common, "required", reader=_FITTED)
     quick: bool = option(
         "Under a minute: copies, products, launches; two tiles per kernel, a third of library shapes, 30 points per fit.", default=False

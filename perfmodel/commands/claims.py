@@ -1,4 +1,4 @@
-"""Statements of lecture notes and papers, recomputed: what holds, what is wrong and why."""
+"""Statements of lecture notes and papers, recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two reports, devices, algorithms or implementations: before and after, with ratio and SAME, FASTER or SLOWER."""
+"""Two reports, devices, algorithms or implementations, compared."""
 
 from __future__ import annotations
 

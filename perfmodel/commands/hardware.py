@@ -69,7 +69,7 @@ def list_devices(to: Destination) -> None:
     to.emit(list_report([find_device(name) for name in device_ids()]))
 
 
-@add_command(app)
+@add_command(app, short_help="Show every number of one profile, with kind and source.")
 def show(asked: DeviceQuestion, to: ExplainedPicture) -> None:
     """Show every number of one profile with its kind and source, and the ridge points they imply.
 
@@ -81,7 +81,7 @@ def show(asked: DeviceQuestion, to: ExplainedPicture) -> None:
     to.emit(show_report(find_device(asked.device), to.explain, to.pictures))
 
 
-@add_command(app)
+@add_command(app, short_help="Check a profile: schema, units, sources, rules.")
 def check(asked: ProfileQuestion) -> None:
     """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak.
 
@@ -98,7 +98,7 @@ def check(asked: ProfileQuestion) -> None:
     typer.echo(visible(f"{asked.file}: {device.name} is sound"))
 
 
-@add_command(app)
+@add_command(app, short_help="Write the profile of a card that is not shipped.")
 def add(asked: AddedQuestion, to: _Profile) -> None:
     """Write the profile of a card that is not shipped: what is known of it, the rest from the device that it is like.
 

@@ -1,4 +1,4 @@
-"""KV cache of a model: bytes per token, sequence and batch, what fits a device, what generation costs without it."""
+"""KV cache of a model: bytes, what fits, generation without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix multiplication: FLOP, tiled traffic, waves, roofline and the IO lower bound."""
+"""Matrix multiplication: tiles, traffic, waves, bound, roof, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of training a transformer: weights, gradients, optimizer state, activations by tensor, and the peak with its moment."""
+"""Memory of training a transformer: tensors, the peak, what fits."""
 
 from __future__ import annotations
 

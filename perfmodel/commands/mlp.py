@@ -1,4 +1,4 @@
-"""Two-layer MLP, forward and backward: FLOP per layer, kernels, what must be kept."""
+"""Two-layer MLP, forward and backward: FLOP, kernels, what is kept."""
 
 from __future__ import annotations
 

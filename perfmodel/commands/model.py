@@ -1,4 +1,4 @@
-"""A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs."""
+"""A transformer as a sum of kernels: prefill, decode, training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occupancy: blocks and threads per multiprocessor, what limits them, and the sectors of a strided load."""
+"""Blocks and warps of a multiprocessor, and what limits them."""
 
 from __future__ import annotations
 

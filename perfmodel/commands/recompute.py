@@ -1,4 +1,4 @@
-"""Recompute a tensor or store it: times at the roof, break-even FLOP/B, verdict."""
+"""Store a tensor or compute it again: which is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rematerialization: what backward needs kept or built again, schedules, steps against memory, their timelines."""
+"""Rematerialization: what backward keeps or builds again."""
 
 from __future__ import annotations
 

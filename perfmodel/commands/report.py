@@ -1,4 +1,4 @@
-"""A study in one document: verdict, rooflines, sweeps and tables, in every format."""
+"""A study in one document, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads, measurements and profiled kernels on a device's roofline."""
+"""Workloads, measurements, profiled kernels on a roofline."""
 
 from __future__ import annotations
 

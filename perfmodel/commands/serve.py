@@ -1,4 +1,4 @@
-"""What a serving engine delivers: time to the first token and to each after it, tokens per second, memory, power, price."""
+"""What a serving engine delivers: latency, tokens/s, power, price."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def serve(asked: ServeQuestion, to: Pictured) -> None:
     """What a serving engine delivers to its users: first token, time per token, tokens/s, memory, power, price.
 
-    Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8 --concurrency 64
+    Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8
     """
     made = _searched(asked, to.pictures) if asked.search else _served(asked, to.pictures)
     to.emit(made)

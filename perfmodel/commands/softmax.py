@@ -1,4 +1,4 @@
-"""Softmax in three ways (safe, online, fused): reads per element, bytes, roofline."""
+"""Softmax in three ways (safe, online, fused)."""
 
 from __future__ import annotations
 

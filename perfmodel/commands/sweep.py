@@ -1,4 +1,4 @@
-"""Grids of configurations, from one point to a billion: rows to a file, the best of them, where flash attention stops paying."""
+"""Grids of configurations, from one point to a billion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run kernels, or read recorded ones, and hold every prediction against them."""
+"""Run kernels, or read recorded ones, to test predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ValidationQuestion(Question):
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
     records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), '{SHIPPED}' or '{RUNS}'. Repeatable.")
-    hardware: str | None = as_in(Common, "hardware", reader=_TIMED)
+    hardware: str | None = option("Device: id, words or file. [default: this machine's, or the records']", reader=_TIMED)
     tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
     counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)
     counters_csv: str | None = option("Compare the kernels in a file that 'ncu --csv' wrote.")

@@ -88,6 +88,12 @@ def are_alike(device: Device, other: Device) -> bool:
     return traits_of(device).machine == traits_of(other).machine
 
 
+def run_the_same_code(device: Device, other: Device) -> bool:
+    """Whether both have the same multiprocessors: compiled kernels of the one run on the other as they are."""
+    same = device.compute_capability == other.compute_capability is not None
+    return device.vendor == other.vendor and (same or device.architecture == other.architecture)
+
+
 def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, str]:
     """What sorts the kin of ``device``, the nearest first: the same architecture, then traits, then generations, the newer one first."""
     own, its = traits_of(device), traits_of(other)

@@ -152,10 +152,10 @@ class Common(Question):
 
     hardware: str | None = option(f"Device: id, words or file. [default: {DEFAULT_DEVICE.removeprefix('nvidia-')}]")
     dtype: str | None = option("fp32, tf32, fp16, bf16, fp8. [default: fp16/bf16]")
-    implementation: str | None = option("Kernel to predict. [default: the fastest]")
+    implementation: str | None = option("Kernel to predict. [default: the best known]")
     cache: str = option("L2 before: clean, dirty or warm.", default="clean")
     power_limit: str | None = option("Power limit, such as 500W. [default: the device's]")
-    clock: str | None = option("Of the headline: burst or sustained.")
+    clock: str | None = option("Clock: burst or sustained. [default: burst]")
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")

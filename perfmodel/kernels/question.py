@@ -27,8 +27,8 @@ class MatmulQuestion(Question):
     n: int | None = option("Columns of B and C.", "--n", "-n")
     k: int | None = option("Columns of A, rows of B.", "--k", "-k")
     batch: int = option("Independent matmuls of this shape.", default=1)
-    tile_m: int | None = option("Tile rows. [default: 128, or the largest power of two that fits]")
-    tile_n: int | None = option("Tile columns. [default: 128, or the largest power of two that fits]")
+    tile_m: int | None = option("Tile rows. [default: 128, less for fewer rows or little SRAM]")
+    tile_n: int | None = option("Tile columns. [default: as --tile-m; 16 bit on Hopper and B200: 256]")
     split_k: int = option("Blocks that share the k of a tile.", default=1)
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
     dtype: str | None = option("fp32, tf32, fp16, bf16, fp8, int8, mxfp4, nvfp4. [default: fp16/bf16]")
@@ -110,7 +110,7 @@ class FuseQuestion(Question):
     ops: int | None = option("Elementwise operations, one kernel each if unfused.")
     reads_per_op: int | None = option("Operands per operation; those beyond the first are earlier results. [default: 1]")
     example: str | None = option("sin-cos: x = sin(x) + cos(x) ten times on 1024 x 1024 fp32, beside published times.")
-    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; sin-cos: fp32]")
+    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8. [default: fp16/bf16; sin-cos: fp32]")
     hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, device: Device) -> tuple[FusedChain, Published | None]:
@@ -143,7 +143,7 @@ class RecomputeQuestion(Question):
     size: str | None = option("Size of the tensor, such as 64MiB.", "--bytes")
     flops: str | None = option("FLOP to compute it once, such as 137.4GFLOP or 1.374e11.")
     times: int = option("Later uses of it.", default=1)
-    dtype: str | None = option("Sets the unit that recomputes: fp32 vector, fp16 tensor, ... [default: fp16]")
+    dtype: str | None = option("Sets the unit that recomputes: fp32 vector, fp16 tensor, ... [default: fp16/bf16]")
     hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, device: Device) -> Recompute:

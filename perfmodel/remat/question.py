@@ -58,7 +58,7 @@ class RematQuestion(Question):
     batch: int = option("Rows of linear layers, sequences of a model.", default=1, reader=_CHAIN)
     n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
     dtype: str | None = option("fp32, tf32, fp16, bf16, fp8; fp64 for --width. [default: fp16; bf16 for a model]", reader=_CHAIN)
-    hardware: str | None = option(f"Device that times them. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
+    hardware: str | None = option(f"Device that times a model or --width. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
     graph: str | None = option(
         "Any graph, as JSON or YAML; --budget then asks the exact solver.", "--graph-file", metavar="FILE", old="--graph"
     )

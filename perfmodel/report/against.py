@@ -147,7 +147,9 @@ def alone(one: Side) -> str:
     """Clause on one side: its time and its roof."""
     if one.time is None:
         return f"{one.name} has a roof of {format_time(one.roof_s)} and is not predicted"
-    roof = f", {percent(one.roof_s / one.time.value)} of its roof of {format_time(one.roof_s)}" if one.roof_s else ""
+    share = one.roof_s / one.time.value
+    roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(one.roof_s)}"
+    roof = f", {roof}" if one.roof_s else ""
     return f"{one.name} is {one.kind} at {spent(one.time)}{one.whose}{roof}"
 
 

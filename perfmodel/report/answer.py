@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfmodel.core.arith import Number
+from perfmodel.core.cost import Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, boost
+from perfmodel.core.roofline import Estimate, Traffic, boost
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
+from perfmodel.report.against import EITHER, EVEN, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
@@ -51,7 +52,30 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
 
 def meters_of(cost: Estimate, known: Interval | None) -> list[Meter]:
     """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
-    return meters(cost.terms, amounts_of(cost), metered_s(cost, known))
+    counted = needed(cost) if is_below_roof(cost, known) else cost
+    return meters(counted.terms, amounts_of(counted), metered_s(cost, known))
+
+
+def is_below_roof(cost: Estimate, known: Interval | None) -> bool:
+    """Whether a time is shorter than the roof of these tiles: its kernel has others, or runs at a higher clock."""
+    return known is not None and known.value < (1 - EVEN) * float(cost.roofline_s)
+
+
+def needed(cost: Estimate) -> Estimate:
+    """``cost`` with what every kernel needs in place of what its tiles take, at the highest clocks; no time is shorter."""
+    needs, unit = cost.needs, "tensor" if cost.work.tensor else "vector"
+    terms = {unit: needs.work_s} if needs.work_s else {}
+    terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
+    return replace(cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
+
+
+def below_roof(name: str, cost: Estimate, known: Interval | None) -> list[str]:
+    """Note on a time that is shorter than its roof."""
+    if known is None or not is_below_roof(cost, known):
+        return []
+    times = f"{format_time(known.value)} is below its roof of {format_time(float(cost.roofline_s))}"
+    why = "the kernel that is predicted computes or moves less than these tiles do, or runs at a higher clock than that of the roof"
+    return [f"{name}: {times}: {why}. Meters and shares of a peak are of what any kernel needs, at the highest clocks."]
 
 
 def amounts_of(cost: Estimate) -> dict[str, Number]:
@@ -70,6 +94,8 @@ def metered(known: Interval | None, cost: Estimate, name: str = "", flop: str = 
 
     ``flop``: what the rates count.
     """
+    if is_below_roof(cost, known):
+        return f"predicted time{f' of {name}' * bool(name)}, below its roof: what any kernel needs"
     words = ("roof" if known is None else "predicted time") + (f" of {name}" if name else "")
     over = float(cost.work.tensor / cost.flops) if cost.work.tensor and cost.flops else 1.0
     more = f"{', which executes' if name else '; tiles execute'} {over:.3g}x the {flop}" * (over > 1 + ROOFS_EVEN)
@@ -117,7 +143,7 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
     if not known or (roof and found):
         return f"{found}, not in the roof" if roof and found else found
     first = known[0]
-    share = percent(min(float(first.share), 1.0))
+    share = percent(float(first.share))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
         return f"{name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
@@ -174,22 +200,34 @@ def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype
 
 def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
     """Rate of its predicted time, or of its roof, and share of the peak: of bytes where DRAM bounds it, else of visible matmul FLOP."""
-    time, term = metered_s(cost, known), float(cost.terms.get("dram", 0))
+    time, below = metered_s(cost, known), is_below_roof(cost, known)
     if not time:
         return ""
+    cost = needed(cost) if below else cost
+    term = float(cost.terms.get("dram", 0))
     if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
         share = f", {percent(term / time)} of the DRAM peak" if known or term < (1 - ROOFS_EVEN) * time else ""
         return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
-    peak = device.matmul_peak(dtype.name, unit).number * boost(device)
-    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(rate / peak)} of the {unit} peak"
+    reached, clock = _of_peak(rate, device, dtype, unit, below)
+    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(reached)} of the {unit} peak{clock}"
 
 
-def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None) -> list[Figure]:
-    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory."""
-    found = [Figure("predicted time", taken(known))] if known else []
-    found += [Figure("rate" if known else "rate at the roof", rate_and_share(cost, known, device, dtype))]
+def _of_peak(rate: float, device: Device, dtype: Dtype, unit: str, below: bool) -> tuple[float, str]:
+    """Share of the peak of ``unit`` at the clock at work; of a time ``below`` its roof of that at the highest clock; which, in words."""
+    if below:
+        return rate / device.best_matmul_rate(dtype.name), " at the highest clock"
+    return rate / (device.matmul_peak(dtype.name, unit).number * boost(device)), ""
+
+
+def figures(
+    cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None, least: Interval | None = None
+) -> list[Figure]:
+    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory. ``least``: time of an unpredicted one."""
+    found = [Figure("predicted time" if known else "least time", taken(time)) for time in (known or least,) if time]
+    rate = "rate" if known else "rate at most" if least else "rate at the roof"
+    found += [Figure(rate, rate_and_share(cost, known or least, device, dtype))]
     bound = f", {RESOURCES[cost.bound][0]}" if cost.bound else ""
     found += [Figure("roof", f"{format_time(float(cost.roofline_s), 3)}{bound}")]
     if memory is not None:
@@ -217,8 +255,8 @@ def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
 def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:
     """Rows of a predicted time: its rate in matmul FLOP/s and what share of the peak that is."""
     rate = float(cost.flops) / known.value if known and cost.flops else None
-    peak = device.matmul_peak(dtype.name, dtype.matmul_unit).number * boost(device) if rate else None
-    return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", rate and peak and rate / peak, "  of the peak", "share")]
+    share = _of_peak(rate, device, dtype, dtype.matmul_unit, is_below_roof(cost, known))[0] if rate else None
+    return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
 
 def compared(reference: Side, other: Side) -> str:

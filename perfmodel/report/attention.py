@@ -14,7 +14,7 @@ from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
-from perfmodel.report.answer import figures, metered, meters_of, rates, unmarked
+from perfmodel.report.answer import below_roof, figures, metered, meters_of, rates, unmarked
 from perfmodel.report.attention_verdict import blocks_of, causes, least_of_few, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
@@ -43,6 +43,9 @@ def report(
     known = predictions or {}
     summary = reasons(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
+    for result in comparison.results:
+        key = result.algorithm.name, result.direction
+        notes += below_roof(" ".join(key), result.total, seconds(known.get(key)))
     notes += guessed(known.values())
     notes += power_note(next((one.power for one in known.values() if one.power is not None), None))
     found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
@@ -188,10 +191,10 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     key = (main.algorithm.name, main.direction)
     prediction, gain = predictions.get(key), predicted_ratio(main, predictions)
     known = seconds(prediction)
-    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
+    least = least_of_few(main, comparison.device) if known is None else None
+    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes, least)
     if reference is not None and gain is not None:
         deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
-    least = least_of_few(main, comparison.device) if known is None else None
     meters = unmarked(meters_of(main.total, known or least), causes(main, comparison, predictions) if known is None else [])
     meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")

@@ -197,10 +197,10 @@ def answers(found: Sequence[Change], before: str, after: str, threshold: float, 
 
 def _of_one(one: Change, before: str, after: str) -> str:
     """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
-    kind, known = ("measured", "predicted", "by roofs", "by bounds")[one.kind], ratio(_interval(one.before), _interval(one.after))
+    kind = ("measured", "predicted", "by the ratio of roofs", "by the ratio of bounds")[one.kind]
+    known = ratio(_interval(one.before), _interval(one.after))
     both = f"{format_time(one.after.value, 3)} against {format_time(one.before.value, 3)}"
-    most = "at most " if kind == "by roofs" else ""
-    return f"{after} is {kind} {way(known.value, before, most)}{ends(known)}: {both}, {one.before.key}"
+    return f"{after} is {kind} {way(known.value, before)}{ends(known)}: {both}, {one.before.key}"
 
 
 def _in_short(one: Change) -> str:
@@ -287,8 +287,7 @@ def _gains(kind: int, timed: Sequence[Change]) -> str:
     if not gains:
         return "no ratio is known"
     if all(one.before.unit in COMPARABLE for one in timed):
-        of = RATIOS.get(kind, "")
-        return f"in the median {way(quantile(gains, 0.5), most='at most ' * bool(of))}{of}{_median_ends(timed)}"
+        return f"in the median {way(quantile(gains, 0.5))}{RATIOS.get(kind, '')}{_median_ends(timed)}"
     if all(one.before.label.startswith(PEAKS) for one in timed) and max(gains) > min(gains):
         return "ratios of roofs " + " to ".join(dict.fromkeys(times(gain) for gain in (min(gains), max(gains))))
     least, *most = dict.fromkeys(way(gain) for gain in (min(gains), max(gains)))

@@ -17,14 +17,20 @@ PER_DECADE, LEAST, MOST = 8, -1, 4
 """Points of the line, between these powers of ten of FLOP per byte."""
 
 
+PRODUCTS = "tensor."
+"""Start of the names of operations of matrix products."""
+
+
 def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str, Estimate, Prediction | None]]) -> list[Chart]:
     """FLOP per joule of ``dtype`` with operands from DRAM, and of kernels, by name, that run for seconds.
 
-    None without a power model, or where its fit gives an operation of ``dtype`` no energy: records did not tell it from busy power.
+    None without a power model, or where its fit gives products of any format no energy: records did not tell them from busy power.
     """
     fit, peak = device.power, device.peaks_of("tensor").get(dtype.name)
     bandwidth, name = device.dram.bandwidth_bytes_per_s, energy_name(dtype.name)
-    if fit is None or peak is None or not bandwidth or not fit.picojoules.get(name):
+    if fit is None or peak is None or not bandwidth or name not in fit.picojoules:
+        return []
+    if not all(energy for operation, energy in fit.picojoules.items() if operation.startswith(PRODUCTS)):
         return []
     rate = float(peak.number)
     steps = range(LEAST * PER_DECADE, MOST * PER_DECADE + 1)

@@ -96,7 +96,7 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
     both = _faster(results)
     if unfused.total_s is None or graph.total_s is None:
         return [both, f"{said}; {device.id} has no launch overhead in its profile."]
-    alone = f"; a CUDA graph alone gains at most {unfused.total_s / graph.total_s:.3g}x"
+    alone = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
     fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
     count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
     why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
@@ -106,7 +106,7 @@ def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
 def _faster(results: list[ChainResult]) -> str:
     unfused, _, fused = results
     counted = "roofs" if unfused.total_s is None else "roofs and launches"
-    return f"Fused is {way(_time(unfused) / _time(fused), 'unfused', 'at most ')} by {counted}; not predicted."
+    return f"By the ratio of {counted} fused is {way(_time(unfused) / _time(fused))}; not predicted."
 
 
 def _figures(results: list[ChainResult]) -> list[Figure]:
@@ -202,12 +202,12 @@ def _summary(device: Device, results: list[ChainResult]) -> str:
     unfused, graph, fused = results
     if unfused.launches == 1:
         return "One operation is one kernel: there is nothing to fuse."
-    fewer, gain = unfused.sram.total / fused.sram.total, _over(unfused.total_s, graph.total_s)
+    fewer = unfused.sram.total / fused.sram.total
     moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
     if unfused.total_s is None or fused.total_s is None:
         return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
     bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if gain is None else f", launches counted; a CUDA graph alone gains at most {gain:.3g}x"
+    in_graph = "" if graph.total_s is None else f", launches counted; a CUDA graph alone takes {format_time(graph.total_s, 3)}"
     return f"{against(Side('unfused', unfused.total_s), Side('fused', fused.total_s))}{in_graph}. {moved}. {bound}."
 
 

@@ -31,7 +31,7 @@ def list_report(devices: list[Device]) -> Report:
     brief = [as_rows("", [[one for one in line if one.label in first] for line in short])]
     own = sum(bool(_calibrated(device)) for device in devices)
     title = f"{len(devices)} device profiles"
-    said = [f"{own} are calibrated on their own measurements.", "The others borrow times of a calibrated device, or have none."]
+    said = [f"{own} are calibrated on their own measurements.", "The others borrow times of a calibrated device, or of all together."]
     return Report(title, said, [as_rows("", found)], notes, data, brief=brief)
 
 

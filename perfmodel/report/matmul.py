@@ -21,7 +21,7 @@ from perfmodel.kernels.matmul import (
 )
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.answer import figures, metered, rates
+from perfmodel.report.answer import below_roof, figures, metered, rates
 from perfmodel.report.document import Report, Table
 from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
@@ -45,6 +45,7 @@ def report(
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
     notes += [] if prediction is None else [note("The matmul", prediction), *guessed([prediction]), *power_note(prediction.power)]
     known = seconds(prediction)
+    notes += below_roof("The matmul", result.total, known)
     shown = meters(result, prediction)
     plain = Report(
         title,

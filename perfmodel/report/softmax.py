@@ -9,7 +9,20 @@ from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, launching
-from perfmodel.report.answer import compared, figures, limits, metered, meters_of, rate_of, sentence, starting, time_bar, too_few, unmarked
+from perfmodel.report.answer import (
+    below_roof,
+    compared,
+    figures,
+    limits,
+    metered,
+    meters_of,
+    rate_of,
+    sentence,
+    starting,
+    time_bar,
+    too_few,
+    unmarked,
+)
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
@@ -46,6 +59,7 @@ def report(
         ends = {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
         data["predicted"] = {**whose(prediction), "time_s": ends}
     best, known = _best(results), seconds(prediction)
+    notes += below_roof("The softmax", best.cost, known)
     columns = {**found, **({_name(best, prediction): _softmax_metrics(best, w, device, known)} if prediction else {})}
     plain = Report(
         title,

@@ -18,6 +18,8 @@ from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
 """Parts of a step that are sums of kernels."""
+SLOWED = 1.02
+"""Time of steps under a power limit over that of measured ones from which on it is worth a word."""
 
 
 def answered(plain: Report, found: TrainingEstimate, pictures: bool, power: TrainingPower | None = None) -> Report:
@@ -25,7 +27,7 @@ def answered(plain: Report, found: TrainingEstimate, pictures: bool, power: Trai
     rows = _kernels(found)
     return replace(
         plain,
-        verdict=_verdict(found, rows),
+        verdict=_verdict(found, rows, power),
         reasons=_reasons(found, rows),
         meters=with_power(step_meters(found.cost, rows, found.seconds, _beside(found)), power, found.training.batch * found.training.n),
         metered="predicted training step" if found.prediction else "training step, at roofs where not calibrated",
@@ -51,11 +53,13 @@ def _most(found: TrainingEstimate) -> str:
     return "" if found.prediction else "at most "
 
 
-def _verdict(found: TrainingEstimate, rows: list[StepPart]) -> list[str]:
-    """Whether it fits, how long a step takes, and what limits it."""
+def _verdict(found: TrainingEstimate, rows: list[StepPart], power: TrainingPower | None) -> list[str]:
+    """Whether it fits, how long a step takes, and under a lower power limit, and what limits it."""
     rate = f"{_most(found)}{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
     takes = "takes" if found.fits is not False else "would take"
-    return [_fitting(found), f"A step {takes} {_took(found)}: {rate}.", limited(rows, found.seconds, _beside(found))]
+    slowed = power is not None and power.sustained_s > SLOWED * found.seconds
+    under = f"; {format_time(power.sustained_s, 3)} under {power.limit_w:g} W" if power is not None and slowed else ""
+    return [_fitting(found), f"A step {takes} {_took(found)}: {rate}{under}.", limited(rows, found.seconds, _beside(found))]
 
 
 def _fitting(found: TrainingEstimate) -> str:

@@ -131,9 +131,8 @@ class Pairwise:
 
     def answer(self, turns: Sequence[SpeedCrossover]) -> str:
         """The same in short, without a full stop: who is faster, by how much at both ends, and who does not fit."""
-        basis, name = ("predicted " if self.basis == PREDICTED else "by roofs "), self.other.name
-        most = "" if self.basis == PREDICTED else "at most "
-        ends = [f"{way(gain, most=most)} at {self.over} {value:,}" for value, gain in self._gains()]
+        basis, name = ("predicted " if self.basis == PREDICTED else "by the ratio of roofs "), self.other.name
+        ends = [f"{way(gain)} at {self.over} {value:,}" for value, gain in self._gains()]
         if turns:
             word = "faster" if turns[0].rises else "slower"
             return f"{name} is {basis}{word} than {self.first.name} from {self.over} {turns[0].at:,} on: {', '.join(ends)}{self._unfit()}"

@@ -14,6 +14,7 @@ from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 
+from perfmodel.core.architectures import run_the_same_code
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
@@ -38,9 +39,9 @@ def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or lender.architecture != device.architecture or find_model(block.model).from_tables:
+    if lender.id == device.id or not run_the_same_code(device, lender) or find_model(block.model).from_tables:
         return low, high
-    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
+    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device tells this much of another
 
 
 @cache

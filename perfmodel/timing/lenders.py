@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from perfmodel.core.architectures import are_alike, are_kin, distance
+from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import SAME_TIME, find_model
 
@@ -40,8 +40,7 @@ def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
     """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
-    alike = device.vendor == other.vendor and device.compute_capability == other.compute_capability
-    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_LEND) if alike and device.compute_capability else ENOUGH_TO_LEND
+    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_LEND) if run_the_same_code(device, other) else ENOUGH_TO_LEND
 
 
 def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:

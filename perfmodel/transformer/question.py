@@ -57,7 +57,7 @@ class MemoryQuestion(Question):
 
     name: str = argument("MODEL", "A name, such as llama-3-8b, or a config.json's path.")
     batch: int = option("Sequences of a step on all GPUs.", default=1)
-    n: int | None = option("Tokens of a sequence. [default: at most 2048]")
+    n: int | None = option("Sequence length. [default: 2048 or the model's most]")
     micro_batch: int | None = option("Sequences at a time on one GPU. [default: its share]")
     precision: str = option("mixed, bf16 or fp32.", default="mixed")
     optimizer: str = option("adam, adamw, sgd, momentum, adafactor, adam8bit, lion or muon.", default="adam")
@@ -113,7 +113,7 @@ class PhaseQuestion(Question):
     name: str = as_in(MemoryQuestion, "name")
     phase: str = option("prefill, decode, generate or train.", default="prefill")
     batch: int = option("Sequences.", default=1)
-    n: int | None = option("Tokens of the prompt. [default: at most 2048]")
+    n: int | None = option("Prompt tokens. [default: 2048 or the model's most]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = option("Also nvfp4, mxfp4, int8, int4. [default: published]", reader=_INFERENCE)
@@ -122,7 +122,7 @@ class PhaseQuestion(Question):
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep", group="")
-    dp: int | None = option("Groups of --tp GPUs, or copies. [default: --ep / --tp]")
+    dp: int | None = option("Groups of --tp GPUs, or copies. [default: 1 or ep/tp]")
     imbalance: float | None = option("Router's power law; 0: even. [default: 1.2]", reader=_INFERENCE)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: activations]", reader=_INFERENCE)
     fused: bool = option("Element-wise work inside kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE)
@@ -131,7 +131,7 @@ class PhaseQuestion(Question):
     )
     host_us: float | None = option("Host's us a launch. [default: as hosts differ]", reader=_ONE_BY_ONE)
     power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
-    clock: str | None = as_in(Common, "clock", reader=_INFERENCE)
+    clock: str | None = option("Clock: burst or sustained. [default: sustained]", reader=_INFERENCE)
     kv_cache: bool = option(
         "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -232,7 +232,7 @@ class BatchQuestion(Question):
     """Decode steps of a model over the batch."""
 
     name: str = as_in(PhaseQuestion, "name")
-    kv_len: int | None = as_in(PhaseQuestion, "kv_len")
+    kv_len: int | None = option("Sequence length. [default: 2048 or the model's most]")
     dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype")
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype")

@@ -47,7 +47,7 @@ class AttentionQuestion(Question):
     block_kv: int | None = option("Tile columns B_c. [default: the kernel's]", group=RARER)
     sram: list[str] | str | None = option("SRAM of a block, as 163KiB or +64KiB. Repeatable.", group=RARER)
     packed: bool | None = option("K, V once per KV head. [default: if n is 1]", "--packed/--unpacked", group=RARER)
-    window: int | None = option("A query sees its last W keys; implies --causal.", group=RARER)
+    window: int | None = option("A query sees its last N keys; implies --causal.", group=RARER)
     splits: int | None = option("Key parts of split-kv. [default: FlashAttention-2's]", group=RARER)
     sparsity: float | None = option("Share of nonzero blocks, block-sparse: 0.25.", group=RARER)
     pattern: str | None = option("Blocks: local-global, strided, butterfly, or a file.", group=RARER)

@@ -64,8 +64,8 @@ def left_out(report: Report, said: int = 0) -> str:
 
 
 def aligned(table: Table) -> list[str]:
-    """Its lines, columns padded."""
-    rows = [table.columns, *table.rows]
+    """Its lines, columns padded; none of heads if all are empty."""
+    rows = [*([table.columns] if any(table.columns) else []), *table.rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]
 
