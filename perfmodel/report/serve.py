@@ -46,7 +46,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
         charts=charts,
         meters=[*meters, *_power_of_pools(found)]
         if pooled
-        else with_power(meters, one.power, found.decode_step.decodes, found.split.stage),
+        else with_power(meters, one.power, token_j=found.joules_per_token),
         metered=step,
         figures=_figures(found),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
