@@ -41,6 +41,7 @@ def test_room_names_what_is_reserved(run) -> None:
     assert "beside 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
     assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out
     assert "9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
+    assert re.search("activations and .* leaves free; .* wait", run(f"serve {LAYOUT} --isl 7168").out)
 
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
