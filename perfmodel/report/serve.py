@@ -44,9 +44,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
         _notes(found),
         data,
         charts=charts,
-        meters=[*meters, *_power_of_pools(found)]
-        if pooled
-        else with_power(meters, one.power, token_j=found.joules_per_token),
+        meters=[*meters, *_power_of_pools(found)] if pooled else with_power(meters, one.power, token_j=found.joules_per_token),
         metered=step,
         figures=_figures(found),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],

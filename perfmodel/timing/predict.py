@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_alike, are_kin, distance
+from perfmodel.core.architectures import are_alike, are_kin, distance, same_board
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -181,7 +181,8 @@ def _by(
     ``clock_share``: the clock that a long call runs at, over the boost clock.
     """
     case, lower_s = request.case, request.lower_s
-    device = with_parts(request.device if known is None else known.device, block.model, request.dtype, request.fallbacks)
+    device = request.device if known is None else known.device
+    device = with_parts(device, block.model, request.dtype, request.fallbacks, request.device)
     block = block if known is None else replace(block, parameters=known.parameters)
     modelled = modelled_s(find_model(block.model), case, device, block.parameters)
     if clock_share < 1:
@@ -218,8 +219,11 @@ def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
     return read, written
 
 
-def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices) -> Device:
-    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format."""
+def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
+    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format.
+
+    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it lends alone.
+    """
     if model not in PARTS:
         return device
     formats = {dtype, SAME_TIME.get(dtype, dtype)}
@@ -236,7 +240,10 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     # passes over memory take the time of their bytes on GPUs of every maker
     gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
     listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
-    lent = [lent_part(block, device, one) for one, block in listed if block.workload in missing and serves(block)]
+    listed = [(one, block) for one, block in listed if block.workload in missing and serves(block)]
+    again = [one for one in gpus if same_board(board or device, one)]
+    served = {block.workload for one, block in listed if one in again}
+    lent = [lent_part(block, device, one) for one, block in listed if block.workload not in served or one in again]
     return replace(device, calibration=[*device.calibration, *lent])
 
 
@@ -268,7 +275,9 @@ def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
-    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
+    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels, any on one board."""
+    if same_board(device, other):
+        return 0
     alike = device.vendor == other.vendor and device.compute_capability == other.compute_capability
     return ENOUGH_ALIKE * len(block.parameters) if alike and device.compute_capability else ENOUGH_TO_LEND
 
