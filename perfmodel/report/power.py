@@ -74,7 +74,7 @@ def of_power(state: Drawn | None) -> list[Metric]:
 
 
 def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_j: float | None = None) -> list[Meter]:
-    """``meters`` and that of a GPU's power limit, with the clock, and the energy of a token: ``token_j``, or of a call by its ``tokens``."""
+    """``meters`` and that of a GPU's power limit, with the clock, and a token's energy: ``token_j``, or a call's over its ``tokens``."""
     if state is None:
         return meters
     token_j = state.joules / tokens if tokens else token_j

@@ -55,10 +55,12 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     asked, reason = _asked(timed, device), ""
     for source in _sources(asked[0], device, fallbacks):
         for one in asked:
-            for name in one.implementations or ():
+            for name in _names(one, source, fallbacks):
                 try:
                     case, form = Case(one.workload, name, one.direction), one.calibrated or one.workload.dtype.name
-                    return likened(predict(TimeRequest(case, one.kind, form, device, lower_s, source)), one)
+                    request = TimeRequest(case, one.kind, form, device, lower_s, source)
+                    found = predict(request) if name else select_kernel(request, (one.implementations or ()).__contains__, guesses=False)
+                    return likened(found, one)
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
@@ -118,6 +120,12 @@ def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[
     if timed.kind == "collective" or narrow:
         return (fallbacks,)
     return tuple, lambda: [one for one in fallbacks() if same_board(device, one)], fallbacks
+
+
+def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
+    """Implementations to try in order; '' for the best known of a product that another board lends, as where it is asked for alone."""
+    borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
+    return ("",) if borrowed else timed.implementations or ()
 
 
 def busy_s(cost: Estimate, device: Device) -> float:
