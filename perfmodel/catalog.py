@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,12 +62,14 @@ MODULE = "sxm"
 def _meant(
     name: str, known: list[str], option: str, kind: str, file: str, words: list[str] | None = None, otherwise: str | None = None
 ) -> str:
-    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words.
+    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words, two of which may be one.
 
     UsageError begins with ``option`` and suggests the nearest of ``words``, else says ``otherwise``, or to give the path of a ``file``.
     """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in known else [one for one in known if set(wanted.split("-")) <= set(one.split("-"))]
+    asked, parts = set(wanted.split("-")), {one: one.split("-") for one in known}
+    matches = [wanted] if wanted in known else [one for one in known if asked <= set(parts[one])]
+    matches = matches or [one for one in known if asked <= {*parts[one], *map("".join, pairwise(parts[one]))}]
     modules = [one for one in matches if MODULE in one.split("-")]
     matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
     if not matches or not wanted:

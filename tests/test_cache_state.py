@@ -135,6 +135,17 @@ def test_the_option_changes_the_time_and_says_so(asked):
     assert "written back meanwhile" in json.dumps(entries[DIRTY]["prediction"])
 
 
+@pytest.mark.parametrize("device", ["a100-sxm-40gb", "b200", "h100-sxm", "h200", "t4"])
+@pytest.mark.parametrize("n", [64, 2048])
+def test_no_kernel_is_slower_with_its_own_buffers_in_the_l2_than_with_others_to_write_back(run, device, n):
+    """Any algorithm, by whichever kernel is shown; also a kernel that is known from one table alone."""
+    for more in ("--algorithm standard --algorithm flash2 --pass both", "--algorithm flash1 --implementation fa1"):
+        line = f"attention --n {n} --d 64 --heads 8 --hardware {device} --json {more}"
+        found = [run(f"{line} --cache {state}").json["results"] for state in (WARM, DIRTY)]
+        for warm, dirty in zip(*found, strict=True):
+            assert warm["time_s"].get("predicted", 0) <= dirty["time_s"].get("predicted", 0) * (1 + 1e-9)
+
+
 def test_an_unknown_state_is_refused():
     with pytest.raises(UsageError, match="no state 'hot'"):
         perfmodel.matmul(m=64, n=64, k=64, cache="hot")

@@ -21,6 +21,7 @@ def test_help_fits_a_screenful(run, monkeypatch, name: str) -> None:
     shown = sum(max(1, -(-len(line) // WIDTH)) for line in lines)
     assert shown <= MOST_LINES, shown
     assert all(len(line) <= WIDTH or line.startswith("  Example: ") for line in lines)
+    assert not any(line.endswith("..") and not line.endswith("...") for line in lines)
 
 
 @each("name", all_commands())

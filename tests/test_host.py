@@ -77,7 +77,8 @@ def test_a_record_of_a_step_is_predicted_as_model_predicts_it(graph, tmp_path):
     path.write_text(json.dumps(STEP | {"shape": SHAPE | {"cuda_graph": graph}, "time_s": {"median": 4.15e-3}}))
     [row] = compare_files([path], find_device, calibrated_devices)
     low, value, high = predicted(asked(graph=graph))
-    assert (row.prediction.seconds, row.prediction.high) == (pytest.approx(value, rel=0.03), pytest.approx(high, rel=0.05))
+    near = {"rel": 0.05} if graph else {"rel": 1e-9}  # the record is of PyTorch's attention, the command's of the fastest known
+    assert (row.prediction.seconds, row.prediction.high) == (pytest.approx(value, **near), pytest.approx(high, **near))
     assert row.prediction.low == pytest.approx(low, rel=0.05)
     assert row.covered == (not graph)
 

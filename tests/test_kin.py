@@ -293,3 +293,12 @@ def test_estimates_move_times_as_much_as_intervals_widen() -> None:
     mean = hidden_facts.spreads(kept, EVERY)
     for name, moves in mean.items():
         assert moves <= 2 * SPREADS[name] + 0.05, (name, json.dumps(mean))
+
+
+@pytest.mark.parametrize("name", ["nvidia-l40s", "nvidia-h100-pcie-80gb", "nvidia-gb200", "nvidia-t4"])
+def test_a_borrowed_product_is_one_kernel_alone_and_in_a_model(run, name: str) -> None:
+    alone = run(f"matmul -m 4096 -n 4096 -k 4096 --hardware {name} --json").json["results"][0]
+    ops = run(f"model llama-3-8b --phase prefill --n 4096 --hardware {name} --json").json["ops"]
+    [row] = [one for one in ops if one["name"] == "output projection"]
+    assert (row["implementation"], row["prediction"]["provenance"]) == (alone["implementation"], alone["prediction"]["provenance"])
+    assert row["time_s"]["predicted"] / row["count"] == pytest.approx(alone["time_s"]["predicted"], abs=5e-6)  # a launch behind another

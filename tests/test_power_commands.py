@@ -191,8 +191,12 @@ def test_a_device_without_a_power_model_says_so_when_asked():
         lambda: perfmodel.matmul(m=64, n=64, k=64, power_limit="300W"),
         lambda: perfmodel.model(name="llama-3-8b", clock=SUSTAINED),
     ):
-        with pytest.raises(UnavailableError, match="no power model"):
+        with pytest.raises(UnavailableError, match="no power model") as refused:
             call()
+    assert refused.value.fix.endswith("such as nvidia-h200-sxm")
+    with pytest.raises(UnavailableError) as refused:
+        PowerAsked("200W").check(find_device("l40s"))
+    assert refused.value.fix.endswith("perfmodel hardware add mine --like nvidia-l40s --tdp 200W")
 
 
 def test_a_limit_that_no_model_can_keep_is_no_silent_wish():

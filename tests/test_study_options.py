@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfmodel.catalog import find_device
+from perfmodel.catalog import find_device, find_model
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.core.errors import UsageError
 from perfmodel.study.asked import swept
@@ -161,3 +161,11 @@ def test_validation_says_the_worst_groups_first(run):
     medians = [float(row.partition("%")[0].split()[-1]) for row in rows]
     assert medians == sorted(medians, reverse=True)
     assert Path("tests/data/records.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("rtx4090", "nvidia-rtx-4090"), ("H100PCIe", "nvidia-h100-pcie-80gb"), ("m3max", "apple-m3-max")]
+)
+def test_two_words_of_a_name_may_be_written_as_one(name: str, meant: str) -> None:
+    assert find_device(name).id == meant
+    assert find_model("llama3-8b") == find_model("llama-3-8b")

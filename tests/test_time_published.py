@@ -261,12 +261,13 @@ def test_softmax_is_fitted_where_versions_of_pytorch_differ():
     assert eager_attention.softmax_bytes(Case(work(1024), STANDARD), find_device(A100_80)) == 0
 
 
-def test_short_sequences_wait_for_the_host():
+def test_short_sequences_wait_for_the_host_where_nothing_says_that_the_time_is_of_kernels():
     device = with_parts(find_device(A100_80), "eager-published", "fp16", fallbacks)
-    times = [eager_attention.published_seconds(Case(work(n), STANDARD, cache="warm"), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
+    times = [eager_attention.published_seconds(Case(work(n), STANDARD, cache=""), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
     assert times[0] == pytest.approx(eager_attention.HOST_S, rel=0.05)
     assert times[1] < 2 * times[0] < times[2] / 10
-    assert eager_attention.published_seconds(Case(work(16), STANDARD), device, {"softmax": 1.0}) < times[0] / 3
+    for state in ("clean", "warm"):
+        assert eager_attention.published_seconds(Case(work(16), STANDARD, cache=state), device, {"softmax": 1.0}) < times[0] / 3
 
 
 def test_models_of_few_rows_have_few_parameters():

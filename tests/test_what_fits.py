@@ -41,6 +41,7 @@ def test_room_names_what_is_reserved(run) -> None:
     assert "beside 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
     assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out
     assert "9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
+    assert re.search("activations and .* leaves free; .* wait", run(f"serve {LAYOUT} --isl 7168").out)
 
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
@@ -53,10 +54,13 @@ def test_model_and_serve_assume_one_router(run, model: str) -> None:
         assert [one["inputs"]["imbalance"] for one in answers] == [1.2, 1.2, 0]
 
 
-def test_the_power_meter_counts_all_gpus(run) -> None:
-    data = run("serve llama-3.1-70b --tp 8 --hardware h200 --json").json
-    each = float(re.search(r"MHz, ([\d.]+) mJ a token", run("serve llama-3.1-70b --tp 8 --hardware h200").out)[1]) / 1e3
-    assert data["energy_per_token_j"] / 2 < each < data["energy_per_token_j"]  # prompts take the rest
+@pytest.mark.parametrize("line", ["serve llama-3.1-70b", "model llama-3.1-70b --phase decode --batch 64 --kv-len 1536"])
+def test_the_power_meter_and_the_answer_have_one_energy_of_a_token(run, line: str) -> None:
+    """Of all eight GPUs."""
+    line = f"{line} --tp 8 --hardware h200"
+    data = run(f"{line} --json").json
+    known = data["energy_per_token_j"] if "serve" in line else data["totals"]["sustained"]["energy_per_token_j"]
+    assert float(re.search(r"MHz, ([\d.]+) mJ a token", run(line).out)[1]) / 1e3 == pytest.approx(known, rel=5e-3)
 
 
 def test_bytes_of_a_row_are_of_dram_in_every_command(run) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from math import isclose
 
 from perfmodel.core.hardware import Device
 
@@ -46,6 +47,8 @@ _AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": 
 """Number of the CDNA, copies, and L2s: one for each die of compute units that a program sees."""
 _OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
 """First words of architectures that are no GPUs; a CPU has an L2 in each core."""
+SAME = 0.005
+"""Relative difference of two figures of a board that is rounding."""
 
 
 def traits_of(device: Device) -> Traits:
@@ -94,9 +97,19 @@ def run_the_same_code(device: Device, other: Device) -> bool:
     return device.vendor == other.vendor and (same or device.architecture == other.architecture)
 
 
-def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, str]:
-    """What sorts the kin of ``device``, the nearest first: the same architecture, then traits, then generations, the newer one first."""
+def same_board(device: Device, other: Device) -> bool:
+    """Whether kernels take the same time on both: one architecture, and ``SAME`` multiprocessors, clock and DRAM bandwidth."""
+    if device.architecture != other.architecture or device.dram.bandwidth is None:
+        return False
+    boards = ((one.multiprocessors, one.clocks.max, one.dram.bandwidth) for one in (device, other))
+    pairs = zip(*boards, strict=True)
+    return all(own is its if own is None or its is None else isclose(own.number, its.number, rel_tol=SAME) for own, its in pairs)
+
+
+def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, bool, str]:
+    """What sorts the kin of ``device``, the nearest first: the same architecture, traits, generation, a newer one, the same board."""
     own, its = traits_of(device), traits_of(other)
     unlike = 2 * (own.matrix != its.matrix) + abs(own.copies - its.copies) + (own.l2_parts != its.l2_parts)
     apart = abs(its.generation - own.generation)
-    return other.architecture != device.architecture, unlike, apart, its.generation < own.generation, other.id
+    older = its.generation < own.generation
+    return other.architecture != device.architecture, unlike, apart, older, not same_board(device, other), other.id

@@ -169,7 +169,9 @@ class Power:
     def __init__(self, device: Device, limit_w: float | None = None, host_s: float = 0.0) -> None:
         own = limit_of(device)
         if device.power is None or own is None:
-            raise UnavailableError(f"{device.id} has no power model", "take a device whose profile has one, such as nvidia-h200-sxm")
+            again = "" if limit_w is None else f", or add it again: perfmodel hardware add mine --like {device.id} --tdp {limit_w:g}W"
+            fix = f"take a device whose profile has one, such as nvidia-h200-sxm{again}"
+            raise UnavailableError(f"{device.id} has no power model", fix)
         self.device, self.fit, self.own_w = device, device.power, own
         self.limit_w, self.host_s = own if limit_w is None else limit_w, host_s
 

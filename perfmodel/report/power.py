@@ -73,11 +73,12 @@ def of_power(state: Drawn | None) -> list[Metric]:
     ]
 
 
-def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, gpus: int = 1) -> list[Meter]:
-    """``meters`` and that of a GPU's power limit, with the clock; ``tokens`` of a call of all ``gpus``, if any: for the energy of one."""
+def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_j: float | None = None) -> list[Meter]:
+    """``meters`` and that of a GPU's power limit, with the clock, and a token's energy: ``token_j``, or a call's over its ``tokens``."""
     if state is None:
         return meters
-    each = f", {text(gpus * state.joules / tokens, 'J')} a token" if tokens else WHEN[state.clock]
+    token_j = state.joules / tokens if tokens else token_j
+    each = WHEN[state.clock] if token_j is None else f", {text(token_j, 'J')} a token"
     at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{each}"
     return [*meters, Meter("power", state.watts / state.limit_w, at)]
 

@@ -44,9 +44,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
         _notes(found),
         data,
         charts=charts,
-        meters=[*meters, *_power_of_pools(found)]
-        if pooled
-        else with_power(meters, one.power, found.decode_step.decodes, found.split.stage),
+        meters=[*meters, *_power_of_pools(found)] if pooled else with_power(meters, one.power, token_j=found.joules_per_token),
         metered=step,
         figures=_figures(found),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
@@ -206,16 +204,16 @@ def _verdict(found: ServingAnswer) -> list[str]:
     memory, s, most = found.memory, found.found, found.workers * found.most_running
     length = found.load.isl + found.load.osl
     room = f"{counted(most, 'request')} of {length:,} tokens"
-    fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}."
+    fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}"
     if s.waiting >= LEAST_WAITING:
         running, waiting = found.workers * s.running, found.workers * s.waiting
         early = " as they grow" if running > most + 0.5 else ""
-        fits = f"Fits {room}: {round(running):,} run{early}, {_number(waiting)} wait."
+        fits += f"; {round(running):,} run{early}, {_number(waiting)} wait"
     first = f"First token after {_took(found, found.ttft)}"
     each = "" if found.tpot is None else f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
-    return [fits, first + each + all_get, _limited(found), *unfitted(found)]
+    return [f"{fits}.", first + each + all_get, _limited(found), *unfitted(found)]
 
 
 def unfitted(found: ServingAnswer) -> list[str]:

@@ -44,7 +44,7 @@ class ServeQuestion(Question):
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
     acceptance: float = option("Chance that a drafted one is right.", default=0.7, reader=DRAFTED)
-    search: bool = option("The best layout, number of users, listed formats.", "--search/--no-search", default=False)
+    search: bool = option("Best of all layouts, user counts and listed formats.", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
     disaggregated: bool = option(

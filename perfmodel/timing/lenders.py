@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code
+from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code, same_board
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import SAME_TIME, find_model
 
@@ -39,7 +39,9 @@ def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
-    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels."""
+    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels, any on one board."""
+    if same_board(device, other):
+        return 0
     return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_LEND) if run_the_same_code(device, other) else ENOUGH_TO_LEND
 
 
@@ -58,8 +60,11 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
     return (None if found is None else blocks(found)[0]), found is device
 
 
-def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices) -> Device:
-    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format."""
+def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
+    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format.
+
+    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it lends alone.
+    """
     workloads = find_model(model).part_workloads
     if not workloads:
         return device
@@ -77,5 +82,8 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     # passes over memory take the time of their bytes on GPUs of every maker
     gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
     listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
-    lent = [lent_part(block, device, one) for one, block in listed if block.workload in missing and serves(block)]
+    listed = [(one, block) for one, block in listed if block.workload in missing and serves(block)]
+    again = [one for one in gpus if same_board(board or device, one)]
+    served = {block.workload for one, block in listed if one in again}
+    lent = [lent_part(block, device, one) for one, block in listed if block.workload not in served or one in again]
     return replace(device, calibration=[*device.calibration, *lent])

@@ -146,7 +146,8 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     words = "; ".join(filter(None, [f"borrowed from {lender.id}: no calibration of {source.lacks}", *on.words, on.guess]))
     adapted = replace(block, parameters=on.parameters)
     found = _priced(adapted, request, on.device, (1.0, 1.0), BORROWED, words, on.held)
-    complete, model = with_parts(on.device, block.model, request.dtype, request.fallbacks), find_model(block.model)
+    model = find_model(block.model)
+    complete = with_parts(on.device, block.model, request.dtype, request.fallbacks, device)
     if model.part_workloads:
         ends = composed_ends(model, block, request.case, complete, found.seconds)
     else:
@@ -159,7 +160,7 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
     """Seconds by the parameters of ``block`` of what was asked for on ``device``."""
-    complete = with_parts(device, block.model, request.dtype, request.fallbacks)
+    complete = with_parts(device, block.model, request.dtype, request.fallbacks, request.device)
     return modelled_s(find_model(block.model), request.case, complete, block.parameters)
 
 
@@ -183,7 +184,7 @@ def _priced(
         modelled = joined(modelled, _seconds_on(block, request, held))
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
-    seconds, complete = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks)
+    seconds, complete = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks, request.device)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
     low, high = (seconds * end for end in interval)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_kin, traits_of
+from perfmodel.core.architectures import are_kin, same_board, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
@@ -39,18 +39,18 @@ def check_implementation(name: str, workload: str, device: Device, fallbacks: Fa
 def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
-    Of kernels calibrated on the device the fastest is taken, of borrowed ones the most certain: lent by a device that multiplies alike,
-    then with the narrowest interval. One that a device lends which multiplies alike comes before the calibrated ones if the slow end of its
-    interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on Blackwell. Without any of them the pooled
-    prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
+    Of kernels calibrated on the device, else on the same board by another name, the fastest is taken, of other borrowed ones the most
+    certain: lent by a device that multiplies alike, then with the narrowest interval. One that a device lends which multiplies alike comes
+    before the calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
+    Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
-    own = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
-    calibrated = _predicted(one for one in own if one.calibrations(one.device))
-    here = min(calibrated, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
+    here = _calibrated(request, suits, [request.device])
+    if here is None:
+        here = _calibrated(request, suits, [one for one in request.fallbacks() if same_board(request.device, one)])
     if here is not None and not is_fused(here.calibration.implementation):
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
     others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
@@ -66,6 +66,13 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     if here is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
     return here
+
+
+def _calibrated(request: TimeRequest, suits: Callable[[str], bool], home: list[Device]) -> Prediction | None:
+    """The prediction by the fastest kernel that a device of ``home`` has a calibration of, cuBLAS by itself last; None without any."""
+    asked = [_by(name, request) for name in filter(suits, _libraries(request, home))]
+    known = _predicted(one for one in asked if any(map(one.calibrations, home)))
+    return min(known, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:

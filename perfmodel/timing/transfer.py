@@ -65,8 +65,8 @@ def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     own, its = copied_share(device), copied_share(lender)
     if own and its:
         device, probes = scaled(device, 1.0, own / its), [*probes, "copy"]
-    product = product_of(device, block) if block.workload == "matmul" else None
-    if product is not None:
+    product, the_same = (product_of(one, block) if block.workload == "matmul" else None for one in (device, lender))
+    if product is not None and (the_same is None or product.value != the_same.value):
         device, probes = scaled(device, _core_ratio(device, product, block), 1.0), [*probes, "matmul"]
     return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfmodel.core.architectures import same_board
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
@@ -54,12 +55,14 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
                 return likened(select_kernel(request, timed.among.__contains__, guesses=False), timed)
         return likened(select_kernel(request, is_fused), timed)
     asked, reason = _asked(timed, device), ""
-    for source in _sources(asked[0], fallbacks):
+    for source in _sources(asked[0], device, fallbacks):
         for one in asked:
-            for name in one.implementations or ():
+            for name in _names(one, source, fallbacks):
                 try:
                     case, form = Case(one.workload, name, one.direction), one.calibrated or one.workload.dtype.name
-                    return likened(predict(TimeRequest(case, one.kind, form, device, lower_s, source)), one)
+                    request = TimeRequest(case, one.kind, form, device, lower_s, source)
+                    found = predict(request) if name else select_kernel(request, (one.implementations or ()).__contains__, guesses=False)
+                    return likened(found, one)
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
@@ -110,13 +113,21 @@ def likened(found: Prediction, timed: Timed) -> Prediction:
     return replace(found, low=found.low / LIKENESS, high=found.high * LIKENESS, kind=BORROWED, provenance=words)
 
 
-def _sources(timed: Timed, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Whose calibrations count, in order: the device's own first.
+def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
+    """Whose calibrations count, in order: the device's own first, then those of the same board.
 
     Of exchanges and of products in 8 bits or fewer the library that runs says more than the device: its own kernels first.
     """
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
-    return (fallbacks,) if timed.kind == "collective" or narrow else (tuple, fallbacks)
+    if timed.kind == "collective" or narrow:
+        return (fallbacks,)
+    return tuple, lambda: [one for one in fallbacks() if same_board(device, one)], fallbacks
+
+
+def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
+    """Implementations to try in order; '' for the best known of a product that another board lends, as where it is asked for alone."""
+    borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
+    return ("",) if borrowed else timed.implementations or ()
 
 
 def busy_s(cost: Estimate, device: Device) -> float:

@@ -11,7 +11,7 @@ As the published comparisons with FlashAttention ran it, other kernels follow ea
 and V by head, baddbmm, which scales by itself, a causal mask made and added, softmax, dropout, product; backward, softmax is a product
 by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax. PyTorch's kernel for softmax over long rows
 changed in 2.7, the first version that runs on Blackwell: earlier ones are fitted, as a multiple of what their bytes take. Where kernels
-are short and called again and again, the host is late; not after a flush.
+are short and called again and again, the host is late; where the state of the caches is said, the time is of the kernels alone.
 Source: Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels; PyTorch, SoftMax.cu.
 """
 
@@ -245,7 +245,7 @@ def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case, device) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part.seconds for part in _each_published(case, device))
-    return kernels if case.flushed else hypot(HOST_S, kernels)
+    return kernels if case.cache else hypot(HOST_S, kernels)
 
 
 def covers_published(case: Case) -> bool:

@@ -6,7 +6,7 @@ again, mostly some hundred MB: what exceeds the caches comes from DRAM each time
 flush.
 
 flash-few has two, for kernels of which a few rows are known. Those were timed from the host, call after call: a kernel that takes
-less than the host needs for a call waits for it. After a flush of the caches the host is ahead.
+less than the host needs for a call waits for it. Where the state of the caches is said, it is of a kernel alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def few_seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> 
     """Seconds of one call; UnavailableError as in ``flash_prefill``."""
     known = {**flash_prefill.MODEL.starts(), "matmul": parameters["matmul"]}
     kernel = flash_prefill.seconds(case, device, known)
-    return kernel if case.flushed else hypot(parameters["host_us"] * 1e-6, kernel)
+    return kernel if case.cache else hypot(parameters["host_us"] * 1e-6, kernel)
 
 
 def covers_few(case: Case) -> bool:
