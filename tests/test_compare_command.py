@@ -13,8 +13,9 @@ from answers import lines
 
 from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, summary
 from perfmodel.report.document import SCHEMA, from_data
-from perfmodel.report.metrics import Metric
+from perfmodel.report.metrics import Metric, unit_by_name
 from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
+from perfmodel.sweep.study import WORKLOADS, workload_named
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
 
@@ -205,6 +206,41 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
         [changed] = [row for row in rows(from_data(outcome.json)).values() if row[3] != SAME]
         assert changed[3] == (SLOWER if worse else FASTER)
         assert shown in run(f"compare {first} {second} --full").out
+
+
+@pytest.mark.parametrize(
+    ("line", "units"),
+    [
+        ("kv-cache llama-3-8b --n 4096", {"bytes_per_token": "B", "layers[].decode_intensity": "FLOP/B", "parameters": None}),
+        ("model gpt2 --phase train --batch 8 --n 512", {"memory.total": "B", "parameters.total": None, "bubble": "share"}),
+        ("model gpt2 --phase decode --batch 8", {"mfu_peaks.fp16": "FLOP/s, higher is better", "parameters.total": None}),
+        ("memory gpt2 --batch 8 --n 512", {"literature.layer": "B", "state[].bytes_per_parameter": "B", "parameters": None}),
+        ("serve gpt2 --isl 64 --osl 32 --concurrency 2 --hardware h200", {"shares.reading weights": "share"}),
+        ("hardware show h200", {"device.memory[].bandwidth.number": "B/s, higher is better", "device.multiprocessors.number": None}),
+        (
+            "hardware show h200",
+            {"device.calibration[].parameters.launch_us": "us, lower is better", "ridge_points.tensor fp16.value": "FLOP/B"},
+        ),
+        ("matmul -m 64 -n 64 -k 64", {"io_lower_bound.elements": "elements", "results[].arithmetic_intensity.minimum": "FLOP/B"}),
+        (
+            "remat gpt2",
+            {"timeline.memory": "B", "timeline.steps[].end": "s, lower is better", "results[].forward_cost": "s, lower is better"},
+        ),
+        ("remat --layers 10", {"timeline.memory": None, "results[].cost": None}),
+        ("occupancy --threads 64", {"results[].occupancy": "share"}),
+        ("recompute --bytes 64MiB --flops 10GFLOP", {"results[].flop_per_byte": "FLOP/B"}),
+    ],
+)
+def test_units_are_those_of_the_number_at_that_place(run, line: str, units: dict[str, str | None]) -> None:
+    """Numbers of one name may have different units: the total of the parameters is a count, that of the memory is in bytes."""
+    known = run(f"{line} --json").json["metric_units"]
+    assert {place: known.get(place) for place in units} == units
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_columns_of_a_sweep_have_the_units_of_their_names(name: str) -> None:
+    for one in workload_named(name).columns:
+        assert unit_by_name(one.name) in ("count", one.unit), one.name
 
 
 def test_an_answer_of_an_older_version_has_the_units_of_the_other(run, tmp_path: Path) -> None:
