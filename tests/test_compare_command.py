@@ -443,13 +443,36 @@ def test_devices_without_a_common_kernel_are_not_compared_by_time(run: Any) -> N
 
 
 @pytest.mark.parametrize(("devices", "told"), [(("h100", "h200"), True), (("h200", "h200"), False), (("h200",), False)])
-def test_a_sweep_over_devices_tells_of_different_kernels(run: Any, devices: tuple[str, ...], told: bool) -> None:
-    line = "report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard"
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard", "standard"),
+        ("report --attention n=8192,d=64,heads=16,batch=8", "standard, n 8192 d 64 b 8 h 16"),
+        ("roofline --attention n=8192,d=64,heads=16,batch=8,algorithm=standard", "standard, n 8192 d 64 b 8 h 16"),
+    ],
+)
+def test_several_devices_on_a_page_tell_of_different_kernels(run: Any, line: str, what: str, devices: tuple[str, ...], told: bool) -> None:
     out = run(" ".join([line, *(f"--hardware {device}" for device in devices)])).out
     said = (
-        "Do not compare the times of standard across devices: they are those of torch-standard on NVIDIA H100 SXM 80 GB and those of torch"
+        f"Do not compare these times across devices: {what} is by torch-standard on NVIDIA H100 SXM 80 GB and by torch-eager on NVIDIA H200"
     )
     assert (said in out) == told
+
+
+def test_a_sweep_ranks_no_devices_by_different_kernels_in_silence(run: Any) -> None:
+    line = "sweep attention --n 8192 --d 64 --heads 16 --batch 8 --algorithm standard --minimize predicted_s"
+    said = "Devices may be predicted for different kernels: take one with --implementation."
+    assert said in run(f"{line} --hardware h100,h200").out
+    assert said not in run(f"{line} --hardware h200").out
+    alike = run(f"{line} --hardware h100,h200 --implementation torch-eager")
+    assert said not in alike.out
+    assert "at nvidia-h200-sxm" in alike.out
+
+
+def test_models_on_a_page_tell_of_different_kernels(run: Any) -> None:
+    for phase in ("decode batch=8", "decode batch=1:8:x2"):
+        out = run("report --hardware a100-sxm-80gb --hardware h200 --model", f"llama-3-8b {phase}").out
+        assert "6 of 13 operations run by different kernels (QKV projection by cublas on NVIDIA A100 SXM 80 GB and by torch-matmul" in out
 
 
 def test_a_model_by_different_kernels_is_told_of(run: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -33,6 +33,8 @@ from perfmodel.timing.select_kernel import check_implementation, predictions, se
 from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
+NAMED = 2
+"""Workloads that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,28 @@ def kernel_notes(shared: Mapping[str, str], devices: Sequence[Device]) -> list[s
     on = " and ".join(device.name for device in devices)
     none = f"CANNOT BE COMPARED by time: no kernel of it is predicted on each of {on}"
     return [f"{name} {f'is predicted for {kernel} on each device' if kernel else none}." for name, kernel in shared.items()]
+
+
+def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) -> list[str]:
+    """Sentences on workloads whose times are of other kernels on one device than on another, so that they are not compared.
+
+    ``found``: the name of a workload, the device it ran on, and the kernels of its operations.
+    """
+    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), list[str]()
+    for name, device, kernels in found:
+        for operation, kernel in kernels.items():
+            known.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, {})[kernel] = None
+    for name, operations in known.items():
+        differ = {operation: by for operation, by in operations.items() if len({*map(tuple, by.values())}) > 1}
+        words = [(operation, " and ".join(f"by {' or '.join(of)} on {on}" for on, of in by.items())) for operation, by in differ.items()]
+        if len(operations) == 1:
+            alone += [f"{name} is {said}" for _, said in words]
+        elif differ:
+            example = f"{len(differ)} of {len(operations)} operations run by different kernels ({' '.join(words[0])})"
+            models.append(f"{name}: {example}, so part of the difference is the kernels'.")
+    more = f", and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
+    said = f"Do not compare these times across devices: {'; '.join(alone[:NAMED])}{more}."
+    return [*[said] * bool(alone), *models]
 
 
 def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:
