@@ -80,6 +80,16 @@ def test_a_number_of_users_is_kept(run) -> None:
     assert best["tokens_per_s_gpu"] == pytest.approx(best["requests_per_s"] * 1024 / 4, rel=0.01)
 
 
+@pytest.mark.parametrize(("gpus", "users"), [(8, 3), (4, 65)])
+@pytest.mark.parametrize("more", ["", " --disaggregated"])
+def test_users_that_no_copies_share_evenly_are_no_more(run, gpus: int, users: int, more: str) -> None:
+    """Three users keep three of eight copies busy; of 65 users on two, the fuller has 33."""
+    data = run(f"{LINE} --gpus {gpus} --concurrency {users}{more} --json").json
+    assert {row["users"] for row in data["front"]} == {users}
+    for row in data["front"]:
+        assert row["tokens_per_s_gpu"] * gpus <= users * row["tokens_per_s_user"] * 1.001
+
+
 def test_nothing_within_the_limits_is_exit_code_3(run) -> None:
     found = run(f"{LINE} --gpus 2 --tpot 1us")
     assert found.code == 3

@@ -71,6 +71,10 @@ class Searched:
         """The best within the limits, else the nearest to them."""
         return self.found.best or self.found.nearest
 
+    def users(self, point: Candidate) -> int:
+        """Users of all its copies: those that were asked for, else as many as were best."""
+        return self.asked.concurrency or self.copies(point) * point.workers * point.users
+
     def copies(self, point: Candidate) -> int:
         """Replicas like ``point`` that the GPUs hold."""
         return self.gpus // point.gpus
@@ -190,7 +194,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("layout", f"{asked.copies(point)} x " * (asked.copies(point) > 1) + layout_words(point), "layout", "text"),
         Metric("gpus", asked.copies(point) * point.gpus),
         Metric("copies", asked.copies(point)),
-        Metric("users", asked.copies(point) * point.workers * point.users, "users"),
+        Metric("users", asked.users(point), "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
         Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
@@ -215,7 +219,7 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = counted(asked.copies(point) * point.workers * point.users, "user" if point.prefill is None else "decoding user")
+    users = counted(asked.users(point), "user" if point.prefill is None else "decoding user")
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
