@@ -137,7 +137,10 @@ class Search:
 
 @dataclass(slots=True)
 class Seen:
-    """Candidates on ``gpus``, with ``users`` of all where they are given, as they are evaluated. ``prune``: tests compare the front with that of all."""
+    """Candidates on ``gpus``, with ``users`` of all where they are given, as they are evaluated.
+
+    ``prune``: tests compare the front with that of all.
+    """
 
     limits: Targets
     gpus: int
