@@ -45,6 +45,7 @@ def attention(r: Random) -> list[str]:
     words += ["--pass", r.choice(["forward", "forward", "backward", "both"])]
     words += [word for name in r.sample(names(), r.randint(1, 3)) for word in ("--algorithm", name)]
     words += _options(r, 0.15, kv_len=1 << 17, dv=256, window=4096, splits=16, block_q=256, block_kv=256)
+    words += ["--sram", f"{_size(r, 256)}KiB"] * (r.random() < 0.05)
     words += _flags(r, "--causal", chance=0.4) + _flags(r, "--mask", "--unfused-scale", "--printed-backward", chance=0.1)
     words += ["--dropout", "0.1"] * (r.random() < 0.1) + ["--packed"] * (heads > kv_heads and r.random() < 0.1)
     if "block-sparse" in words:
@@ -55,6 +56,7 @@ def attention(r: Random) -> list[str]:
 def matmul(r: Random) -> list[str]:
     """Shapes from a dot product to a large model's matrices."""
     words = [word for side in "mnk" for word in (f"-{side}", str(_size(r, 1 << 15)))]
+    words += ["--sram", f"{_size(r, 256)}KiB"] * (r.random() < 0.05)
     return [*words, *_options(r, 0.15, batch=64, split_k=8, tile_m=256, tile_n=256), "--dtype", r.choice(DTYPES), *_device(r)]
 
 

@@ -89,7 +89,7 @@ def sums(found: dict[str, Any]) -> list[str]:
 
 
 WHY = re.compile(
-    r"waiting|starting|blocks? for|launch|Limited by (latency|the host|[a-z -]+: it takes)|reach \S+ of their roofs|[89]\d% busy"
+    r"waiting|starting|blocks? for|waves? of|launch|Limited by (latency|the host|[a-z -]+: it takes)|reach \S+ of their roofs|[6-9]\d% busy"
 )
 """Words for what takes time beside work and traffic, or for a peak that is not reached all the time."""
 
@@ -150,6 +150,26 @@ def faults_of(args: list[str], counted: Counter[str], folder: Path | None = None
 @pytest.fixture(autouse=True)
 def _asked_again_and_again(monkeypatch):
     read_once(monkeypatch)
+
+
+BROKEN = """
+matmul -m 2171 -n 16392 -k 591 --batch 2 --dtype bf16 --hardware amd-epyc-9654
+matmul -m 512 -n 256 -k 4096 --batch 13 --tile-m 6 --dtype fp16 --hardware nvidia-l40s
+matmul -m 4096 -n 4096 -k 4096 --sram 8KiB --hardware h200
+attention --n 8192 --d 192 --heads 11 --batch 8 --dtype fp8 --pass both --algorithm flash2 --block-kv 9 --causal --hardware h200
+attention --n 2048 --d 128 --heads 8 --sram 32KiB --hardware h200
+attention --n 64 --d 128 --heads 8 --batch 16 --dtype bf16 --algorithm standard --algorithm flash1 --dv 1 --hardware h100-sxm-80gb
+model minimax-m2.5 --phase train --batch 128 --n 4352 --dp 64 --micro-batch 2 --zero 3 --tp 2 --no-flash --system dgx-h100
+model gemma-4-26b-a4b --phase train --batch 4 --n 384 --micro-batch 2 --tp 2 --pp 2 --no-flash --no-overlap --system dgx-h100
+"""
+
+
+@pytest.mark.parametrize("line", BROKEN.strip().splitlines())
+def test_what_broke_a_law_once(line: str, tmp_path: Path) -> None:
+    """A crash, a meter above 100 %, or a time above no overlap without a reason."""
+    counted = Counter[str]()
+    assert not faults_of([*line.split(), "--json"], counted, tmp_path)
+    assert counted["exit 0"]
 
 
 @pytest.mark.parametrize(("count", "seed"), [(120, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])

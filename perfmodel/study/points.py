@@ -26,10 +26,10 @@ from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.base import Case, models_of
+from perfmodel.timing.base import models_of
 from perfmodel.timing.launched import as_launched, as_predicted
-from perfmodel.timing.predict import Prediction, TimeRequest
-from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
+from perfmodel.timing.predict import Prediction
+from perfmodel.timing.select_kernel import check_implementation, predictions, select_product
 from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
@@ -190,7 +190,7 @@ def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.matmul is not None
-    device = w.matmul.on(device)
+    own, device = device, w.matmul.on(device)
     work = w.matmul.workload(device)
     result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
     named = w.implementation if isinstance(w.implementation, str) else None
@@ -198,8 +198,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     if named is not None:
         check_implementation(named, "matmul", device, scope.fallbacks)
     try:
-        lower = float(result.total.lower_s)
-        known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
+        known = select_product(work, result.tile, own, lower, scope.fallbacks, named)
         result = as_predicted(result, known) if named and not w.matmul.sram else result
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
