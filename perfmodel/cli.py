@@ -81,10 +81,7 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        summaries = {name: _summary(name) for name in command_names()}
-        begun = {name: text if len(text) <= ONE_LINE else text.partition(":")[0] for name, text in summaries.items()}
-        short = {name: f"{text.removesuffix('.')}." for name, text in begun.items()}
-        rows = [(name.replace("_", "-"), text) for name, text in short.items()]
+        rows = [(name.replace("_", "-"), _summary(name)) for name in command_names()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

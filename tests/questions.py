@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
+from fuzzing import RECORDS
+
 from perfmodel.catalog import device_ids, engine_names, model_names, system_names
 from perfmodel.kernels.attention.algorithms import names
 
@@ -43,6 +45,7 @@ def attention(r: Random) -> list[str]:
     words += ["--pass", r.choice(["forward", "forward", "backward", "both"])]
     words += [word for name in r.sample(names(), r.randint(1, 3)) for word in ("--algorithm", name)]
     words += _options(r, 0.15, kv_len=1 << 17, dv=256, window=4096, splits=16, block_q=256, block_kv=256)
+    words += ["--sram", f"{_size(r, 256)}KiB"] * (r.random() < 0.05)
     words += _flags(r, "--causal", chance=0.4) + _flags(r, "--mask", "--unfused-scale", "--printed-backward", chance=0.1)
     words += ["--dropout", "0.1"] * (r.random() < 0.1) + ["--packed"] * (heads > kv_heads and r.random() < 0.1)
     if "block-sparse" in words:
@@ -53,6 +56,7 @@ def attention(r: Random) -> list[str]:
 def matmul(r: Random) -> list[str]:
     """Shapes from a dot product to a large model's matrices."""
     words = [word for side in "mnk" for word in (f"-{side}", str(_size(r, 1 << 15)))]
+    words += ["--sram", f"{_size(r, 256)}KiB"] * (r.random() < 0.05)
     return [*words, *_options(r, 0.15, batch=64, split_k=8, tile_m=256, tile_n=256), "--dtype", r.choice(DTYPES), *_device(r)]
 
 
@@ -191,6 +195,90 @@ def usual(r: Random) -> list[str]:
     return [kind, *shape, "--pass", r.choice(["forward", "backward"]), *_flags(r, "--causal", chance=0.5), *dtype, *device]
 
 
+def search(r: Random) -> list[str]:
+    """The best layout, among formats or pools or for a number of users."""
+    words = [r.choice(MODELS), "--search", "--gpus", str(_size(r, 8)), "--isl", str(_size(r, 1 << 13)), "--osl", str(_size(r, 1 << 10))]
+    words += _flags(r, "--disaggregated") + ["--concurrency", str(_size(r, 512))] * (r.random() < 0.3)
+    words += ["--tpot", r.choice(["1us", "20ms", "100ms"])] * (r.random() < 0.5) + ["--gpu-hour", "2.5"] * (r.random() < 0.3)
+    words += ["--weights-dtype", r.choice(["fp8", "bf16,fp8", "int4"])] * (r.random() < 0.3) + ["--kv-dtype", "bf16,fp8"] * (
+        r.random() < 0.2
+    )
+    return [*words, "--engine", r.choice(ENGINES), "--hardware", r.choice(SERVED if r.random() < 0.8 else DEVICES)]
+
+
+def pools(r: Random) -> list[str]:
+    """Workers that run prompts alone, and others that decode."""
+    words = [r.choice(MODELS), "--isl", str(_size(r, 1 << 13)), "--osl", str(1 + _size(r, 1 << 10)), "--concurrency", str(_size(r, 256))]
+    words += ["--prefill-workers", str(_size(r, 4)), "--workers", str(_size(r, 4))]
+    words += [word for name in ("tp", "prefill-tp") for word in (f"--{name}", str(r.choice([1, 2, 4, 8])))]
+    return [*words, "--engine", r.choice(ENGINES), "--hardware", r.choice(SERVED)]
+
+
+def models_swept(r: Random) -> list[str]:
+    """A small grid of models, caches or servers."""
+    kind, names = r.choice(["model", "kv-cache", "serve"]), ",".join(r.sample(MODELS, 2))
+    sizes = {
+        "model": ["--batch", "1,8", *r.choice([["--phase", "prefill", "--n", "512"], ["--phase", "decode", "--kv-len", "600"]])],
+        "kv-cache": ["--n", f"512,{_size(r, 1 << 14)}", "--batch", "1,16"],
+        "serve": ["--isl", "512", "--osl", str(_size(r, 512)), "--concurrency", "1,16", "--engine", r.choice(ENGINES)],
+    }
+    devices = r.choice(SERVED) if kind == "serve" else ",".join(r.sample(DEVICES, 2))
+    return [kind, "--model", names, *sizes[kind], "--hardware", devices]
+
+
+def _workload(r: Random) -> list[str]:
+    name = r.choice(["prefill n=256", f"decode batch={_size(r, 64)} kv_len={_size(r, 4096)}"])
+    shape = f"n={_size(r, 1 << 13)} d={r.choice([64, 128])} heads={_size(r, 16)} batch={_size(r, 8)}"
+    return r.choice(
+        [
+            ["--attention", shape + r.choice(["", " causal"])],
+            ["--matmul", "x".join(str(_size(r, 1 << 13)) for _ in range(3))],
+            ["--model", f"{r.choice(MODELS)} {name}"],
+        ]
+    )
+
+
+def compared(r: Random) -> list[str]:
+    """Two devices, two algorithms or two implementations."""
+    shape = f"n={_size(r, 1 << 13)} d={r.choice([64, 128])} heads={_size(r, 16)}"
+    kind = r.randrange(4)
+    if kind == 0:
+        return [*r.sample(DEVICES, 2)]
+    if kind == 1:
+        return [*r.sample(DEVICES, 2), *_workload(r)]
+    pair = r.sample(names(), 2) if kind == 2 else r.sample(["torch-sdpa-flash", "torch-sdpa-cudnn", "vllm-flash-attn", "torch-eager"], 2)
+    return [*pair, "--attention", shape, "--hardware", r.choice(CALIBRATED)]
+
+
+def studied(r: Random) -> list[str]:
+    """A workload, or one of its sizes swept, on one device or two."""
+    words = _workload(r)
+    if r.random() < 0.5:
+        words = [words[0], words[1].replace("n=", f"n={_size(r, 512)}:9000:x4,", 1)] if words[0] == "--attention" else words
+        words[1] = ",".join(part for part in words[1].replace(" ", ",").split(",") if not part.isdecimal())
+    return [*words, *(word for device in r.sample(DEVICES, r.choice([1, 2])) for word in ("--hardware", device))]
+
+
+def hardware(r: Random) -> list[str]:
+    """A device."""
+    return r.choice([["show", r.choice(DEVICES)], ["show", r.choice(DEVICES), "--explain", "all"], ["list"]])
+
+
+def claims(r: Random) -> list[str]:
+    """Some of the statements."""
+    return [f"S{number:03}" for number in r.sample(range(1, 83), 2)]
+
+
+def validated(r: Random) -> list[str]:
+    """Measurements against predictions."""
+    return ["--records", str(RECORDS), "--tolerance", f"{r.randrange(1, 100)}%"]
+
+
+def calibrated(r: Random) -> list[str]:
+    """Measurements of a kind fitted."""
+    return ["--from-records", str(RECORDS), "--require", "0", "--hardware", r.choice(CALIBRATED)]
+
+
 QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
     "attention": (30, attention),
     "matmul": (20, matmul),
@@ -208,8 +296,19 @@ QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
     "kv-cache": (1, kv_cache),
     "batch": (1, batch),
     "sweep": (1, sweep),
+    "sweep of models": (1, models_swept),
+    "search": (1, search),
+    "pools": (1, pools),
+    "compare": (3, compared),
+    "report": (2, studied),
+    "hardware": (1, hardware),
+    "claims": (0.3, claims),
+    "validate": (0.3, validated),
+    "calibrate": (0.3, calibrated),
 }
-"""What is asked of each command, and how often of a hundred; ``training`` is a phase of ``model``."""
+"""What is asked of each command, and how often of about 110."""
+COMMANDS = {"training": "model", "sweep of models": "sweep", "search": "serve", "pools": "serve"}
+"""Of which command a kind is, where it is not its name."""
 
 
 def questions(count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
@@ -218,4 +317,4 @@ def questions(count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
     kinds, weights = list(QUESTIONS), [weight for weight, _ in QUESTIONS.values()]
     for _ in range(count):
         kind = r.choices(kinds, weights)[0]
-        yield kind, [{"training": "model"}.get(kind, kind), *QUESTIONS[kind][1](r), "--json"]
+        yield kind, [COMMANDS.get(kind, kind), *QUESTIONS[kind][1](r), "--json"]

@@ -6,12 +6,39 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfmodel import catalog
 from perfmodel.catalog import config_names
 from perfmodel.core.architectures import traits_of
+
+TILED = [
+    ("attention --n 2048 --d 128 --heads 8 --algorithm flash2 --hardware h200", "--block-kv 16", "--sram 32KiB", "torch-sdpa-flash"),
+    ("matmul -m 4096 -n 4096 -k 4096 --hardware h200", "--tile-m 32", "--sram 8KiB", "torch-matmul"),
+]
+
+
+@pytest.mark.parametrize(("line", "edge", "sram", "kernel"), TILED)
+def test_a_tile_that_was_given_is_predicted_for_a_kernel_that_is_named_alone(run, line: str, edge: str, sram: str, kernel: str) -> None:
+    """What was timed has tiles of its own: the time of another tile is no prediction of it."""
+
+    def asked(more: str = "") -> dict[str, Any]:
+        return run(f"{line} {more} --json").json["results"][-1]
+
+    plain = asked()
+    assert plain["time_s"]["predicted"] is not None
+    for given in (edge, sram):
+        assert asked(given)["time_s"]["predicted"] is None
+        assert "no kernel with a tile of" in run(f"{line} {given} --full").out
+    edges = ("--block-q", "--block-kv") if "block" in edge else ("--tile-m", "--tile-n")
+    same = [f"{name} {plain['tile'][side]}" for name, side in zip(edges, ("br", "bc"), strict=True)]
+    assert asked(" ".join(same))["time_s"]["predicted"] == plain["time_s"]["predicted"]
+    slower = asked(f"{edge} --implementation {kernel}")["time_s"]
+    assert slower["predicted"] >= asked(f"--implementation {kernel}")["time_s"]["predicted"]
+    assert slower["predicted"] >= slower["roofline"]
+
 
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --dtype fp16 --block-q 128 --block-kv 128 --algorithm standard --algorithm flash2"
 

@@ -13,8 +13,9 @@ from answers import lines
 
 from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, summary
 from perfmodel.report.document import SCHEMA, from_data
-from perfmodel.report.metrics import Metric
+from perfmodel.report.metrics import Metric, unit_by_name
 from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
+from perfmodel.sweep.study import WORKLOADS, workload_named
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
 
@@ -205,6 +206,41 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
         [changed] = [row for row in rows(from_data(outcome.json)).values() if row[3] != SAME]
         assert changed[3] == (SLOWER if worse else FASTER)
         assert shown in run(f"compare {first} {second} --full").out
+
+
+@pytest.mark.parametrize(
+    ("line", "units"),
+    [
+        ("kv-cache llama-3-8b --n 4096", {"bytes_per_token": "B", "layers[].decode_intensity": "FLOP/B", "parameters": None}),
+        ("model gpt2 --phase train --batch 8 --n 512", {"memory.total": "B", "parameters.total": None, "bubble": "share"}),
+        ("model gpt2 --phase decode --batch 8", {"mfu_peaks.fp16": "FLOP/s, higher is better", "parameters.total": None}),
+        ("memory gpt2 --batch 8 --n 512", {"literature.layer": "B", "state[].bytes_per_parameter": "B", "parameters": None}),
+        ("serve gpt2 --isl 64 --osl 32 --concurrency 2 --hardware h200", {"shares.reading weights": "share"}),
+        ("hardware show h200", {"device.memory[].bandwidth.number": "B/s, higher is better", "device.multiprocessors.number": None}),
+        (
+            "hardware show h200",
+            {"device.calibration[].parameters.launch_us": "us, lower is better", "ridge_points.tensor fp16.value": "FLOP/B"},
+        ),
+        ("matmul -m 64 -n 64 -k 64", {"io_lower_bound.elements": "elements", "results[].arithmetic_intensity.minimum": "FLOP/B"}),
+        (
+            "remat gpt2",
+            {"timeline.memory": "B", "timeline.steps[].end": "s, lower is better", "results[].forward_cost": "s, lower is better"},
+        ),
+        ("remat --layers 10", {"timeline.memory": None, "results[].cost": None}),
+        ("occupancy --threads 64", {"results[].occupancy": "share"}),
+        ("recompute --bytes 64MiB --flops 10GFLOP", {"results[].flop_per_byte": "FLOP/B"}),
+    ],
+)
+def test_units_are_those_of_the_number_at_that_place(run, line: str, units: dict[str, str | None]) -> None:
+    """Numbers of one name may have different units: the total of the parameters is a count, that of the memory is in bytes."""
+    known = run(f"{line} --json").json["metric_units"]
+    assert {place: known.get(place) for place in units} == units
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_columns_of_a_sweep_have_the_units_of_their_names(name: str) -> None:
+    for one in workload_named(name).columns:
+        assert unit_by_name(one.name) in ("count", one.unit), one.name
 
 
 def test_an_answer_of_an_older_version_has_the_units_of_the_other(run, tmp_path: Path) -> None:
@@ -407,13 +443,36 @@ def test_devices_without_a_common_kernel_are_not_compared_by_time(run: Any) -> N
 
 
 @pytest.mark.parametrize(("devices", "told"), [(("h100", "h200"), True), (("h200", "h200"), False), (("h200",), False)])
-def test_a_sweep_over_devices_tells_of_different_kernels(run: Any, devices: tuple[str, ...], told: bool) -> None:
-    line = "report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard"
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("report --attention n=2048:4096:x2,d=64,heads=16,batch=8,algorithm=standard", "standard"),
+        ("report --attention n=8192,d=64,heads=16,batch=8", "standard, n 8192 d 64 b 8 h 16"),
+        ("roofline --attention n=8192,d=64,heads=16,batch=8,algorithm=standard", "standard, n 8192 d 64 b 8 h 16"),
+    ],
+)
+def test_several_devices_on_a_page_tell_of_different_kernels(run: Any, line: str, what: str, devices: tuple[str, ...], told: bool) -> None:
     out = run(" ".join([line, *(f"--hardware {device}" for device in devices)])).out
     said = (
-        "Do not compare the times of standard across devices: they are those of torch-standard on NVIDIA H100 SXM 80 GB and those of torch"
+        f"Do not compare these times across devices: {what} is by torch-standard on NVIDIA H100 SXM 80 GB and by torch-eager on NVIDIA H200"
     )
     assert (said in out) == told
+
+
+def test_a_sweep_ranks_no_devices_by_different_kernels_in_silence(run: Any) -> None:
+    line = "sweep attention --n 8192 --d 64 --heads 16 --batch 8 --algorithm standard --minimize predicted_s"
+    said = "Devices may be predicted for different kernels: take one with --implementation."
+    assert said in run(f"{line} --hardware h100,h200").out
+    assert said not in run(f"{line} --hardware h200").out
+    alike = run(f"{line} --hardware h100,h200 --implementation torch-eager")
+    assert said not in alike.out
+    assert "at nvidia-h200-sxm" in alike.out
+
+
+def test_models_on_a_page_tell_of_different_kernels(run: Any) -> None:
+    for phase in ("decode batch=8", "decode batch=1:8:x2"):
+        out = run("report --hardware a100-sxm-80gb --hardware h200 --model", f"llama-3-8b {phase}").out
+        assert "6 of 13 operations run by different kernels (QKV projection by cublas on NVIDIA A100 SXM 80 GB and by torch-matmul" in out
 
 
 def test_a_model_by_different_kernels_is_told_of(run: Any) -> None:

@@ -19,6 +19,7 @@ from fuzzing import answer, read_once
 from questions import questions, usual
 
 from perfmodel.catalog import find_device
+from perfmodel.report.saved_metrics import metrics_of
 
 ROUNDING = 1 + 1e-9
 ORDER = (("lower", "roofline"), ("roofline", "no_overlap"), ("lower_warm", "lower"), ("lower", "predicted"), ("low", "predicted"))
@@ -88,6 +89,25 @@ def sums(found: dict[str, Any]) -> list[str]:
     return faults
 
 
+WHY = re.compile(
+    r"waiting|starting|blocks? for|waves? of|launch|Limited by (latency|the host|[a-z -]+: it takes)|reach \S+ of their roofs|[6-9]\d% busy"
+)
+"""Words for what takes time beside work and traffic, or for a peak that is not reached all the time."""
+
+
+def unexplained(found: dict[str, Any]) -> list[str]:
+    """Predicted times that are longer than all resources one after another, of which the answer does not say why."""
+    entries = [found.get("totals"), *(found.get("results") or ())]
+    known = [entry["time_s"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("time_s"), dict)]
+    over = [times for times in known if (times.get("predicted") or 0) > (times.get("no_overlap") or math.inf) * ROUNDING]
+    said = " ".join([*found.get("verdict", ()), *found.get("reasons", ())])
+    return [
+        f"{one['predicted']:.4g} s are above no overlap, {one['no_overlap']:.4g} s, for no reason: {said}"
+        for one in over
+        if not WHY.search(said)
+    ]
+
+
 METER = re.compile(r"[█·]{10,}\s+(\d+)%")
 
 
@@ -98,7 +118,9 @@ def meters(screen: str) -> list[str]:
 
 
 def changed(args: list[str], out: str, folder: Path) -> list[str]:
-    """What ``compare`` finds different between an answer and itself."""
+    """What ``compare`` finds different between an answer and itself; nothing for one without numbers."""
+    if not metrics_of(json.loads(out), "x"):
+        return []
     (folder / "x.json").write_text(out)
     code, compared, err = answer(["compare", *[str(folder / "x.json")] * 2, "--fail-on", "changed", "--full"])
     words = [word for word in ("SLOWER", "FASTER", "WORSE", "BETTER", "CHANGED", "differ") if word in compared]
@@ -109,19 +131,46 @@ def faults_of(args: list[str], counted: Counter[str], folder: Path | None = None
     """What is wrong with the answer to ``args``; nothing if it is refused with a message. ``folder``: where to look at it in other ways."""
     code, out, err = answer(args)
     counted[f"exit {code}"] += 1
-    if code != 0:
+    if code not in (0, 3):
         return [] if code in (1, 2) and err.strip() else [f"exit {code} without a word"]
     found = json.loads(out)
     groups = list(times(found))
     counted["times"] += sum(len(group) for _, group in groups)
     counted["predicted"] += sum(group.get("predicted") is not None for _, group in groups)
     more = [] if folder is None else [*meters(answer(args[:-1])[1]), *changed(args, out, folder)]
-    return [*(fault for path, group in groups for fault in broken(path, group)), *busy(found), *shares(found), *sums(found), *more]
+    return [
+        *(fault for path, group in groups for fault in broken(path, group)),
+        *busy(found),
+        *shares(found),
+        *sums(found),
+        *unexplained(found),
+        *more,
+    ]
 
 
 @pytest.fixture(autouse=True)
 def _asked_again_and_again(monkeypatch):
     read_once(monkeypatch)
+
+
+BROKEN = """
+matmul -m 2171 -n 16392 -k 591 --batch 2 --dtype bf16 --hardware amd-epyc-9654
+matmul -m 512 -n 256 -k 4096 --batch 13 --tile-m 6 --dtype fp16 --hardware nvidia-l40s
+matmul -m 4096 -n 4096 -k 4096 --sram 8KiB --hardware h200
+attention --n 8192 --d 192 --heads 11 --batch 8 --dtype fp8 --pass both --algorithm flash2 --block-kv 9 --causal --hardware h200
+attention --n 2048 --d 128 --heads 8 --sram 32KiB --hardware h200
+attention --n 64 --d 128 --heads 8 --batch 16 --dtype bf16 --algorithm standard --algorithm flash1 --dv 1 --hardware h100-sxm-80gb
+model minimax-m2.5 --phase train --batch 128 --n 4352 --dp 64 --micro-batch 2 --zero 3 --tp 2 --no-flash --system dgx-h100
+model gemma-4-26b-a4b --phase train --batch 4 --n 384 --micro-batch 2 --tp 2 --pp 2 --no-flash --no-overlap --system dgx-h100
+"""
+
+
+@pytest.mark.parametrize("line", BROKEN.strip().splitlines())
+def test_what_broke_a_law_once(line: str, tmp_path: Path) -> None:
+    """A crash, a meter above 100 %, or a time above no overlap without a reason."""
+    counted = Counter[str]()
+    assert not faults_of([*line.split(), "--json"], counted, tmp_path)
+    assert counted["exit 0"]
 
 
 @pytest.mark.parametrize(("count", "seed"), [(120, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])

@@ -8,6 +8,9 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import device_ids, find_device
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.cost import Kernel, Work
+from perfmodel.core.roofline import estimate
 from perfmodel.report.charts.chart_tables import point_notes
 from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
@@ -128,3 +131,13 @@ def test_no_roof_stands_beside_a_prediction(run) -> None:
     [whole] = from_data(run(line, "n=4096 d=64 heads=16 batch=8").json).rooflines
     assert kinds_of(whole) == {"predicted"}
     assert "drawn at their roofs" not in notes_of(whole)
+
+
+def test_products_of_a_vector_unit_run_at_the_rate_of_their_format() -> None:
+    """AVX-512 BF16 multiplies twice as fast as fp32; what is no product stays at the fp32 rate."""
+    device = find_device("amd-epyc-9654")
+    fp32, bf16 = (float(device.peaks.vector[name].number) for name in ("fp32", "bf16"))
+    for name, peak in (("fp32", fp32), ("bf16", bf16)):
+        dtype = dtype_on(name, device)
+        both = Kernel("product and sum", dtype, (), executed_flops=10**9, work=Work(0, 10**9 + 10**6, 0))
+        assert estimate(both, device).terms["vector"] == pytest.approx(10**9 / peak + 10**6 / fp32)

@@ -19,10 +19,75 @@ def test_the_best_fills_all_gpus_and_heads_the_table(run) -> None:
     assert f"seq 0 {best['copies'] - 1}" in data["paste"][0]
 
 
+@pytest.mark.parametrize("line", [f"{LINE} --gpus 8 --disaggregated --isl 8192 --osl 64", LINE.replace("3.1-8b", "3.1-70b") + " --gpus 6"])
+def test_tokens_per_gpu_are_those_of_all_gpus(run, line: str) -> None:
+    """Also where a layout leaves some idle: 4 workers for prompts and one for answers are 5 of 8."""
+    asked = run(f"{line} --json").json
+    gpus, osl = asked["inputs"]["gpus"], asked["inputs"]["osl"]
+    assert any(row["gpus"] < gpus for row in asked["front"])
+    for row in [asked["best"], *asked["front"]]:
+        assert row["tokens_per_s_gpu"] == pytest.approx(row["requests_per_s"] * osl / gpus, rel=0.01)
+
+
+def test_rows_beyond_the_limits_are_left_out_and_counted(run) -> None:
+    line = f"{LINE} --gpus 2 --tpot 10ms"
+    data = run(f"{line} --json").json
+    beyond = sum(row["tpot_s"] > 0.01 for row in data["front"])
+    assert 0 < beyond < len(data["front"])
+    shown = run(f"{line} --full").out
+    times = [row.split()[-2] for row in shown[shown.index("engine  layout") : shown.index("to paste")].splitlines()[1:] if row.strip()]
+    assert len(times) == len(data["front"]) - beyond
+    assert max(map(float, times)) <= 10
+    assert f"{beyond} points of the front are beyond the limits and left out of the table." in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "--quantization fp8 --kv-cache-dtype fp8 --port"),
+        ("sglang", "--quantization fp8 --kv-cache-dtype fp8_e4m3 --port"),
+        ("tensorrt-llm", "kv_cache_config: {free_gpu_memory_fraction: 0.9, dtype: fp8}\nEND"),
+    ],
+)
+def test_the_line_to_paste_starts_the_formats_that_were_asked_for(run, engine: str, words: str) -> None:
+    line = f"serve llama-3.1-8b --hardware h200 --gpus 2 --search --engine {engine}"
+    *first, start, _ = run(f"{line} --weights-dtype fp8 --kv-dtype fp8 --json").json["paste"]
+    assert words in start
+    assert first == ["# meta-llama/Meta-Llama-3.1-8B: name a checkpoint with fp8 weights"] * (engine == "tensorrt-llm")
+    plain = run(f"{line} --weights-dtype bf16 --json").json["paste"]
+    assert len(plain) == 2
+    assert "fp8" not in plain[0]
+    told = run(f"{line} --weights-dtype int4 --kv-dtype int8 --draft-tokens 2 --json").json["paste"][:3]
+    assert [said.partition(": ")[2] for said in told] == [
+        "name a checkpoint with int4 weights",
+        "give the options for a KV cache in int8",
+        "give the draft model, for 2 tokens per step",
+    ]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("more", ["", "--disaggregated --isl 8192 --osl 512"])
+def test_what_a_screen_gives_to_paste_is_whole(run, engine: str, more: str) -> None:
+    shown = run(f"serve llama-3.1-70b --hardware h200 --gpus 4 --search --weights-dtype int4 --engine {engine} {more}").out
+    pasted = shown[shown.index("to paste") :].partition("\n\n")[0].splitlines()
+    assert not pasted[-1].endswith("\\")
+    assert shown.count("<<'END'") == sum(row == "END" for row in pasted)
+
+
 def test_a_number_of_users_is_kept(run) -> None:
     best = run(f"{LINE} --gpus 4 --concurrency 64 --json").json["best"]
     assert best["users"] == 64
     assert best["tokens_per_s_gpu"] == pytest.approx(best["requests_per_s"] * 1024 / 4, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpus", "users"), [(8, 3), (4, 65)])
+@pytest.mark.parametrize("more", ["", " --disaggregated"])
+def test_users_that_no_copies_share_evenly_are_no_more(run, gpus: int, users: int, more: str) -> None:
+    """Three users keep three of eight copies busy; of 65 users on two, the fuller has 33."""
+    data = run(f"{LINE} --gpus {gpus} --concurrency {users}{more} --json").json
+    assert {row["users"] for row in data["front"]} == {users}
+    for row in data["front"]:
+        assert row["tokens_per_s_gpu"] * gpus <= users * row["tokens_per_s_user"] * 1.001
 
 
 def test_nothing_within_the_limits_is_exit_code_3(run) -> None:

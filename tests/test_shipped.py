@@ -17,7 +17,7 @@ OF_MODELS = {
     "batch": ["batch {}"],
     "kv-cache": ["kv-cache {}"],
     "memory": ["memory {}"],
-    "model": [f"model {{}} --phase {more}" for more in ("decode --kv-len 512", "prefill --n 512", "generate --n 64", "train --n 512")],
+    "model": [f"model {{}} --phase {how}" for how in ("decode --kv-len 512", "prefill --n 512", "generate --n 64", "train --n 64 --tp 2")],
     "remat": ["remat {} --n 512"],
     "serve": ["serve {} --hardware h200"],
     "compare": ["compare a100-sxm-80gb h200 --model '{} decode'"],

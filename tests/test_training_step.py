@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, system_names
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
@@ -34,7 +35,9 @@ from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, answer, estimate
 from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
+from perfmodel.transformer.training.step.layer import layer_ops
 from perfmodel.transformer.training.step.layer_time import longest_way
+from perfmodel.transformer.training.step.row import micro_batch_of
 from perfmodel.transformer.training.step.system import (
     DATA,
     STAGES,
@@ -249,6 +252,18 @@ def test_parts_of_a_sequence_share_its_causal_work():
     for part in (FORWARD, BACKWARD):
         assert flops(parts, part, ATTENTION) == pytest.approx(flops(whole, part, ATTENTION) / 4, rel=1e-3)
         assert flops(parts, part, MATMUL) == flops(whole, part, MATMUL) / 4
+
+
+@pytest.mark.parametrize("cp", [1, 2])
+def test_a_norm_over_the_heads_of_all_gpus_adds_up_its_squares_and_their_gradients(cp):
+    """Two numbers per token in fp32, Q's and K's, each way; MiniMax-M3 norms each head alone."""
+    found = {}
+    for name in ("minimax-m2.5", "minimax-m3"):
+        training = TrainingConfig(find_model(name), 1, 512, parallel=Parallel(tp=2, cp=cp))
+        rows = layer_ops(training.model.layers[0], micro_batch_of(training, "fused", DTYPES["bf16"]))
+        passes = (rows.forward_exchanges, rows.backward_exchanges)
+        found[name] = [[one.bytes for one in each if one.op == "all_reduce" and one.bytes < 10_000] for each in passes]
+    assert found == {"minimax-m2.5": [[512 // cp * 2 * 4]] * 2, "minimax-m3": [[], []]}
 
 
 def test_tensor_parallel_gpus_divide_every_matrix():

@@ -118,7 +118,8 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
     assert known["low"] < known["value"] < known["high"]
     head = f"is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x)"
     assert data["verdict"][0] == f"Fits; flash2 {head}."
-    [said] = data["reasons"]
+    said, *limits = data["reasons"]
+    assert all(one.startswith("standard is limited by ") for one in limits)
     assert said.startswith(f"flash2 {head}: ")
     roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
     assert f"; ratio of roofs {roofs:.3g}x. " in said

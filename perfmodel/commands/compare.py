@@ -80,7 +80,7 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.report.saved_metrics import UNITS, metrics_of
 
     found, versions, saved = [], [], {name: read_json(Path(name)) for name in (before, after)}
-    units = next((raw[UNITS] for raw in saved.values() if isinstance(raw, dict) and UNITS in raw), None)
+    units = next((raw[UNITS] for raw in reversed(saved.values()) if isinstance(raw, dict) and UNITS in raw), None)
     for name in (before, after):
         raw = saved[name]
         try:

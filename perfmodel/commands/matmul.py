@@ -28,15 +28,15 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.matmul import evaluate, scale_block
-    from perfmodel.kernels.tile import GIVEN
     from perfmodel.report.matmul import report
-    from perfmodel.timing.base import Case, check_state_read, state_named
+    from perfmodel.timing.base import check_state_read, state_named
     from perfmodel.timing.launched import as_predicted
     from perfmodel.timing.power import of_product
-    from perfmodel.timing.predict import TimeRequest, lower_in
-    from perfmodel.timing.select_kernel import check_implementation, select_kernel
+    from perfmodel.timing.predict import lower_in
+    from perfmodel.timing.select_kernel import check_implementation, select_product
 
-    device = asked.on(device_for(asked.hardware))
+    own = device_for(asked.hardware)
+    device = asked.on(own)
     w = asked.workload(device)
     w = replace(w, scale_block=scale_block(asked.implementation or "", w.dtype.name))
     result = evaluate(w, device, asked.tile_m, asked.tile_n)
@@ -45,9 +45,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     state = state_named(asked.cache)
     lower, known, missing = lower_in(result.total, state), None, ""
     try:
-        edges = {"br": result.tile.br, "bc": result.tile.bc} if result.tile.origin == GIVEN else {}
-        case = Case(w, asked.implementation or "", cache=state, launch=edges)
-        known = select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower, calibrated_devices))
+        known = select_product(w, result.tile, own, lower, calibrated_devices, asked.implementation, state)
         result = as_predicted(result, known) if asked.implementation and not asked.sram else result
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."

@@ -188,6 +188,11 @@ def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity,
     return trace.define(name, meaning, per_clock * blocks * highest, f"{device.id}: product of its rates")
 
 
+def multiplies_by_vectors(dtype: Dtype, device: Device) -> bool:
+    """Whether products in ``dtype`` are instructions of the vector unit, which may have a rate of their own: AVX-512 BF16."""
+    return dtype.matmul_unit == "vector" == device.matmul_unit(dtype.name, dtype.matmul_unit)
+
+
 def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix: str = "") -> Estimate:
     """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
 
@@ -219,7 +224,11 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
     faster = boost(device)
     speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
-    terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
+    known = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}
+    if "vector" in known and rates.matmul != rates.vector and multiplies_by_vectors(kernel.dtype, device):
+        products = kernel.executed_flops
+        known["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
+    terms = {unit: name(f"term {unit}", "s", term) for unit, term in known.items()}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
     needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
     least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)

@@ -19,7 +19,7 @@ _SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10*
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _COUNT = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKMGT]?|[KMGT]i)\s*")
 _BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
-_BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
+BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
 LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
@@ -88,12 +88,12 @@ def parse_any(text: str) -> int | float:
     >>> parse_any("1830 MHz")
     1830000000
     """
-    for base in _BASES:
+    for base in BASES:
         if text.endswith(base):
             return parse(text, base)
     if text.endswith("b"):
         return parse(text, "B")
-    raise DataError(f"{text!r} has no known unit", f"known: {', '.join(_BASES)}")
+    raise DataError(f"{text!r} has no known unit", f"known: {', '.join(BASES)}")
 
 
 def _as_written(unit: str) -> str:

@@ -281,13 +281,18 @@ def library_tile(device: Device, dtype: Dtype) -> Tile:
     return Tile(TENSOR_TILE, WIDE_COLUMNS if wide and dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER if wide else 1)
 
 
+def default_tile(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Tile:
+    """The tile with the edges given; without them the library's, or the largest that fits the SRAM."""
+    return choose_tile(w.dtype, on_chip(device), (w.m, w.n), library_tile(device, w.dtype), br, bc)
+
+
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None, tile: Tile | None = None) -> MatmulResult:
     """``w`` with the edges of a tile given, in ``tile``, or in the default one.
 
     UsageError if the edges given do not fit, UnavailableError without SRAM or peak.
     """
     chip = on_chip(device)
-    tile = tile or choose_tile(w.dtype, chip, (w.m, w.n), library_tile(device, w.dtype), br, bc)
+    tile = tile or default_tile(w, device, br, bc)
     listed = w.kernels(tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)

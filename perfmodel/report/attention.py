@@ -154,17 +154,22 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     known = comparison.sram_bytes is not None and FORWARD in passes
     bound = theta(w, (comparison.sram_bytes or 0) // w.dtype.size) if known else None
     source = f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"
-    found = [Metric("compulsory", least, source=source), Metric("compulsory_bytes", least * w.dtype.size), Metric("theta", None)]
+    found = [
+        Metric("compulsory", least, unit="elements", source=source),
+        Metric("compulsory_bytes", least * w.dtype.size),
+        Metric("theta", None),
+    ]
     if bound is not None:
-        value = Metric("theta.value_without_constant", bound.value_without_constant, formula=bound.io_class)
+        value = Metric("theta.value_without_constant", bound.value_without_constant, unit="elements", formula=bound.io_class)
         found[-1:] = [Metric("theta.class", value.formula), Metric("theta.regime", bound.regime), value, Metric("theta.pass", FORWARD)]
     for result in comparison.shown():
         # block-sparse computes something else than what the bounds are about
         moved = None if result.algorithm.name == "block-sparse" else result.total.reads + result.total.writes
         constant = moved is not None and bound is not None and result.direction == FORWARD
         key = f"distance.{result.algorithm.name}"
-        found.append(Metric(f"{key}.compulsory", moved and moved / least))
-        found.append(Metric(f"{key}.theta", moved / bound.value_without_constant if constant and moved and bound else None))
+        found.append(Metric(f"{key}.compulsory", moved and moved / least, unit="ratio"))
+        distance = moved / bound.value_without_constant if constant and moved and bound else None
+        found.append(Metric(f"{key}.theta", distance, unit="ratio"))
     return found
 
 

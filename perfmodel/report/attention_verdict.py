@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si, format_time
@@ -40,9 +42,22 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     if known is None and idle and least is not None:
         share = rate_and_share(main.total, least, device, comparison.workload.dtype)
         rate = f"Not predicted; at least {format_time(least.value, 3)}, with {idle[0]}: at most {share}."
-    limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
+    limit = _limit(main, comparison, predictions)
     first = _fits(main, None if reference is main else reference, comparison, predictions)
     return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
+
+
+def _limit(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> str:
+    """What limits ``result``, in words."""
+    known = seconds(predictions.get((result.algorithm.name, result.direction)))
+    return limits(meters_of(result.total, known), causes(result, comparison, predictions), known is None, result.total.unknown)
+
+
+def _slow(results: Sequence[AttentionResult], comparison: Comparison, predictions: Predictions) -> list[str]:
+    """Sentences on what limits those of ``results`` that are predicted to take longer than all their resources one after another."""
+    times = [(result, predictions.get((result.algorithm.name, result.direction))) for result in results]
+    over = [result for result, known in times if known is not None and known.seconds > result.total.no_overlap_s]
+    return [f"{result.algorithm.name} is limited by {_limit(result, comparison, predictions)}." for result in over]
 
 
 def _softmax(reference: AttentionResult | None, device: Device, predictions: Predictions) -> str:
@@ -94,14 +109,16 @@ def reasons(comparison: Comparison, predictions: Predictions) -> list[str]:
     """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
     results, reference = comparison.shown(), comparison.standard(comparison.direction)
     sides = [side(result, comparison, predictions) for result in results]
+    slow = _slow([result for result in results if result is not main_result(comparison, predictions)], comparison, predictions)
     if reference is None or len(results) == 1:
         known = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
-        return [f"{side} by {bound_by(result.total)}." for side, result in zip(known, results, strict=True)]
+        return [*(f"{side} by {bound_by(result.total)}." for side, result in zip(known, results, strict=True)), *slow]
     fits = comparison.device.fits(reference.memory_bytes)
     small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
     first = sides[results.index(reference)]
     pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
-    return small + [f"{against(first, side)}. {_roofs(reference, result)}" for side, result in pairs]
+    said = [f"{against(first, side)}. {_roofs(reference, result)}" for side, result in pairs]
+    return [*small, *said, *slow]
 
 
 def side(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> Side:

@@ -133,10 +133,10 @@ def _io_lower_bound(result: MatmulResult) -> list[Metric]:
         Metric("register_bytes", chip.registers),
         Metric("elements", bound, "IO lower bound", source=BOUND_SOURCE),
         Metric("bytes", bound * w.dtype.bytes),
-        Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic"),
-        Metric("tiled_over_bound", tiled / bound, "tiled traffic"),
+        Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic", "ratio"),
+        Metric("tiled_over_bound", tiled / bound, "tiled traffic", "ratio"),
         Metric("sram_only.elements", in_sram),
-        Metric("sram_only.tiled_over_bound", tiled / in_sram),
+        Metric("sram_only.tiled_over_bound", tiled / in_sram, unit="ratio"),
     ]
 
 

@@ -42,7 +42,7 @@ def data(result: MemoryResult) -> dict[str, Any]:
     training, found = result.training, result.peak
     more = as_json(of_fields(training, "gradient_life", "fused_optimizer"))
     more |= {"lora_targets": training.lora_targets if training.lora is not None else None, "implementation": result.implementation.name}
-    literature = as_json(of_fields(result.literature, "layer", "layers", "ends"))
+    literature = as_json(of_fields(result.literature, "layer", "layers", "ends", unit="B"))
     return {
         **head("memory", question(training) | more, result.device),
         "parameters": result.parameters,

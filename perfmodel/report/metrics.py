@@ -61,21 +61,23 @@ class Metric:
 
 
 class Name(str):
-    """A key of a JSON object that remembers the metric whose value stands there."""
+    """A key of a JSON object that remembers the unit of the number that stands there; empty where its metric has none."""
 
-    __slots__ = ("key", "unit")
-    key: str
+    __slots__ = ("unit",)
     unit: str
 
-    def __new__(cls, name: str, metric: Metric) -> Name:
-        """The last part ``name`` of the key of ``metric``."""
+    def __new__(cls, name: str, unit: str) -> Name:
+        """``name`` of a number in ``unit``."""
         made = super().__new__(cls, name)
-        made.key, made.unit = metric.key, metric.unit if metric.unit not in ("", "count") else unit_by_name(metric.key)
+        made.unit = "" if unit == "count" else unit
         return made
 
 
 _RATE = re.compile(r"(\w+_)?(?P<what>[a-z]+)_per_s(_|$)")
-_SUFFIXES = {"seconds": "s", "_s": "s", "bytes": "B", "flops": "FLOP", "_w": "W", "_j": "J", "_hz": "Hz"}
+_ENDS = {"_per_byte": "FLOP/B", "_per_loaded_byte": "FLOP/B", "intensity": "FLOP/B", "seconds": "s", "bytes": "B", "flops": "FLOP"}
+_ENDS |= {"_s": "s", "_us": "us", "_ns": "ns", "_w": "W", "_j": "J", "_hz": "Hz"}
+_ENDS |= {"cycles": "cycles", "picojoules": "pJ", "elements": "elements", "share": "share", "shares": "share", "speedup": "ratio"}
+_QUALIFIED = re.compile(r"_(per|if)_.*")
 
 
 def unit_by_name(key: str) -> str:
@@ -83,12 +85,15 @@ def unit_by_name(key: str) -> str:
 
     >>> [unit_by_name(key) for key in ("requests_per_s", "ttft_s.mean", "dram.read_bytes", "time_s.bytes", "freed_bytes_per_s", "running")]
     ['requests/s', 's', 'B', 'B', 'B/s', 'count']
+    >>> [unit_by_name(key) for key in ("bytes_per_token", "flop_per_byte", "launch_us", "shares.reading weights")]
+    ['B', 'FLOP/B', 'us', 'share']
     """
     for name in reversed(key.split(".")[-2:]):
         if rate := _RATE.match(name):
-            return f"{_SUFFIXES.get(rate['what'], rate['what'])}/s"
-        if unit := next((unit for end, unit in _SUFFIXES.items() if name.endswith(end)), ""):
-            return unit
+            return f"{_ENDS.get(rate['what'], rate['what'])}/s"
+        for written in (f"_{name}", _QUALIFIED.sub("", f"_{name}")):
+            if unit := next((unit for end, unit in _ENDS.items() if written.endswith(end)), ""):
+                return unit
     return "count"
 
 
@@ -98,7 +103,7 @@ def better(unit: str) -> int:
     >>> better("s"), better("requests/s"), better("B")
     (-1, 1, 0)
     """
-    if unit in ("s", "J", "price"):
+    if unit in ("s", "us", "ns", "J", "price"):
         return -1
     return 1 if unit.endswith("/s") or unit == "FLOP/J" else 0
 
@@ -122,9 +127,9 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         place = found
         for part in path:
             place = place.setdefault(part, {})
-        place[Name(name, metric)] = metric.value
+        place[Name(name, metric.unit)] = metric.value
         if isinstance(metric.value, dict):
-            place[name] = {Name(term, replace(metric, key=f"{metric.key}.{term}")): value for term, value in metric.value.items()}
+            place[name] = {Name(term, metric.unit): value for term, value in metric.value.items()}
         if metric.low is not None or metric.key == "time_s.predicted":
             place |= {"low": metric.low, "high": metric.high}
         cited += [(place, metric.source)] if metric.source else []
@@ -201,9 +206,9 @@ def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | 
     return next((one for one in metrics if (one.label if labels is None else one.key or one.label) in keys), None)
 
 
-def of_fields(of: Any, *names: str) -> list[Metric]:
+def of_fields(of: Any, *names: str, unit: str = "count") -> list[Metric]:
     """Attributes of ``of``, unchanged, in JSON only."""
-    return [Metric(name, getattr(of, name)) for name in names]
+    return [Metric(name, getattr(of, name), unit=unit) for name in names]
 
 
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})

@@ -80,7 +80,7 @@ def data(found: ModelAnswer) -> dict[str, Any]:
         "totals": as_json(_totals(found)),
         "model_flops": found.flops,
         **as_json(_rates(found)),
-        "mfu_peaks": found.mfu_peaks,
+        **as_json([Metric("mfu_peaks", found.mfu_peaks, unit="FLOP/s")]),
         "flop_convention": CONVENTION,
         "times_from": found.times_from,
         "times_as_if_it_fitted": found.memory.fits is False,
@@ -168,10 +168,10 @@ def _memory(found: ModelAnswer) -> list[Metric]:
     whole = memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None
     return [
         Metric("weights", memory.weights, "weights", "B"),
-        Metric("checkpoint", whole),
+        Metric("checkpoint", whole, unit="B"),
         Metric("kv_cache", memory.kv_cache, "KV cache", "B"),
         Metric("activations", memory.activations, "activations", "B"),
-        Metric("reserve", r.reserve),
+        Metric("reserve", r.reserve, unit="B"),
         Metric("", memory.reserved[HELD_BACK] or None, "held back besides", "B"),
         Metric("total", memory.total, "total", "B"),
         Metric("capacity", memory.capacity, "capacity", "B"),

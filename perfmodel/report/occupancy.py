@@ -36,7 +36,7 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
         **as_json([*_active(result), *_on_device(result)]),
         "limits": filled.limits,
         "limited_by": filled.limited_by,
-        "occupancy": _share(result),
+        **as_json([Metric("occupancy", _share(result), unit="share")]),
         "request": None if access is None else as_json(_request(access, result.sm.warp)),
     }
     data = {**head("occupancy", inputs, result.device), "results": [entry]}

@@ -84,20 +84,22 @@ def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
         "hardware": first.get("hardware"),
         "units": {"cost": "s" if source.timed else "forward steps", "size": "B" if source.sized else "values"},
         "results": [as_json(_metrics(row, plan.memory, units)) for row in answer.rows],
-        "timeline": None if row is None or row.run is None else _timeline(row, row.run),
+        "timeline": None if row is None or row.run is None else _timeline(row, row.run, units),
     }
 
 
-def _timeline(row: ScheduleRow, run: Run) -> dict[str, Any]:
+def _timeline(row: ScheduleRow, run: Run, units: Units) -> dict[str, Any]:
     listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
-    return {"strategy": row.strategy.name, "cost": run.cost, "memory": bars(run, POINTS), "actions": listed, "steps": steps_of(run)}
+    found = [Metric("cost", run.cost, unit=units.cost_unit), Metric("memory", bars(run, POINTS), unit=units.size_unit)]
+    return {"strategy": row.strategy.name, **as_json(found), "actions": listed, "steps": steps_of(run, units)}
 
 
-def steps_of(run: Run) -> list[dict[str, Any]] | None:
+def steps_of(run: Run, units: Units) -> list[dict[str, Any]] | None:
     """Memory step by step: each action, the cost when it ends, and what is in memory while it runs; None for more than ``STEPS``."""
     if len(run.moments) > STEPS:
         return None
-    return [{"action": str(moment.action), "end": moment.end, "memory": moment.during} for moment in run.moments]
+    ends = ((moment, Metric("end", moment.end, unit=units.cost_unit)) for moment in run.moments)
+    return [{"action": str(moment.action), **as_json([end, Metric("memory", moment.during, unit=units.size_unit)])} for moment, end in ends]
 
 
 def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
@@ -115,12 +117,12 @@ def _metrics(row: ScheduleRow, memory: Number | None, units: Units) -> list[Metr
         *named,
         Metric("forward_steps", run.forward_steps),
         Metric("extra_steps", run.extra_steps),
-        Metric("forward_cost", run.forward_cost),
-        Metric("backward_cost", run.chain.backward_cost),
+        Metric("forward_cost", run.forward_cost, unit=units.cost_unit),
+        Metric("backward_cost", run.chain.backward_cost, unit=units.cost_unit),
         Metric("cost", run.cost, unit=units.cost_unit),
         Metric("values", run.values),
         Metric("peak", run.peak, unit=units.size_unit, after=" (too much)" if fits is False else ""),
-        Metric("peak_without_gradients_and_weights", run.kept_peak),
+        Metric("peak_without_gradients_and_weights", run.kept_peak, unit=units.size_unit),
         Metric("peak_at", str(run.worst.action)),
         Metric("fits", fits),
         Metric("", row.strategy.summary, "summary", "text"),
@@ -167,7 +169,7 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
         return found
     lines = [
         [str(place), one["action"], units.cost(one["end"]), units.size(one["memory"])]
-        for place, one in enumerate(steps_of(row.run) or [], 1)
+        for place, one in enumerate(steps_of(row.run, units) or [], 1)
     ]
     head = ["step", "action", "time at its end" if units.timed else "steps at its end", "in memory"]
     trace = [Table(f"{row.strategy.name}: memory step by step", head, lines, "rlrr")] if lines else []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.errors import DataError, cut
+from perfmodel.core.units import BASES
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.compare import ALL
 from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_data, is_sound
@@ -31,40 +32,58 @@ WAYS = {-1: ", lower is better", 0: "", 1: ", higher is better"}
 def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> list[Metric]:
     """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file.
 
-    ``units``: of the document that it is compared with, for an object that an older version printed without units.
+    ``units``: of the document that it is compared with, for an object that an older version printed with others, or without.
     """
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == SCHEMA:
         return of_report(from_data(raw))
     if isinstance(schema, str) and schema.startswith("perfmodel."):
-        units = raw.get(UNITS, units)
-        if not isinstance(units, dict):
+        known = [found for found in (raw.get(UNITS), units) if isinstance(found, dict)]
+        if not known:
             raise DataError(f"{name}: its numbers have no units", "save the answer again with this version")
-        return _each_once(_of_object(raw, units))
+        return _each_once(_of_object(raw, known[0] | known[-1]))
     raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
 
 
-def units_of(raw: Any, parent: str = "") -> dict[str, str]:
-    """The unit of every number of a report's ``data`` that is no plain count, and which way is better, by the end of its path.
+def units_of(raw: Any, place: str = "") -> dict[str, str]:
+    """The unit of every number of a report's ``data`` that is no plain count, and which way is better, by its path.
 
     >>> from perfmodel.report.metrics import as_json
-    >>> units_of(as_json([Metric("requests_per_s", 2.0), Metric("ttft_s.mean", 0.1, unit="s"), Metric("running", 3)]))
-    {'requests_per_s': 'requests/s, higher is better', 'ttft_s.mean': 's, lower is better'}
+    >>> units_of({**as_json([Metric("requests_per_s", 2.0), Metric("running", 3)]), "steps": [as_json([Metric("time", 0.1, unit="s")])]})
+    {'requests_per_s': 'requests/s, higher is better', 'steps[].time': 's, lower is better'}
     """
     found: dict[str, str] = {}
     if isinstance(raw, (list, tuple)):
         for item in raw:
-            found |= units_of(item)
+            found |= units_of(item, f"{place}[]")
     for key, value in raw.items() if isinstance(raw, Mapping) else ():
         if key in LEFT_OUT:
             continue
-        if not _is_number(value):
-            found |= units_of(value, key)
+        inside = _inside(place, key)
+        listed = value if isinstance(value, (list, tuple)) and value else [value]
+        if not all(map(_is_number, listed)):
+            found |= units_of(value, inside)
             continue
-        path = f"{parent}.{key}" if parent else str(key)
-        path, unit = (key.key, key.unit) if isinstance(key, Name) else (path, unit_by_name(path))
-        found |= {path: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
+        declared = key.unit if isinstance(key, Name) else _unit_beside(raw, key)
+        unit = declared or unit_by_name(inside)
+        found |= {inside: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
     return found
+
+
+def _inside(place: str, key: Any) -> str:
+    """The path of ``key`` of the object at ``place``."""
+    return f"{place}.{key}" if place else str(key)
+
+
+def _unit_beside(raw: Mapping[str, Any], key: str) -> str:
+    """The unit that stands beside the number ``key``: that in which a profile writes it, or its ``unit``; empty if there is none.
+
+    >>> _unit_beside({"number": 1830000000, "value": "1830 MHz"}, "number"), _unit_beside({"value": 206.1, "unit": "FLOP/B"}, "value")
+    ('Hz', 'FLOP/B')
+    """
+    if key == "number":
+        return next((base for base in BASES if str(raw.get("value")).endswith(base)), "")
+    return str(raw.get("unit", "")) if key == "value" else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -125,24 +144,30 @@ def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
     return [replace(one, label=label) for (_, label), one in kept.items()]
 
 
-def _of_object(raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = ()) -> Iterator[Metric]:
-    """Metrics of the numbers in ``raw``. ``path``: keys that lead to it from the item of a list; ``things``: names of such items."""
+def _of_object(
+    raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = (), place: str = ""
+) -> Iterator[Metric]:
+    """Metrics of the numbers in ``raw``, which stands at ``place``.
+
+    ``path``: keys that lead to it from the item of a list; ``things``: names of such items.
+    """
     if isinstance(raw, Mapping):
         for key, value in _with_table(raw).items():
+            inside = _inside(place, key)
             if isinstance(value, DataTable):
                 yield from _of_table(value)
             elif _is_number(value) and key not in (*LEFT_OUT, *NAMES):
                 ends = (raw.get("low"), raw.get("high")) if key in WITH_ENDS else (None, None)
-                yield _metric((*path, key), things, value, units, ends if all(map(_is_number, ends)) else (None, None))
+                yield _metric((*path, key), things, value, units.get(inside), ends if all(map(_is_number, ends)) else (None, None))
             elif key not in LEFT_OUT:
-                yield from _of_object(value, units, (*path, str(key)), things)
+                yield from _of_object(value, units, (*path, str(key)), things, inside)
     elif isinstance(raw, list):
         outer = (*things, *(word for word in path if word not in CONTAINERS))
         for name, item in zip(_names(raw), raw, strict=True):
             if _is_number(item):
-                yield _metric(path or ("value",), (*things, name), item, units)
+                yield _metric(path or ("value",), (*things, name), item, units.get(place))
             else:
-                yield from _of_object(item, units, (), (*outer, name))
+                yield from _of_object(item, units, (), (*outer, name), f"{place}[]")
 
 
 def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,12 +193,11 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _metric(
-    path: tuple[str, ...], things: tuple[str, ...], value: float, units: Mapping[str, str], ends: tuple[Any, Any] = (None, None)
+    path: tuple[str, ...], things: tuple[str, ...], value: float, known: str | None, ends: tuple[Any, Any] = (None, None)
 ) -> Metric:
-    """The number at ``path`` of ``things``: its label from the last name, such as ``sram read bytes``."""
-    tails = (".".join(path[start:]) for start in range(len(path)))
-    unit = next((str(units[tail]).partition(",")[0] for tail in tails if tail in units), "count")
+    """The number at ``path`` of ``things``: its label from the last name, such as ``sram read bytes``; ``known``: its unit and way."""
     *head, quantity = path
+    unit = str(known or "count").partition(",")[0]
     if head and head[-1] not in CONTAINERS and (head[-1] in PREFIXES or head[-1].endswith("_s")):
         quantity = f"{head.pop().removesuffix('_s')} {quantity}"
     label = (quantity.removesuffix("_s") if unit == "s" else quantity).replace("_", " ")

@@ -11,13 +11,13 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
-from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch
+from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search
@@ -30,6 +30,8 @@ COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user",
 FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
 MORE_GPUS = "give more GPUs, or narrower formats"
+HALVES = ("bf16", "fp16")
+"""Formats of a checkpoint, and of its KV cache, where nothing else is said."""
 MORE = " \\"
 """Ends a line that the next one goes on."""
 
@@ -69,6 +71,10 @@ class Searched:
         """The best within the limits, else the nearest to them."""
         return self.found.best or self.found.nearest
 
+    def users(self, point: Candidate) -> int:
+        """Users of all its copies: those that were asked for, else as many as were best."""
+        return self.asked.concurrency or self.copies(point) * point.workers * point.users
+
     def copies(self, point: Candidate) -> int:
         """Replicas like ``point`` that the GPUs hold."""
         return self.gpus // point.gpus
@@ -76,15 +82,28 @@ class Searched:
     def lines(self, point: Candidate) -> list[str]:
         """Commands that start the engine so, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
-        model = self.models.get(point.formats, self.model)
+        model, asked = self.models.get(point.formats, self.model), self.asked.in_formats(point.formats)
+        weights, cache = self.own_formats(asked)
+        first = unstated(model, engine, self.load, weights, cache) if engine.id in LINES else []
         if point.prefill is None:
-            starts = [launch(model, engine, point.split, point.users, self.load)] if engine.id in LINES else []
+            starts = (
+                [launch(model, engine, point.split, point.users, self.load, weights=weights, cache=cache)] if engine.id in LINES else []
+            )
             starts = [repeated(line, self.copies(point), point.gpus) for line in starts]
-            return [*starts, self.asked.in_formats(point.formats).typed(self.device.id, point.engine, point.split, point.users)]
+            return [*first, *starts, asked.typed(self.device.id, point.engine, point.split, point.users)]
         if engine.id not in LINES:
             return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
-        return [launch(model, engine, split, point.users, self.load, role) for split, role in both]
+        return [*first, *(launch(model, engine, split, point.users, self.load, role, weights=weights, cache=cache) for split, role in both)]
+
+    def own_formats(self, asked: ServeQuestion) -> tuple[str, str]:
+        """Formats of the weights and of the KV cache that ``asked`` wants and its checkpoint does not have; empty for those it has."""
+        from perfmodel.catalog import find_model
+
+        file = find_model(asked.name)
+        stored = served_as(file, asked.weights_dtype)[1] or ""
+        plain = file.quantized is None and stored in HALVES
+        return "" if plain else stored.partition("-")[0], "" if asked.kv_dtype in HALVES else asked.kv_dtype or ""
 
 
 def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
@@ -125,18 +144,27 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         "searched": dict(asked.found.counts),
         "paste": pasted,
     }
-    table = as_rows("", points, labels=COLUMNS)
-    paste = [Table("", ["to paste"], [[row] for line in pasted for row in _broken(line)])] if pasted else []
+    within = [one for one in asked.found.front if asked.found.limits.hold(one)]
+    table = as_rows("", [_metrics(one, asked) for one in within or [point]], labels=COLUMNS)
     return Report(
         _title(asked),
         verdict(asked, point),
-        [table, *paste],
+        [table, *_pasted(pasted)],
         _notes(asked),
         data,
         charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
         figures=_figures(asked, point),
-        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *paste],
+        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
+
+
+def _pasted(lines: Sequence[str], most: int | None = None) -> list[Table]:
+    """``lines`` as rows to paste, whole ones alone within ``most`` rows."""
+    rows = list[list[str]]()
+    for line in map(_broken, lines):
+        if most is None or len(rows) + len(line) <= most:
+            rows += [[row] for row in line]
+    return [Table("", ["to paste"], rows)] if rows else []
 
 
 def repeated(line: str, copies: int, gpus: int) -> str:
@@ -166,7 +194,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("layout", f"{asked.copies(point)} x " * (asked.copies(point) > 1) + layout_words(point), "layout", "text"),
         Metric("gpus", asked.copies(point) * point.gpus),
         Metric("copies", asked.copies(point)),
-        Metric("users", asked.copies(point) * point.workers * point.users, "users"),
+        Metric("users", asked.users(point), "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
         Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
@@ -191,7 +219,7 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = counted(asked.copies(point) * point.workers * point.users, "user" if point.prefill is None else "decoding user")
+    users = counted(asked.users(point), "user" if point.prefill is None else "decoding user")
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
@@ -265,9 +293,13 @@ def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
 
 
 def _notes(asked: Searched) -> list[str]:
-    counts = asked.found.counts
+    counts, limits = asked.found.counts, asked.found.limits
+    beyond = sum(not limits.hold(one) for one in asked.found.front)
+    idle = any(asked.copies(one) * one.gpus < asked.gpus for one in asked.found.front)
     return [
         f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
+        *(["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] if idle else []),
+        *([f"{beyond:,} points of the front are beyond the limits and left out of the table."] if beyond else []),
         "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout, but for the best.",
     ]

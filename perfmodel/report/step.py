@@ -91,10 +91,15 @@ def limit_shares(parts: Sequence[StepPart], seconds: float, beside: Shares = NON
 
 
 def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> str:
-    """The sentence on what limits a step: the resource, the wait or the exchange with the largest share of its time."""
+    """The sentence on what limits a step: the resource, the wait or the exchange with the largest share of its time.
+
+    It says how much of their roofs kernels reach where the step takes longer than these one after another, without any overlap.
+    """
     name, share = next(iter(limit_shares(parts, seconds, beside).items()), ("", 0.0))
     if name in BOUND_WORDS:
-        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
+        roofs, own = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
+        reached = f", and all reach {percent(roofs / own)} of their roofs" * (seconds > sum(part.cost.no_overlap_s for part in parts))
+        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time{reached}."
     if name == LATENCY:
         return f"Limited by latency: kernels far from every roof take {percent(share)} of the time."
     return f"Limited by {name}: it takes {percent(share)} of the time." if name else "What limits it is unknown."

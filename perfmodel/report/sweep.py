@@ -11,6 +11,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.report.sweep_answer import ROOF, cell, figures, on_screen, rows_table, shortly, spread
+from perfmodel.report.sweep_pictures import PREDICTED
 from perfmodel.report.sweep_pictures import pictures as pictures_of
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
@@ -31,7 +32,7 @@ def report(result: SweepResult, written: str = "", pictures: bool = False) -> Re
     words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
     title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
     reasons, tables = [*_best(result), *_compared(result)], _tables(result, wins_by_axis)
-    said = [*shortly(result), " ".join(filter(None, [*_counts(result), written]))]
+    said = [*shortly(result), " ".join(filter(None, [*_counts(result), written, *_kernels(result)]))]
     made = Report(title, said, tables, _notes(result), data(result, wins_by_axis), reasons=reasons)
     return replace(made, brief=on_screen(result), figures=figures(result), charts=pictures_of(result) if pictures else [])
 
@@ -164,6 +165,15 @@ def _compared(result: SweepResult) -> list[str]:
 def _part(wins: int, of: int) -> str:
     share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
     return f"{share} of {of:,}"
+
+
+def _kernels(result: SweepResult) -> list[str]:
+    """A sentence on predicted times of several devices, each of which has a kernel of its own unless one is given."""
+    choices, timed = result.grid.choices, PREDICTED in result.grid.columns
+    if not timed or len(choices.get("hardware", ())) < 2 or choices.get("implementation", (None,)) != (None,):
+        return []
+    fix = ": take one with --implementation" if "implementation" in choices else ""
+    return [f"Devices may be predicted for different kernels{fix}."]
 
 
 def _notes(result: SweepResult) -> list[str]:

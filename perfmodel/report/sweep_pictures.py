@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from perfmodel.report.charts.format_number import UNITS
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, LineChart, Series
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
@@ -17,7 +18,6 @@ BARS = 12
 CLOUD = 400
 """Rows beside a Pareto front."""
 PREDICTED = "predicted_s"
-UNITS = {"1/s": "tokens/s", "s": "s", "B": "B", "FLOP": "FLOP"}
 SIZE = "_size_bytes"
 NO_ROOM = "does not fit"
 
@@ -40,7 +40,7 @@ def shown_column(result: SweepResult) -> str:
 
 def _unit(result: SweepResult, name: str) -> str:
     one = next((one for one in fields_of(result.grid) if one.name == name), None)
-    return UNITS.get(one.unit, "count") if one else "count"
+    return one.unit if one is not None and one.unit in UNITS else "count"
 
 
 def _better(result: SweepResult, name: str) -> int:

@@ -63,7 +63,7 @@ def data(found: TrainingEstimate, power: TrainingPower | None = None) -> dict[st
         "totals": as_json(_totals(found, power)),
         "parts_s": {name: seconds for name, seconds in found.time.parts.items() if seconds},
         "stage": found.time.stage,
-        "bubble": found.time.bubble,
+        **as_json([Metric("bubble", found.time.bubble, unit="share")]),
         "step_s": found.seconds,
         **as_json(_rates(found)),
         "model_flops": ran.model,
@@ -174,7 +174,7 @@ def _memory(found: TrainingEstimate) -> list[Metric]:
         Metric("optimizer", memory.state.optimizer, "optimizer", "B"),
         Metric("activations", memory.activations, "activations", "B"),
         Metric("peak", memory.bytes, "peak", "B"),
-        Metric("total", memory.bytes),
+        Metric("total", memory.bytes, unit="B"),
         *known,
     ]
 

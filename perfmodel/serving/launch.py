@@ -2,7 +2,8 @@
 
 Sources: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment" (experts spread over all GPUs of a stage); SGLang docs,
 "Server Arguments" (``--tp-size`` counts all GPUs of a stage, ``--dp-size`` the groups among them); TensorRT-LLM docs, "trtllm-serve" and
-"Parallelism in TensorRT LLM" (``enable_attention_dp``: one group for each GPU).
+"Parallelism in TensorRT LLM" (``enable_attention_dp``: one group for each GPU). Formats: vLLM docs, "FP8 W8A8" and "Quantized KV Cache";
+SGLang docs, "Server Arguments" and "Quantized KV Cache"; TensorRT-LLM docs, "Quantization" (weights are those of the checkpoint).
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from perfmodel.transformer.step import Split
 
 Options = dict[str, int | str | bool]
 """Options of a command by name; True for those without a value."""
+QUANTIZED = {"vllm": {"fp8": " --quantization fp8"}, "sglang": {"fp8": " --quantization fp8"}}
+"""What makes an engine store the weights of a 16-bit checkpoint in a format."""
+CACHED = {
+    "vllm": {"fp8": " --kv-cache-dtype fp8"},
+    "sglang": {"fp8": " --kv-cache-dtype fp8_e4m3"},
+    "tensorrt-llm": {"fp8": ", dtype: fp8}"},
+}
+"""What makes it store the KV cache in a format."""
 
 
 def hub_name(model: ModelSpec) -> str:
@@ -83,10 +92,13 @@ CONNECTOR = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role
 """Of vLLM, on both sides. Source: vLLM docs, "NixlConnector Usage Guide"."""
 
 
-def launch(model: ModelSpec, engine: Engine, split: Split, sequences: int, load: Load, role: str = "") -> str:
+def launch(
+    model: ModelSpec, engine: Engine, split: Split, sequences: int, load: Load, role: str = "", *, weights: str = "", cache: str = ""
+) -> str:
     """What starts ``engine`` for so many sequences at a time; UsageError for an engine whose options are not known here.
 
-    ``role``: of a worker that runs prompts alone or only decodes; a router goes before both.
+    ``role``: of a worker that runs prompts alone or only decodes; a router goes before both. ``weights``, ``cache``: formats of the weights
+    and of the KV cache, where they are others than the checkpoint's; ``unstated`` names those that no option here gives.
 
     >>> from perfmodel.catalog import find_engine, find_model
     >>> launch(find_model("llama-3.1-70b"), find_engine("vllm"), Split(4), 64, Load(1024, 1024, 64)).split(" --")[0:2]
@@ -95,11 +107,27 @@ def launch(model: ModelSpec, engine: Engine, split: Split, sequences: int, load:
     if engine.id not in LINES:
         raise UsageError(f"no options of {engine.name} are known", f"take one of {', '.join(LINES)}")
     line = LINES[engine.id](hub_name(model), split, sequences, engine, load.isl + load.osl)
+    line += QUANTIZED.get(engine.id, {}).get(weights, "")
+    cached = CACHED[engine.id].get(cache, "")
+    line = line.replace("}\nEND", f"{cached}\nEND") if cached.endswith("}") else line + cached
     if not role:
         return line
     if engine.id == "tensorrt-llm":  # its docs, "Disaggregated Serving"
         return line.replace("\nEND\n", "\ncache_transceiver_config: {backend: DEFAULT}\nEND\n")
     return line + (CONNECTOR if engine.id == "vllm" else f" --disaggregation-mode {role}")
+
+
+def unstated(model: ModelSpec, engine: Engine, load: Load, weights: str, cache: str) -> list[str]:
+    """Comments before the lines of ``launch`` on what these do not state.
+
+    >>> from perfmodel.catalog import find_engine, find_model
+    >>> unstated(find_model("gpt3-175b"), find_engine("vllm"), Load(8, 8, 8), "int4", "fp8")
+    ['# gpt3-175b: name a checkpoint with int4 weights']
+    """
+    found = [f"name a checkpoint with {weights} weights"] * bool(weights and weights not in QUANTIZED.get(engine.id, {}))
+    found += [f"give the options for a KV cache in {cache}"] * bool(cache and cache not in CACHED.get(engine.id, {}))
+    found += [f"give the draft model, for {load.draft_tokens} tokens per step"] * bool(load.draft_tokens)
+    return [f"# {hub_name(model)}: {words}" for words in found]
 
 
 def _each(sequences: int, split: Split) -> int:

@@ -85,6 +85,16 @@ class Candidate:
     workers: int = 1
     formats: Formats = (None, None)
 
+    def among(self, gpus: int, users: int | None) -> Candidate:
+        """On average over its copies on ``gpus``, of which these may leave some idle, and per GPU of all.
+
+        ``users``: of all copies, where they are given; ``self`` is the fullest of these.
+        """
+        copies = gpus // self.gpus
+        share = 1.0 if users is None else users / (copies * self.workers * self.users)
+        tokens, rate = self.tokens_per_s_gpu * share * copies * self.gpus / gpus, self.requests_per_s * share
+        return replace(self, tokens_per_s_gpu=tokens, requests_per_s=rate)
+
     def dollars(self, gpu_hour: float) -> float:
         """Per million output tokens, at so many for an hour of a GPU."""
         return gpu_hour / 3600 / self.tokens_per_s_gpu * 1e6
@@ -127,9 +137,14 @@ class Search:
 
 @dataclass(slots=True)
 class Seen:
-    """Candidates as they are evaluated. ``keep_all``: tests compare the front with that of all."""
+    """Candidates on ``gpus``, with ``users`` of all where they are given, as they are evaluated.
+
+    ``prune``: tests compare the front with that of all.
+    """
 
     limits: Targets
+    gpus: int
+    users: int | None = None
     prune: bool = True
     found: list[Candidate] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -150,8 +165,9 @@ class Seen:
         return beaten
 
     def add(self, point: Candidate) -> Candidate:
-        """One that was evaluated."""
+        """One that was evaluated, per GPU of all."""
         self.counts["evaluated"] += 1
+        point = point.among(self.gpus, self.users)
         self.found.append(point)
         self.every.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
         if self.limits.hold(point):
@@ -280,7 +296,9 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load), users=users)
+    found = search_among(
+        known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load, gpus, users), users=users
+    )
     at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
     return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
 
@@ -304,7 +322,7 @@ def search_among(
     users: int | None = None,
 ) -> Search:
     """The same of ``known`` replicas. ``exactly``: figures of the best."""
-    seen = Seen(limits, prune)
+    seen = Seen(limits, gpus, users, prune)
     if users is not None:
         fixed_users(seen, known, load, gpus, users)
     else:
@@ -338,8 +356,11 @@ def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candid
     return best, [one for one in points if one.tokens_per_s_gpu <= most or not seen.limits.hold(one)]
 
 
-def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate], Candidate]:
-    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout. Pools stay as they are."""
+def asked_exactly(known: Sequence[Replica], load: Load, gpus: int, users: int | None) -> Callable[[Candidate], Candidate]:
+    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout. Pools stay as they are.
+
+    ``gpus``, ``users``: as of ``search``.
+    """
     fine: dict[tuple[str, Split], Replica] = {}
 
     def exactly(point: Candidate) -> Candidate:
@@ -348,7 +369,7 @@ def asked_exactly(known: Sequence[Replica], load: Load) -> Callable[[Candidate],
         if (place := (point.engine, point.split)) not in fine:
             replica = next(one for one in known if (one.engine.id, one.split) == place)
             fine[place] = replace(replica, times=replica.times.finely()) if isinstance(replica.times, KernelTimes) else replica
-        return evaluate(fine[place], load, point.users, STANDS)
+        return evaluate(fine[place], load, point.users, STANDS).among(gpus, users)
 
     return exactly
 

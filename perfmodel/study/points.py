@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -26,13 +26,15 @@ from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.base import Case, models_of
+from perfmodel.timing.base import models_of
 from perfmodel.timing.launched import as_launched, as_predicted
-from perfmodel.timing.predict import Prediction, TimeRequest
-from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
+from perfmodel.timing.predict import Prediction
+from perfmodel.timing.select_kernel import check_implementation, predictions, select_product
 from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
+NAMED = 2
+"""Workloads that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,28 @@ def kernel_notes(shared: Mapping[str, str], devices: Sequence[Device]) -> list[s
     return [f"{name} {f'is predicted for {kernel} on each device' if kernel else none}." for name, kernel in shared.items()]
 
 
+def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) -> list[str]:
+    """Sentences on workloads whose times are of other kernels on one device than on another, so that they are not compared.
+
+    ``found``: the name of a workload, the device it ran on, and the kernels of its operations.
+    """
+    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), list[str]()
+    for name, device, kernels in found:
+        for operation, kernel in kernels.items():
+            known.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, {})[kernel] = None
+    for name, operations in known.items():
+        differ = {operation: by for operation, by in operations.items() if len({*map(tuple, by.values())}) > 1}
+        words = [(operation, " and ".join(f"by {' or '.join(of)} on {on}" for on, of in by.items())) for operation, by in differ.items()]
+        if len(operations) == 1:
+            alone += [f"{name} is {said}" for _, said in words]
+        elif differ:
+            example = f"{len(differ)} of {len(operations)} operations run by different kernels ({' '.join(words[0])})"
+            models.append(f"{name}: {example}, so part of the difference is the kernels'.")
+    more = f", and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
+    said = f"Do not compare these times across devices: {'; '.join(alone[:NAMED])}{more}."
+    return [*[said] * bool(alone), *models]
+
+
 def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:
     """The kernel of each operation that is predicted, and the upper end of the interval over the lower one."""
     try:
@@ -166,7 +190,7 @@ def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.matmul is not None
-    device = w.matmul.on(device)
+    own, device = device, w.matmul.on(device)
     work = w.matmul.workload(device)
     result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
     named = w.implementation if isinstance(w.implementation, str) else None
@@ -174,8 +198,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     if named is not None:
         check_implementation(named, "matmul", device, scope.fallbacks)
     try:
-        lower = float(result.total.lower_s)
-        known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
+        known = select_product(work, result.tile, own, lower, scope.fallbacks, named)
         result = as_predicted(result, known) if named and not w.matmul.sram else result
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]

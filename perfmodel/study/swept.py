@@ -45,11 +45,6 @@ class SweptSeries:
         """Whether every value is predicted."""
         return all(one.point.predicted for one in self.found.values())
 
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """The kernels of its predicted times."""
-        return tuple(dict.fromkeys(", ".join(one.kernels.values()) for one in self.found.values() if one.kernels))
-
 
 @dataclass(frozen=True, slots=True)
 class SpeedCrossover:

@@ -99,7 +99,7 @@ class SweepColumn:
     @property
     def better(self) -> int:
         """Which way is good: 1 for more, -1 for less, 0 where neither is."""
-        return 1 if self.more or self.unit == "1/s" else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
+        return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,9 +230,9 @@ class _Reader:
 
 ANY, COUNT = "any", "a count"
 _COUNTED = ("", "FLOP", "OP", "rows", "columns", "elements", "sequences", "tokens")
-_PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "1/s", "Hz", "B", "s", "W")
+_PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "tokens/s", "requests/s", "Hz", "B", "s", "W")
 """Units that differ in kind from each other and from what is counted."""
-_SAYS = {"B": "bytes", "s": "a time", "1/s": "a rate in 1/s"}
+_SAYS = {"B": "bytes", "s": "a time"}
 
 
 def typecheck(expression: Expression, workload: SweepWorkload, where: str) -> Expression:

@@ -13,7 +13,7 @@ from perfmodel.core.cost import Tile, memory_bytes
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate, total
-from perfmodel.kernels.matmul import Matmul, extra_memory_bytes, io_lower_bound, library_tile
+from perfmodel.kernels.matmul import Matmul, default_tile, extra_memory_bytes, io_lower_bound, library_tile
 from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.kernels.tile import TENSOR_TILE, WIDE_COLUMNS, OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
@@ -33,9 +33,7 @@ from perfmodel.sweep.base import (
     read_columns,
     with_question_defaults,
 )
-from perfmodel.timing.base import Case
-from perfmodel.timing.predict import TimeRequest
-from perfmodel.timing.select_kernel import check_implementation, select_kernel
+from perfmodel.timing.select_kernel import check_implementation, select_product
 
 
 class TileSizes:
@@ -145,9 +143,10 @@ _EDGES = ("tile_m", "tile_n")
 
 @dataclass(frozen=True, slots=True)
 class MatmulVariant(SweepVariant):
-    """One device and number format; ``probe`` has them and the split of k."""
+    """One device and number format; ``probe`` has them and the split of k. ``own``: the device without the SRAM that is given."""
 
     device: Device
+    own: Device
     chip: OnChip
     probe: Matmul
     implementation: str | None = None
@@ -196,7 +195,8 @@ class MatmulVariant(SweepVariant):
         w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = select_kernel(TimeRequest(Case(w, self.implementation or ""), "matmul", w.dtype.name, self.device, lower, fallbacks))
+            tile = default_tile(w, self.device, values.get("tile_m"), values.get("tile_n"))
+            found = select_product(w, tile, self.own, lower, fallbacks, self.implementation)
         except PerfmodelError:
             return predicted_columns(None)
         return predicted_columns(found)
@@ -204,12 +204,12 @@ class MatmulVariant(SweepVariant):
 
 def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     """The variant for one combination of choices; PerfmodelError says why there is none."""
-    device = device_named(choices["hardware"])
-    device = device if choices["sram"] is None else with_sram(device, choices["sram"])
+    own = device_named(choices["hardware"])
+    device = own if choices["sram"] is None else with_sram(own, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
         check_implementation(choices["implementation"], "matmul", device, fallbacks)
-    return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
+    return MatmulVariant(device, own, on_chip(device), probe, choices["implementation"])
 
 
 MATMUL = kernel_workload(

@@ -162,7 +162,7 @@ MODEL = SweepWorkload(
         SweepColumn("seconds", "s", "predicted time, else the roof", of=lambda a: a.seconds),
         SweepColumn("ttft_s", "s", "time to the first token", of=lambda a: a.ttft_s),
         SweepColumn("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
-        SweepColumn("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
+        SweepColumn("tokens_per_s", "tokens/s", "over all sequences", of=lambda a: a.tokens_per_s),
         SweepColumn(
             "mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu, more=True
         ),

@@ -11,14 +11,18 @@ from perfmodel.core.architectures import are_kin, same_board, traits_of
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
+from perfmodel.kernels.matmul import default_tile
+from perfmodel.kernels.tile import GIVEN
 from perfmodel.timing.base import CLEAN, Case, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
 from perfmodel.timing.lenders import ENOUGH_TO_LEND, FallbackDevices
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
+    from perfmodel.core.cost import Tile
     from perfmodel.kernels.attention.evaluate import AttentionResult
     from perfmodel.kernels.attention.request import Comparison
+    from perfmodel.kernels.matmul import Matmul
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
@@ -141,6 +145,26 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     return [name for name in sorted(known) if not name.startswith(OWN) and not find(name).named]
 
 
+def select_product(
+    w: Matmul, tile: Tile, device: Device, lower_s: float, fallbacks: FallbackDevices, implementation: str | None = None, cache: str = CLEAN
+) -> Prediction:
+    """The prediction of ``w`` with ``tile``, by ``implementation`` or the best-known kernel; ``device``: without a given SRAM.
+
+    UnavailableError for a tile that somebody gave, where no kernel is named that runs it.
+    """
+    given = {"br": int(tile.br), "bc": int(tile.bc)} if implementation and tile.origin == GIVEN else {}
+    if implementation is None:
+        check_tile(tile, default_tile(w, device))
+    case = Case(w, implementation or "", cache=cache, launch=given)
+    return select_kernel(TimeRequest(case, "matmul", w.dtype.name, device, lower_s, fallbacks))
+
+
+def check_tile(tile: Tile, own: Tile | None) -> None:
+    """UnavailableError for a tile that a device's own SRAM and kernels do not give: no kernel with it was timed."""
+    if own is not None and (tile.br, tile.bc) != (own.br, own.bc):
+        raise UnavailableError(f"no kernel with a tile of {tile.br} x {tile.bc} was timed; those that were have their own")
+
+
 # Every result of an attention comparison
 
 Predictions = dict[tuple[str, str], Prediction]
@@ -203,8 +227,15 @@ def answered(
 
 
 def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices, cache: str) -> Prediction:
-    w, runs = comparison.workload, result.algorithm.name
+    w, runs, tile = comparison.workload, result.algorithm.name, result.tile
     named = implementation if implementation is not None and algorithm_of(implementation) == runs else ""
-    case, lower_s = Case(w, named, result.direction, cache), lower_in(result.total, cache)
+    given = {"br": int(tile.br), "bc": int(tile.bc)} if tile and named and comparison.tile_given else {}
+    if tile is not None and not named:
+        from perfmodel.kernels.attention.evaluate import evaluate, sram_bytes_for
+
+        sram_bytes = sram_bytes_for([result.algorithm], comparison.device)
+        if comparison.tile_given or comparison.sram_bytes != sram_bytes:
+            check_tile(tile, evaluate(result.algorithm, w, comparison.device, result.direction, sram_bytes).tile)
+    case, lower_s = Case(w, named, result.direction, cache, launch=given), lower_in(result.total, cache)
     request = TimeRequest(case, "attention", w.dtype.name, comparison.device, lower_s, fallbacks)
     return select_kernel(request, lambda name: algorithm_of(name) == runs)

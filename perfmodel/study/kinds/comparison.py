@@ -15,7 +15,7 @@ from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes,
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
-from perfmodel.study.points import WorkloadAnswer, answers_to, kernel_notes, too_large, with_dtypes, with_one_kernel
+from perfmodel.study.points import WorkloadAnswer, answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import models_of
@@ -151,26 +151,13 @@ def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str 
         Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in pairs
     )
     notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
+    operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
     cannot = [words for _, own in pairs for words in own.cannot]
-    return Operands(before, after, None, notes, [*cannot, *said, *_other_kernels(pairs)])
+    return Operands(before, after, None, notes, [*cannot, *said, *different_kernels(operations)])
 
 
 def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
     return [one for point in points for one in of_point(point, chart)]
-
-
-def _other_kernels(pairs: Sequence[tuple[Device, _Points]]) -> list[str]:
-    """Sentences on models of which some operations are predicted for different kernels on two devices."""
-    (first, before), (other, after), sentences = *pairs, list[str]()
-    for what, kernels in before.kernels.items():
-        others = after.kernels.get(what, {})
-        differ = [name for name in kernels if others.get(name, kernels[name]) != kernels[name]]
-        if differ and len(kernels) > 1:
-            name = differ[0]
-            example = f"{name}: {kernels[name]} on {first.name} and {others[name]} on {other.name}"
-            words = f"{len(differ)} of {len(kernels)} operations run by different kernels ({example})"
-            sentences.append(f"{what}: {words}, so part of the difference is the kernels'.")
-    return sentences
 
 
 def _rates(device: Device) -> list[Metric]:

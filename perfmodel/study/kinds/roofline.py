@@ -18,7 +18,7 @@ from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
-from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, too_large, with_dtypes
+from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, different_kernels, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
@@ -30,6 +30,8 @@ SHOWN = 0.0005
 """Relative excess over a roof that a percentage of one digit shows."""
 MANY = 6
 """From this many measured points on, a sentence sums them up."""
+SEEN = 2
+"""Sentences on points before those on times that are not to be compared: a screen has room for three."""
 UNKNOWN = "", ""
 """Unit and format of a kernel with unknown FLOP."""
 GROUP = "Nsight Compute"
@@ -73,15 +75,19 @@ class RooflineSection(Options):
             raise UsageError(f"records: {unknown[0].reason}", "none of them is of a device with a profile")
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
-        whole = together([self._of(device, rows, scope, len(devices) > 1) for device in devices.values()])
+        answered = {name: [(w, one) for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
+        whole = together([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
         answers = whole.answers or [*roofline_answer.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
         said = answers if any(chart.points for chart in leveled) else whole.verdict
+        different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
+        said = [*said[:SEEN], *different, *said[SEEN:]]
         return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], answers=said)
 
-    def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
-        pairs = [(w, answer) for w in self.workloads for answer in answers_to(w, device, scope)]
+    def _of(
+        self, device: Device, pairs: Sequence[tuple[Workload, WorkloadAnswer]], rows: Sequence[RecordRow], scope: Scope, several: bool
+    ) -> SectionResult:
         named = with_dtypes([answer for _, answer in pairs])
         found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]

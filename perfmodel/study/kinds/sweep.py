@@ -14,7 +14,7 @@ from perfmodel.report.answer import taken
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.points import WorkloadAnswer, answers
+from perfmodel.study.points import WorkloadAnswer, answers, different_kernels
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
 from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, short_names, table, too_large
 from perfmodel.study.workloads import Workload
@@ -76,7 +76,7 @@ class SweepSection(Options):
         names = short_names([own[0].device for own in by_device])
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
             verdict += self._compared(own, scope, names, marks, short)
-        different = _different_kernels(every)
+        different = different_kernels((swept.name, swept.device, one.kernels) for swept in every for one in swept.found.values())
         verdict += different
         short.answers.extend(different)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
@@ -163,17 +163,6 @@ def _figures(pair: Pairwise, where: str) -> list[Figure]:
     known = pair.other.found[last].point.predicted
     found = [Figure(f"{name} against {pair.first.name}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
     return [*found, *([Figure(f"{name}, {at}", taken(known))] if known else [])]
-
-
-def _different_kernels(every: Sequence[SweptSeries]) -> list[str]:
-    """Sentences on series whose times are of other kernels on one device than on another, so that these are not compared."""
-    sentences = []
-    for name in dict.fromkeys(swept.name for swept in every):
-        own = [(swept.device.name, swept.kernels) for swept in every if swept.name == name and swept.kernels]
-        if len({kernels for _, kernels in own}) > 1:
-            words = " and ".join(f"those of {' or '.join(kernels)} on {device}" for device, kernels in own)
-            sentences.append(f"Do not compare the times of {name} across devices: they are {words}.")
-    return sentences
 
 
 def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:

@@ -110,9 +110,12 @@ class _TrainingRows:
         return self.found
 
     def derived(self, op: Operation) -> None:
-        """Kernels of inference, with what they mean backward."""
+        """Kernels of inference, with what they mean backward; what tensor-parallel GPUs add up, they add up of its gradient too."""
         for row in self.ahead.rows(op):
-            self.both(row)
+            if (passed := row.exchange) is None:
+                self.both(row)
+            else:
+                self.found.pass_on(*([Exchange(TENSOR, passed.op, passed.bytes)] for _ in range(2)))
 
     def both(self, op: Op) -> None:
         self.found.add([op], backward(op, self.batch))
