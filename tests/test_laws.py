@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,15 @@ def test_a_time_below_its_roof_says_so_and_why(line: str) -> None:
     assert re.search(r"is below its roof of [\d.]+ \w+: the kernel that is predicted computes or moves less", screen)
     assert not meters(screen)
     assert not [share for share in re.findall(r"(\d+)% (?:of the \w+ peak|busy|of its roof)", screen) if int(share) > 100]
+
+
+@pytest.mark.parametrize(
+    "workload", ["--matmul 8192x8192x8192 --hardware rtx-5090", "--attention 'n=1 kv_len=32768 d=128 heads=32 batch=16' --hardware mi308x"]
+)
+def test_a_point_above_its_roof_says_why_and_has_no_meters(workload: str) -> None:
+    screen = answer(["roofline", *shlex.split(workload)])[1]
+    assert re.search(r", by other tiles or a higher clock 1\d\d% of its tensor roof\.", screen)
+    assert "share of the" not in screen
 
 
 def test_products_on_a_vector_unit_take_its_rate_for_their_format() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import RESOURCES, meters, taken
 from perfmodel.report.charts.format_number import ABSENT, percent
-from perfmodel.report.charts.roofline_metrics import SHORT, bound, flag, launch_bound, share_of_roof, time_s
+from perfmodel.report.charts.roofline_metrics import SHORT, above_roof, bound, flag, launch_bound, share_of_roof, time_s
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
 from perfmodel.validation.statistics import quantile
@@ -82,7 +82,7 @@ def _near(point: RooflinePoint) -> str:
         return ""
     if launch_bound(point):
         return f"most of it the launch ({percent(share)} of its roof)"
-    wrong = "ABOVE ITS ROOF, " * bool(flag(point))
+    wrong = "ABOVE ITS ROOF, " * bool(flag(point)) + "by other tiles or a higher clock " * bool(above_roof(point))
     room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
     return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{room}"
 
@@ -147,7 +147,9 @@ def _of_one(point: RooflinePoint) -> list[Figure]:
 
 
 def meters_of(point: RooflinePoint) -> list[Meter]:
-    """A meter per resource of its roof, of its time or of the roof where it has none."""
+    """A meter per resource of its roof, of its time or of the roof where it has none; none where the roof is not that of its kernel."""
+    if flag(point) or above_roof(point):
+        return []
     spent = time_s(point) or point.roofline_s
     amounts = {point.unit: point.flops, **point.bytes}
     return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, spent) if spent else []
