@@ -14,17 +14,21 @@ from each import each
 from test_power import plain
 
 from perfmodel.catalog import data_folder, find_device
+from perfmodel.catalog import find_model as find_spec
 from perfmodel.core.cache import held_bytes
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.power import BURST, Demand, Power
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import causal_share
 from perfmodel.kernels.attention.algorithms.flash2 import length_spread
+from perfmodel.kernels.collectives import ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.serving.apart import Pools, transfer_s
 from perfmodel.serving.pools import link
 from perfmodel.timing.base import Case, find_model
-from perfmodel.transformer.step import Split
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.parallel import weight_bytes
+from perfmodel.transformer.step import Split, decode
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.cross_device import residuals
 from perfmodel.validation.records import FITTED, Record, Seconds
@@ -99,6 +103,34 @@ def test_one_byte_too_many_does_not_fit(run: Any, tmp_path: Path, line: str, nee
 def test_each_data_parallel_group_holds_activations_of_its_own_sequences(run: Any, one: str, two: str) -> None:
     alone, apart = (run(f"{line} --hardware h200 --json").json["memory"]["activations"] for line in (one, two))
     assert alone == apart
+
+
+@each("name", ["llama-3.2-1b", "gemma-2-2b"])
+def test_a_tied_head_is_held_by_the_last_stage_too(name: str) -> None:
+    model = find_spec(name)
+    whole, half = (weight_bytes(model, decode(1, 64, split=Split(pp=pp))) for pp in (1, 2))
+    assert 2 * half - whole == 2 * (model.vocab + 1) * model.hidden  # the table and the last norm, in 2 bytes
+
+
+# Experts
+
+EXPERTS = "qwen3-30b-a3b"
+
+
+def test_experts_get_tokens_of_all_groups_by_an_even_router_as_by_one_nearly_even(run: Any) -> None:
+    line = f"model {EXPERTS} --phase decode --batch 8 --kv-len 64 --dp 4 --ep 4 --hardware h200 --json"
+    even, nearly = ({op["name"]: op["bytes"] for op in run(f"{line} --imbalance {imbalance}").json["ops"]} for imbalance in (0, 0.001))
+    for name in ("experts, gate and up", "experts, down"):
+        assert even[name] == pytest.approx(nearly[name], rel=0.05)
+
+
+def test_a_token_goes_at_most_once_to_each_gpu() -> None:
+    """Of its eight experts' copies by all-to-all, two GPUs get one each."""
+    model = find_spec(EXPERTS)
+    for ep in (2, 16):
+        step = decode(32, 64, split=Split(dp=ep, ep=ep))
+        [sent] = [op.exchange.bytes for op in step_ops(model, step) if op.exchange is not None and op.exchange.op == ALL_TO_ALL]
+        assert sent == 32 / ep * min(8, ep) * model.hidden * 2
 
 
 # Energy and power
