@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, boost
+from perfmodel.core.roofline import Estimate, clock_at_work
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import EITHER, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
 from perfmodel.report.charts.format_number import between, percent
@@ -182,7 +182,7 @@ def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype
         return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
-    peak = device.matmul_peak(dtype.name, unit).number * boost(device)
+    peak = device.matmul_peak(dtype.name, unit).number * clock_at_work(device)
     return f"{format_si(rate, 'FLOP/s', 3)}, {percent(rate / peak)} of the {unit} peak"
 
 
@@ -217,7 +217,7 @@ def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
 def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:
     """Rows of a predicted time: its rate in matmul FLOP/s and what share of the peak that is."""
     rate = float(cost.flops) / known.value if known and cost.flops else None
-    peak = device.matmul_peak(dtype.name, dtype.matmul_unit).number * boost(device) if rate else None
+    peak = device.matmul_peak(dtype.name, dtype.matmul_unit).number * clock_at_work(device) if rate else None
     return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", rate and peak and rate / peak, "  of the peak", "share")]
 
 

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
-from perfmodel.timing.base import CLEAN, LENT_PRODUCTS, SAME_KERNEL, Case, algorithm_of, is_fused, models_of
+from perfmodel.timing.base import CLEAN, DIRTY, LENT_PRODUCTS, SAME_KERNEL, WARM, Case, algorithm_of, is_fused, models_of
 from perfmodel.timing.predict import ENOUGH_TO_LEND, FallbackDevices, Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:
@@ -51,12 +51,16 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     Of kernels calibrated on the device the fastest is taken, of borrowed ones the most certain: lent by a device that multiplies alike,
     then with the narrowest interval. One that a device lends which multiplies alike comes before the calibrated ones if the slow end of its
     interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on Blackwell. Without any of them the pooled
-    prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
+    prediction, if ``guesses`` are wanted. What the L2 holds before chooses no other kernel. UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
+    if request.case.cache in (DIRTY, WARM):
+        chosen = select_kernel(replace(request, case=replace(request.case, cache=CLEAN)), suits, guesses)
+        if chosen.calibration.implementation in models_of():
+            return _in_state(chosen, request)
     own = [_by(name, request) for name in filter(suits, _libraries(request, [request.device]))]
     calibrated = _predicted(one for one in own if one.calibrations(one.device))
     here = min(calibrated, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
@@ -75,6 +79,15 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     if here is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
     return here
+
+
+def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
+    """The prediction of the kernel ``chosen`` with the L2 in the state that ``request`` names."""
+    asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
+    found = predict(asked)
+    if found.lender is not chosen.lender:  # the nearest of those that multiply alike
+        found = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+    return replace(found, provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
@@ -110,9 +123,8 @@ def _named(request: TimeRequest) -> Prediction:
     known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
-    if request.kind == "attention":  # of kernels that are predicted one by one
-        with suppress(UnavailableError):
-            return predict(request)
+    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
+        return predict(request)
     return _without_kin([request], list(request.fallbacks())) or predict(request)
 
 

@@ -245,7 +245,7 @@ def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case, device) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part.seconds for part in _each_published(case, device))
-    return kernels if case.flushed else hypot(HOST_S, kernels)
+    return kernels if case.cache else hypot(HOST_S, kernels)
 
 
 def covers_published(case: Case) -> bool:
@@ -297,6 +297,7 @@ _LISTED = (
         covers_published,
         published_seconds,
         "the sum of its kernels",
+        knows_warm=False,
         implementations=("torch-standard", "megatron"),
         composite=True,
         parts=_each_published,
