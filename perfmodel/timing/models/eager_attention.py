@@ -301,6 +301,7 @@ _LISTED = (
         covers_published,
         published_seconds,
         "the sum of its kernels",
+        knows_warm=False,
         implementations=("torch-standard", "megatron"),
         composite=True,
         parts=_each_published,
