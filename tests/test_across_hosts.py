@@ -9,6 +9,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Collective, least_bytes
 from perfmodel.timing.across_hosts import groups, inner_parts, outer_s, predict_across
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import TimeRequest, predict
 
 H200, NVL72 = find_device("h200"), find_device("gb200")
 BF16 = DTYPES["bf16"]
@@ -21,6 +23,13 @@ def test_an_all_reduce_is_three_steps():
     part = (1 << 20) / 8
     assert outer_s(w, H200) == pytest.approx(2 * (9.6e-6 + part / 2 / 48.5e9))
     assert outer_s(Collective(ALL_REDUCE, 16, 1 << 20, BF16), NVL72) == pytest.approx(2 * (3.4e-6 + part / 2 / 630e9))
+
+
+def test_what_an_all_reduce_does_between_hosts_comes_after_what_it_does_within_them():
+    w = Collective(ALL_REDUCE, 16, 1 << 20, BF16)
+    within = [predict(TimeRequest(Case(one, "nccl"), "collective", "bf16", H200, 0.0, calibrated_devices)) for one in inner_parts(w, 8)]
+    whole = predict_across(w, ("nccl",), H200, 0.0, calibrated_devices).seconds
+    assert whole == pytest.approx(sum(one.seconds for one in within) + outer_s(w, H200))
 
 
 def test_an_all_to_all_sends_at_once():

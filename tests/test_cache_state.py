@@ -103,6 +103,7 @@ def test_dirty_lines_are_nothing_to_a_long_kernel():
 def test_a_warm_run_keeps_its_launch_and_pays_for_its_own_lines_at_most(clean, read, written):
     warm = warm_s(clean, read, written, H200)
     assert (1 - LARGEST_SAVING) * clean - 1e-12 <= warm <= clean + write_back_s(clean, read, written, H200)
+    assert warm_s(clean, read, 0, H200) <= clean, "what is only read leaves nothing to write back"
 
 
 def test_a_warm_copy_is_faster_only_as_far_as_it_fits():

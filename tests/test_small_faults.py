@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from each import each
@@ -16,10 +17,14 @@ from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.cache import held_bytes
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.power import BURST, Demand, Power
-from perfmodel.core.workload import Attention
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import causal_share
+from perfmodel.kernels.attention.algorithms.flash2 import length_spread
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.serving.apart import Pools, transfer_s
+from perfmodel.serving.pools import link
 from perfmodel.timing.base import Case, find_model
+from perfmodel.transformer.step import Split
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.cross_device import residuals
 from perfmodel.validation.records import FITTED, Record, Seconds
@@ -57,6 +62,8 @@ def test_passes_over_queries_that_a_causal_mask_shortens(n: int, kv_len: int) ->
     seen = [sum(key <= query + kv_len - n for query in range(n)) for key in range(kv_len)]
     assert causal_share(w) == pytest.approx(sum(seen[-n:]) / sum(seen), rel=0.02)
     assert causal_share(replace(w, causal=False)) == 0
+    seen = [sum(key <= query + kv_len - n for key in range(kv_len)) for query in range(max(n - kv_len, 0), n)]
+    assert length_spread(w, FORWARD) == pytest.approx(1 - min(seen) / max(seen), abs=2 / kv_len)
 
 
 # Memory
@@ -161,6 +168,26 @@ def test_kernels_whose_time_is_a_guess_widen_what_is_served(run: Any) -> None:
     assert guessed["high"] / guessed["mean"] > 1.1 * known["high"] / known["mean"]
 
 
+def test_pipeline_stages_work_at_once_in_the_bound(run: Any) -> None:
+    """Two stages of one GPU, each with another half of the users, against one GPU with as many as each half."""
+    one, two = (run(f"{SERVED} {more} --json").json["tokens_per_s_bound"] for more in ("--concurrency 8", "--concurrency 8 --pp 2"))
+    assert two == pytest.approx(2 * one, rel=0.1)
+
+
+@each(("line", "gpus"), [("--tp 2", 2), ("--dp 4", 4), ("--prefill-workers 1 --workers 2", 3)])
+def test_tokens_are_paid_for_by_the_hours_of_all_gpus(run: Any, line: str, gpus: int) -> None:
+    found = run(f"{SERVED} {line} --gpu-hour 3 --json").json
+    assert found["price_per_million"] * found["tokens_per_s"] * 3600 / 1e6 == pytest.approx(3 * gpus)
+
+
+@each(("before", "after", "links"), [(4, 4, 4), (4, 2, 2), (1, 4, 1), (8, 1, 1)])
+def test_the_cache_of_all_gpus_of_a_prefill_worker_moves(before: int, after: int, links: int) -> None:
+    device = find_device(H200)
+    first, second = (SimpleNamespace(device=device, like=SimpleNamespace(split=Split(tp))) for tp in (before, after))
+    moved = transfer_s(cast(Pools, SimpleNamespace(prefill=first, decode=second, gpus=before + after)), 1e9)
+    assert moved == pytest.approx(before * 1e9 / (links * link(device, before + after)))
+
+
 def test_more_users_than_memory_holds_do_not_raise_the_bound(run: Any) -> None:
     line = "serve llama-3.1-70b --gpus 4 --hardware h100-sxm --isl 2000 --osl 6000"
     few, many = (run(f"{line} --concurrency {users} --json").json["tokens_per_s_bound"] for users in (400, 4000))
@@ -180,6 +207,17 @@ def test_the_wait_for_a_slot_is_that_of_a_queue(run: Any, busy: float, waits: fl
     found = run(f"{SERVED} --max-sequences 2 --rate {busy * alone['requests_per_s']} --json").json
     stay = 2 / alone["requests_per_s"]
     assert found["ttft_s"]["mean"] / stay == pytest.approx(waits, rel=0.4)
+
+
+def test_requests_of_uneven_lengths_wait_longer_for_the_one_slot(run: Any) -> None:
+    """Of lengths spread evenly from none to the longest, the mean square is 4/3 of the squared mean (Pollaczek-Khinchine)."""
+    waits = []
+    for spread in (1, 0.001):
+        line = f"{SERVED} --max-sequences 1 --spread {spread}"
+        alone = run(f"{line} --concurrency 1 --json").json
+        queued = run(f"{line} --rate {0.7 * alone['requests_per_s']} --json").json
+        waits.append((queued["ttft_s"]["mean"] - alone["ttft_s"]["mean"]) * alone["requests_per_s"])
+    assert waits[1] / waits[0] == pytest.approx(4 / 3, rel=0.05)
 
 
 # Fits
