@@ -121,6 +121,10 @@ class Model:
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
+    ``launch(case, device)``: what the library decides of the kernel (tile, grid, order), where that is known. ``shares_kernels``: a kernel
+    has one set of parameters, whatever it is called (``kernel_name``). ``from_tables``: its kernels are known from published tables, a few
+    rows each: another device runs other versions of them, at other clocks.
+
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
     """
@@ -135,6 +139,9 @@ class Model:
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
+    launch: Callable[[Case, Device], Any] | None = None
+    shares_kernels: bool = False
+    from_tables: bool = False
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""

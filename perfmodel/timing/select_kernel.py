@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
-PUBLISHED = ("flash-published",)
+PUBLISHED = ("cudnn-published", "triton-attention")
 """Models of kernels known from published tables alone: predicted when named, and on the architecture of which they
 have ``ENOUGH_TO_LEND`` points."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"

@@ -47,8 +47,6 @@ LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
-FROM_TABLES = ("eager-published", "flash-few", "flash-published", "mfma-attention", "mfma-gradients")
-"""Models of kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks."""
 SPREAD = Path(__file__).with_name("spread.json")
 Ends = tuple[float, float]
 """Low and high end of an interval, in shares of the time."""
@@ -237,7 +235,7 @@ def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or lender.architecture != device.architecture or block.model in FROM_TABLES:
+    if lender.id == device.id or lender.architecture != device.architecture or find_model(block.model).from_tables:
         return low, high
     return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device of it tells this much of another
 

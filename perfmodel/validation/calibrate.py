@@ -22,7 +22,6 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.predict import FEW_SIZES, FallbackDevices, with_parts
-from perfmodel.timing.transfer import FROM_TABLES
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
@@ -74,7 +73,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 def _calibrated_name(case: Case, model: Model) -> str:
     """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
-    shared = model.name in ("flash-decode", "flash-prefill", "efficient-backward", "mfma-gradients") and case.implementation not in VARIANTS
+    shared = model.shares_kernels and case.implementation not in VARIANTS
     return kernel_name(case.implementation) if shared else case.implementation
 
 
@@ -138,10 +137,13 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
-    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
+    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
+
+    A table's few rows are enough: they leave parameters near their starts.
+    """
     shapes = len({group_key(record) for record in records if not held_out(record)})
-    enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
-    return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
+    needed = 2 if model.from_tables else max(2, min(2 * len(model.parameters), FEWEST))
+    return "" if shapes >= needed else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 
 
 class _FitProgress:
@@ -243,7 +245,7 @@ def _of_few(block: Calibration, own: Sequence[Residual], alike: Sequence[Residua
     Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little. So does
     what a handful of sizes per device does, all of them of the same few shapes.
     """
-    few = block.model in FROM_TABLES and len({residual.group for residual in own}) < FEWEST
+    few = find_model(block.model).from_tables and len({residual.group for residual in own}) < FEWEST
     if not few and block.model not in FEW_SIZES:
         return block
     low, high = interval(alike)

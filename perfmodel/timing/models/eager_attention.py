@@ -299,6 +299,7 @@ _LISTED = (
         "the sum of its kernels",
         implementations=("torch-standard", "megatron"),
         composite=True,
+        from_tables=True,
         parts=_each_published,
     ),
 )

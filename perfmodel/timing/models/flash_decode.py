@@ -37,8 +37,8 @@ from perfmodel.timing.base import (
     once_per_case,
     plain_attention,
 )
+from perfmodel.timing.engine import L2_PORT
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
-from perfmodel.timing.models._flash_blocks import L2_PORT
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {
@@ -192,6 +192,7 @@ _SIXTEEN_BITS = Model(
     source="Dao et al. 2023, Flash-Decoding; kernels as in _decode_kernels and _decode_torch; bandwidth under latency: Little 1961",
     assumes=f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph",
     implementations=("vllm-flash-attn", "torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient", "fa2", "xformers"),
+    shares_kernels=True,
 )
 _EIGHT_BITS = replace(
     _SIXTEEN_BITS,
