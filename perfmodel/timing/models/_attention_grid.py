@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain, cycle, repeat
+from functools import cache, lru_cache
+from itertools import chain, islice, repeat
 from math import inf
-
-import numpy as np
-from numpy.typing import NDArray
 
 from perfmodel.core import architectures
 from perfmodel.core.architectures import traits_of
-from perfmodel.core.arith import ceil_div
+from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.kernels.attention.walk import key_tiles, row_tiles
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share
 from perfmodel.timing.engine import ROUNDS, Grid, Rates, beside_dram, joined, rates_of
 
@@ -39,8 +36,6 @@ SUM_OUTPUTS = 512  # known
 """Elements of dK or dV that a block of PyTorch's sums gives: 128 threads, four each (aten Reduce.cuh)."""
 COPY_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
-
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,69 +107,99 @@ def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention
 # Blocks and their tiles
 
 
-def row_visits(walk: Attention, launch: Launch) -> Counts:
-    """Key tiles that each row tile visits."""
-    i, keys = np.arange(int(row_tiles(walk, launch.br))), int(key_tiles(walk, launch.bc))
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Blocks of one head: ``tiles(i)`` of each block at place i, of ``count``; ``total``: tiles of all of them."""
+
+    count: int
+    total: int
+    tiles: Callable[[int], tuple[int, ...]]
+
+
+def row_tile_visits(walk: Attention, launch: Launch, i: int) -> int:
+    """Key tiles that row tile ``i`` visits."""
     if not walk.causal:
-        return np.full(len(i), keys)
+        return int(key_tiles(walk, launch.bc))
     shift, g = walk.kv_len - walk.n, walk.row_group
-    last = np.minimum((i + 1) * launch.br, g * walk.n) - 1
+    last = min((i + 1) * launch.br, g * walk.n) - 1
     end = -(-(last // g + 1 + shift) // launch.bc)
-    start = 0 if walk.window is None else np.maximum(0, i * launch.br // g + shift + 1 - walk.window) // launch.bc
-    return np.maximum(0, np.minimum(end, keys) - start)
+    start = 0 if walk.window is None else max(0, i * launch.br // g + shift + 1 - walk.window) // launch.bc
+    return int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
 
 
-def key_visits(walk: Attention, launch: Launch) -> Counts:
-    """Row tiles that each key tile visits while its K and V stay in SRAM; of the last ``paired`` ones some are past the end."""
-    tiles = int(row_tiles(walk, launch.br))
-    j = np.arange(int(ceil_div(key_tiles(walk, launch.bc), launch.paired)) * launch.paired)
+def key_tiles_visits(walk: Attention, launch: Launch, first: int, step: int) -> int:
+    """Row tiles that key tiles ``first``, ``first + step``, ... visit together, while K and V of each stay in SRAM."""
+    count, tiles, g = max(0, ceil_div(key_tiles(walk, launch.bc) - first, step)), row_tiles(walk, launch.br), walk.row_group
     if not walk.causal:
-        return np.full(len(j), tiles)
-    shift, g = walk.kv_len - walk.n, walk.row_group
-    start = np.maximum(0, g * (j * launch.bc - shift)) // launch.br
-    if walk.window is None:
-        return np.maximum(0, tiles - start)
-    last_query = np.minimum((j + 1) * launch.bc, walk.kv_len) - 1 - shift + walk.window - 1
-    return np.maximum(0, np.minimum(tiles, -(-g * (last_query + 1) // launch.br)) - start)
+        return int(count * tiles)
+    apart, row = g * step * launch.bc, g * (first * launch.bc - walk.kv_len + walk.n)
+    ended = count * tiles
+    if walk.window is not None:
+        ended = clipped_floor_sum(count, apart, row + g * (launch.bc + walk.window - 1) + launch.br - 1, launch.br, 0, tiles)
+    return int(ended - clipped_floor_sum(count, apart, row, launch.br, 0, tiles))
 
 
-def walk_of(w: Attention, launch: Launch, direction: str) -> Counts:
-    """Tiles of each block of one walk, splits apart, in the order in which they start."""
-    walk = replace(w, packed=launch.packed)
-    visits = row_visits(walk, launch) if direction == FORWARD else key_visits(walk, launch)
-    if launch.by_head:
-        return visits.sum(keepdims=True)
-    if launch.splits > 1:
-        each = -(-(int(key_tiles(walk, launch.bc)) if launch.fixed_splits else visits) // launch.splits)
-        part = np.arange(launch.splits)[::-1]
-        visits = np.minimum(np.reshape(each, (-1, 1)), np.maximum(0, visits[:, None] - part * np.reshape(each, (-1, 1)))).ravel()
-    return visits[::-1] if launch.longest_first else visits
+def rows_walk(walk: Attention, launch: Launch) -> Walk:
+    """Row tiles one after another, the splits of each apart, the last first."""
+    count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
+
+    def tiles(i: int) -> tuple[int, ...]:
+        visits = row_tile_visits(walk, launch, i)
+        each = -(-(keys if launch.fixed_splits else visits) // splits)
+        return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
+
+    return Walk(count, int(visited_tiles(walk, launch.br, launch.bc)), tiles)
+
+
+def keys_walk(walk: Attention, launch: Launch, parts: int = 0) -> Walk:
+    """Key tiles one after another; as many blocks as ``parts``, if given, take them in turn.
+
+    Those that ``paired`` adds past the end visit row tiles as well.
+    """
+    keys, total = int(key_tiles(walk, launch.bc)), int(visited_tiles(walk, launch.br, launch.bc))
+    count = parts or int(ceil_div(keys, launch.paired)) * launch.paired
+
+    def tiles(first: int) -> tuple[int, ...]:
+        if first < keys:
+            return (key_tiles_visits(walk, launch, first, count),)
+        return (_past_the_end(walk, launch, first),)
+
+    return Walk(count, total + sum(_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
+
+
+def _past_the_end(walk: Attention, launch: Launch, j: int) -> int:
+    start = max(0, walk.row_group * (j * launch.bc - walk.kv_len + walk.n)) // launch.br if walk.causal else 0
+    return int(max(0, row_tiles(walk, launch.br) - start))
 
 
 @lru_cache(maxsize=4096)
 def grid_of(w: Attention, launch: Launch, direction: str, sms: int) -> Grid:
     """The blocks of the main kernel for a device with ``sms`` multiprocessors."""
-    return grid_of_walk(walk_of(w, launch, direction), int(replace(w, packed=launch.packed).row_heads), launch, sms)
+    walk = replace(w, packed=launch.packed)
+    found = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
+    if launch.by_head:
+        total = found.total
+        found = Walk(1, total, lambda _: (total,))
+    return grid_of_walk(found, int(walk.row_heads), launch, sms)
 
 
-def grid_of_walk(visits: Counts, walks: int, launch: Launch, sms: int) -> Grid:
-    """The blocks of ``walks`` walks with tiles ``visits``."""
-    count, total = walks * len(visits), walks * int(visits.sum())
-    last = last_blocks(visits, walks, launch, min(count, ROUNDS * sms * launch.resident))
+def grid_of_walk(walk: Walk, walks: int, launch: Launch, sms: int) -> Grid:
+    """The blocks of ``walks`` walks."""
+    count, total = walks * walk.count * launch.splits, walks * walk.total
+    last = tuple(islice(_backwards(walk, walks, launch), min(count, ROUNDS * sms * launch.resident)))[::-1]
     return Grid(last, count - len(last), total - sum(last), sms, launch.resident)
 
 
-def last_blocks(visits: Counts, walks: int, launch: Launch, count: int) -> tuple[int, ...]:
-    """Tiles of the last ``count`` blocks of ``walks`` walks, in order."""
-    group = min(launch.group, walks)
+def _backwards(walk: Walk, walks: int, launch: Launch) -> Iterator[int]:
+    """Tiles of every block, the last block to start first."""
+    group, tiles = min(launch.group, walks), cache(walk.tiles)
     partial = group % launch.section or launch.section
-    found, held = list[Counts](), 0
-    for width in cycle(chain([partial], repeat(launch.section, (group - 1) // launch.section))):
-        if held >= count:
-            break
-        found.append(np.repeat(visits, width))
-        held += len(found[-1])
-    return tuple(np.concatenate(found[::-1])[held - count :].tolist())
+    order = range(walk.count) if launch.longest_first else range(walk.count - 1, -1, -1)
+    for _ in range(walks // group):
+        for width in chain([partial], (launch.section for _ in range((group - 1) // launch.section))):
+            for i in order:
+                for each in tiles(i):
+                    yield from repeat(each, width)
 
 
 # Bytes

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
@@ -29,7 +27,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
-from perfmodel.timing.models._attention_grid import ASSUMES, FP32, PARAMETERS, Launch, Work, grid_of_walk, key_visits, tensor_bytes, work_of
+from perfmodel.timing.models._attention_grid import ASSUMES, FP32, PARAMETERS, Launch, Work, grid_of_walk, keys_walk, tensor_bytes, work_of
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
@@ -133,17 +131,16 @@ def _backward(case: Case, device: Device) -> _Backward:
     w: Attention = case.workload
     work, parts = work_of(case, device, launch), splits(w)
     plan = work.launch
-    visits = key_visits(replace(w, packed=False), plan)
-    visits = np.array([visits[part::parts].sum() for part in range(parts)])  # of each block: key tiles part, part + parts, ...
+    walk = keys_walk(replace(w, packed=False), plan, parts)
     rows, keys = int(ceil_div(w.n, plan.br)), int(ceil_div(w.kv_len, plan.bc))
     past_rows = 1 - ceil_div(w.n, _STEP) * _STEP / (rows * plan.br)
     past_keys = 1 - ceil_div(w.kv_len, _STEP) * _STEP / (keys * plan.bc)
     zeroed, summed = zeroed_bytes(w, parts), tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
     return _Backward(
-        work=replace(work, grid=grid_of_walk(visits, int(w.query_heads), plan, work.rates.sms)),
+        work=replace(work, grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
         parts=parts,
         rows=rows,
-        tiles=float(visits.mean()),
+        tiles=walk.total / parts,
         loads=int(ceil_div(w.dv, (_ACCESS if w.dv % _ACCESS == 0 else 1) * plan.threads)),
         done=1 - (2 * past_rows + past_keys) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
         odd=plan.width <= 128 and bool(w.n % plan.br or w.kv_len % plan.bc),

@@ -19,15 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.engine import Grid, Rates, beside_dram, rates_of
-from perfmodel.timing.models._attention_grid import PARAMETERS, Launch, grid_of_walk, key_visits, row_visits
+from perfmodel.timing.models._attention_grid import PARAMETERS, Launch, Walk, grid_of_walk, keys_walk, rows_walk
 
 SUMS_SIZE = {"hipkittens": 2, "aiter": 4}  # known
 """Bytes of an element of dQ while it is added up."""
@@ -70,6 +68,12 @@ def launch_of(case: Case, device: Device) -> tuple[Launch, bool]:
     return Launch(16, 128 if ck else 256, 64), w.causal and not ck
 
 
+def in_pairs(walk: Walk) -> Walk:
+    """Blocks of the first place and the last together, of the second and the last but one, ...; one in the middle is alone."""
+    last = walk.count - 1
+    return Walk(walk.count - walk.count // 2, walk.total, lambda i: (sum(sum(walk.tiles(j)) for j in {i, last - i}),))
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``beside`` of the others."""
@@ -88,14 +92,12 @@ def _work(case: Case, device: Device) -> _Work:
     if device.vendor != "AMD":
         raise UnavailableError(f"{case.implementation} is a kernel for AMD GPUs: what stands for it on {device.id} is not known")
     rates, (launch, pairs) = rates_of(device, w.dtype.name), launch_of(case, device)
-    walk = replace(w, packed=launch.packed)
-    visits = (row_visits if case.direction == FORWARD else key_visits)(walk, launch)
-    if pairs:
-        half = len(visits) // 2
-        visits = np.concatenate([visits[:half] + visits[: -half - 1 : -1], visits[half : len(visits) - half]])
+    rows = replace(w, packed=launch.packed)
+    walk = (rows_walk if case.direction == FORWARD else keys_walk)(rows, launch)
+    walk = in_pairs(walk) if pairs else walk
     flop = 2 * launch.br * launch.bc * (5 if case.direction == BACKWARD else 2) * w.d
     matmul = max(flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram)
-    grid = grid_of_walk(visits, int(walk.row_heads), launch, rates.sms)
+    grid = grid_of_walk(walk, int(rows.row_heads), launch, rates.sms)
     return _Work(rates, grid, matmul, launch.br * launch.bc / rates.exp, *_bytes(w, case))
 
 
