@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 from each import each
+from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
@@ -17,7 +18,6 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation_answer import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
 from perfmodel.timing.models import eager_attention
-from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict, with_parts
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records

@@ -150,12 +150,12 @@ def _backward(case: Case, device: Device) -> _Backward:
     )
 
 
-def waiting_cycles(parts: int, rows: int, tiles: float, heads_at_once: float, tile: float, block: float, turn: float) -> float:
-    """Cycles in which the ``parts`` blocks of a head wait for their turns at its row tiles, for the heads that follow each other."""
+def waiting_cycles(parts: int, rows: int, tiles: float, heads_in_turn: float, tile: float, block: float, turn: float) -> float:
+    """Cycles in which the ``parts`` blocks of a head wait for their turns at its row tiles, for ``heads_in_turn``."""
     turns = parts * turn * max(1.0, tiles / rows)
     longer = turns / (block + tile * tiles) - 1
     share = 1.0 if rows == 1 else min(1.0, STEEP * max(0.0, longer))
-    return heads_at_once * share * turns if parts > 1 else 0.0
+    return heads_in_turn * share * turns if parts > 1 else 0.0
 
 
 def main_cycles(case: Case, device: Device, p: Mapping[str, float]) -> float:

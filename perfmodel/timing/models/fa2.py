@@ -46,8 +46,7 @@ NARROW = Parameter("narrow", "of a tile's matmuls: more where heads are narrower
 FORWARD_PARAMETERS = (
     *PARAMETERS,
     NARROW,
-    Parameter("masked", "of block_cycles: more for a causal block that runs past its first tiles"),
-    Parameter("crowded", "of block_cycles: more for such a block whose code does not fit the instruction cache"),
+    Parameter("crowded", "of block_cycles: more for a causal block past its first tile, where the code does not fit the instruction cache"),
 )
 
 
@@ -83,21 +82,20 @@ def launch(case: Case, device: Device) -> Launch:
 
 
 @cached_by_identity
-def _masked(case: Case, work: Work) -> tuple[float, bool]:
-    """Of the masked tiles after a block's first: the share that blocks reach in the mean; whether their code is crowded."""
+def _crowded(case: Case, work: Work) -> float:
+    """Of the masked tiles after a block's first: the share that blocks reach in the mean; 0 where their code fits."""
     w, launch, last = case.workload, work.launch, work.grid.last
-    if not w.causal or launch.splits > 1:
-        return 0.0, False
-    steps = launch.br // launch.bc
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
-    return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last)), bool(odd) and padded(w.d) in CROWDED
+    if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
+        return 0.0
+    steps = launch.br // launch.bc
+    return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
 
 
 def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the forward pass, splits combined."""
     work = work_of(case, device, launch)
-    reached, crowded = _masked(case, work)
-    block = p["block_cycles"] * (1 + reached * (p["masked"] + p["crowded"] * crowded))
+    block = p["block_cycles"] * (1 + p["crowded"] * _crowded(case, work))
     narrow = p["narrow"] * (padded(case.workload.d) != case.workload.d)
     return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), block))
 
