@@ -13,7 +13,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
-from perfmodel.timing.transfer import FROM_TABLES, SAME_ARCHITECTURE
+from perfmodel.timing.transfer import SAME_ARCHITECTURE
 from perfmodel.validation.calibrate import _of_few
 from perfmodel.validation.statistics import Residual
 
@@ -30,7 +30,7 @@ def published_s(device, dtype="fp8", direction=BACKWARD, **p):
     """Of so many keys that blocks and bytes do not count."""
     w = Attention(LONG, LONG, 128, 128, 1, 16, 16, DTYPES[dtype])
     known = {"block_cycles": 1e-3, "matmul": 1.0, "softmax": 1.0, "dram": 1e-3}
-    return find_model("flash-published").seconds(Case(w, "cudnn-attention-mxfp8", direction), device, {**known, **p})
+    return find_model("cudnn-published").seconds(Case(w, "cudnn-attention-mxfp8", direction), device, {**known, **p})
 
 
 def predicted(device, implementation, direction=FORWARD, dtype="bf16", n=4096):
@@ -83,7 +83,7 @@ def test_a_published_row_says_less_of_another_device_than_an_own_measurement():
     """Even of the same architecture: the interval is that of a kernel borrowed across architectures, by a copy measured there if one is."""
     for name, direction, dtype in (("fa3", BACKWARD, "fp16"), ("fa3", FORWARD, "fp8")):
         block = predicted(H200, name, direction, dtype).calibration
-        assert block.model in FROM_TABLES
+        assert find_model(block.model).from_tables
         assert block.probed_high > block.high**SAME_ARCHITECTURE
         for device, low, high in (
             (H200, block.probed_low, block.probed_high),
@@ -95,7 +95,7 @@ def test_a_published_row_says_less_of_another_device_than_an_own_measurement():
 
 
 @pytest.mark.parametrize(
-    ("model", "shapes", "expected"), [("flash-few", 4, (0.8, 1.25)), ("flash-few", 10, (0.99, 1.01)), ("gemm", 4, (0.99, 1.01))]
+    ("model", "shapes", "expected"), [("fa3-few", 4, (0.8, 1.25)), ("fa3-few", 10, (0.99, 1.01)), ("gemm", 4, (0.99, 1.01))]
 )
 def test_few_rows_of_a_table_are_as_sure_as_all_kernels_of_their_model(model, shapes, expected):
     block = replace(H100.calibration[0], model=model, low=0.99, high=1.01)

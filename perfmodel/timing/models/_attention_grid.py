@@ -75,6 +75,11 @@ class Launch:
         return self.width or padded(w.d), self.width or padded(w.dv)
 
 
+def slowdown(launch: Launch, peak: float, element_size: int) -> float:
+    """Peak FLOP per cycle over what the kernel's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP) if launch.rows < WGMMA else 1.0
+
+
 def padded(d: int) -> int:
     """The head dim for which a kernel is compiled."""
     return next((dim for dim in _HEAD_DIMS if dim >= d), d)
@@ -275,7 +280,6 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Laun
     rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
     (d, dv), scores = launch.widths(w), launch.br * launch.bc
     flop = 2 * scores * (d + dv if case.direction == FORWARD else 3 * d + 2 * dv)
-    slower = max(1.0, rates.matmul * w.dtype.size / 2 / MMA_SYNC_FLOP) if launch.rows < WGMMA else 1.0
     moved, side = main_bytes(w, case.direction), side_bytes(w, launch, case.direction)
     held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
     copied = w.batch * w.kv_len * min(w.kv_heads * w.d, COPY_THREADS) / (rates.threads * rates.sms)
@@ -283,7 +287,9 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Laun
         rates=rates,
         launch=launch,
         grid=grid_of(w, launch, case.direction, rates.sms),
-        matmul=max(slower * flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram),
+        matmul=max(
+            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram
+        ),
         exps=scores,
         other=scores * (1 if case.direction == FORWARD else 2),
         moved=moved,
