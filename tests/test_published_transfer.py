@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from math import hypot, log
+from math import log
 
 import pytest
 
@@ -12,6 +12,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.engine import joined
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.timing.transfer import SAME_ARCHITECTURE
 from perfmodel.validation.calibrate import _of_few
@@ -46,9 +47,8 @@ def test_only_exponentials_are_faster_where_exponentials_are():
 
 
 def test_all_of_a_forward_tile_with_one_exponential_per_score_is():
-    """256 x 128: 1024 cycles of matmuls, 512 of reads for them; 32,768 exponentials: 2048 cycles, and half of that."""
-    matmuls = hypot(1024, 512)
-    expected = ((matmuls**3 + 1024**3) / (matmuls**3 + 2048**3)) ** (1 / 3)
+    """256 x 128: 1024 cycles of matmuls, whose reads take 512; 32,768 exponentials: 2048 cycles, and half of that."""
+    expected = joined(3, 1024, 1024) / joined(3, 1024, 2048)
     assert published_s(GB300, direction=FORWARD) / published_s(GB200, direction=FORWARD) == pytest.approx(expected, rel=0.01)
 
 

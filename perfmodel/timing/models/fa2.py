@@ -33,7 +33,17 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case, Model, Parameter, plain_attention
-from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, Launch, Work, multiprocessors_of, padded, resident_blocks, work_of
+from perfmodel.timing.models._attention_grid import (
+    ASSUMES,
+    MMA_ROWS,
+    PARAMETERS,
+    Launch,
+    Work,
+    multiprocessors_of,
+    padded,
+    resident_blocks,
+    work_of,
+)
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
@@ -70,7 +80,7 @@ def launch(case: Case, device: Device) -> Launch:
         raise UnavailableError(f"{case.implementation} has no {case.direction} kernel for head dim {widest} in {w.dtype.name}")
     if case.direction == BACKWARD:
         br, bc = (64, 64) if tile is None else (tile.br, tile.bc)
-        return Launch(br, bc, _WARP_ROWS.get((br, bc), 16.0), side_kernels=4 if w.group > 1 else 2, rounded=True)
+        return Launch(br, bc, _WARP_ROWS.get((br, bc), MMA_ROWS), side_kernels=4 if w.group > 1 else 2, rounded=True)
     bc = split_keys(w)
     slots, tiles = BLOCKS_PER_MULTIPROCESSOR * multiprocessors_of(device), int(ceil_div(w.kv_len, bc))
     splits = int(effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, SPLIT_ROWS)), slots, tiles)))
