@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
-from perfmodel.timing.models import flash_prefill, gemm, register_tiles
+from perfmodel.timing.engine import last_slot
+from perfmodel.timing.models import fa2, gemm, register_tiles
 from perfmodel.timing.models._gemm_tiles import plans, worth_timing
-from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends, last_slot
+from perfmodel.timing.schedule import SharedSlots, _simulated, drain_time, lane_ends
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, points, too_few
@@ -65,14 +66,14 @@ class Anew:
 
 def test_what_is_kept_of_a_case_changes_no_digit_of_a_fit(families):
     """Of every family: all predictions along the way, hence parameters and residuals."""
-    assert {key[3] for key in families} >= {"flash-prefill", "flash-decode", "gemm", "eager-attention", "register-tiles"}
+    assert {key[3] for key in families} >= {"fa2-forward", "flash-decode", "gemm", "eager-attention", "register-tiles"}
     for key, known in families.items():
         model = find_model(key[3])
         anew = [Anew(point) for point in known]
         for factor in (0.5, 1.7):
             p = {name: value * factor for name, value in model.starts().items()}
             assert [point.predicted(model, p) for point in known] == [point.predicted(model, p) for point in anew], key
-    few = {key: known[:4] for key, known in families.items() if key[3] in ("gemm", "flash-prefill", "eager-attention")}
+    few = {key: known[:4] for key, known in families.items() if key[3] in ("gemm", "fa2-forward", "eager-attention")}
     for key, known in few.items():
         model = find_model(key[3])
         p = fitted(model, known, effort=SHORT)
@@ -80,7 +81,7 @@ def test_what_is_kept_of_a_case_changes_no_digit_of_a_fit(families):
         assert cross_residuals(model, known, p, SHORT) == cross_residuals(model, [Anew(point) for point in known], p, SHORT)
 
 
-WORKED_OUT = (("flash-prefill", flash_prefill, "plan_of"), ("gemm", gemm, "rates_of"), ("register-tiles", register_tiles, "tiles_by_block"))
+WORKED_OUT = (("fa2-forward", fa2, "launch"), ("gemm", gemm, "rates_of"), ("register-tiles", register_tiles, "tiles_by_block"))
 
 
 @pytest.mark.parametrize(("name", "models", "function"), WORKED_OUT)

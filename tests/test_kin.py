@@ -23,9 +23,9 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.estimated import SPREADS, completed, in_words, moved, needed, number
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import widened
+from perfmodel.timing.launched import plan_of
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import flash_decode
-from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
@@ -76,7 +76,7 @@ def test_kernels_are_those_of_the_architecture() -> None:
         split = plan_of(Case(w, "vllm-flash-attn"), device)
         assert replace(split, resident=2) == plan_of(Case(w, "vllm-flash-attn"), A100), "FlashAttention-2, with less SRAM"
         assert flash_decode.kernel_of("vllm-flash-attn", device) is flash_decode.kernel_of("vllm-flash-attn", A100)
-        assert plan_of(Case(w, "triton-attention"), device).fragment == 32
+        assert plan_of(Case(w, "triton-attention"), device).rows == 32
     assert flash_decode.planned(few, GEFORCE).tiles == 16, "128 keys of 2,048 each"
     with pytest.raises(UnavailableError, match="no asynchronous copies"):
         plan_of(Case(w, "torch-sdpa-flash"), T4)

@@ -19,10 +19,9 @@ from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import evaluate_tile
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import Case, models_of
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.launched import as_launched, kernels_of
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count
@@ -104,6 +103,7 @@ def test_no_block_of_flash_attention_2_reads_dq(causal):
     assert not [access for access in main.accesses if access.tensor.startswith("dQ") and access.kind == READ]
 
 
+IMPLEMENTATIONS = [name for name, models in models_of().items() if any(model.launch for model in models)]
 NAMED = [name for name in (*IMPLEMENTATIONS, "torch-eager") if name not in ("numba-flash-mma", "vllm-flash-attn")]
 
 

@@ -14,7 +14,8 @@ from perfmodel.core.roofline import boost
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, find_model
-from perfmodel.timing.models import flash_prefill, gemm
+from perfmodel.timing.engine import rates_of
+from perfmodel.timing.models import gemm
 from perfmodel.timing.models._gemm_plans import listed_plans
 from perfmodel.timing.models.row_kernels import resident_blocks
 
@@ -45,7 +46,7 @@ def test_a_geforce_card_multiplies_above_its_peak() -> None:
 
 def test_fused_attention_takes_bytes_per_clock_of_the_clock_that_they_are_stated_at() -> None:
     """128 B per clock of any card, of a GeForce at the advertised clock; its clock at work is 1.08 times that."""
-    rates = [flash_prefill.rates_of(device, "bf16") for device in (RTX, find_device("rtx-4090"), H200)]
+    rates = [rates_of(device, "bf16") for device in (RTX, find_device("rtx-4090"), H200)]
     assert [each.sram for each in rates] == pytest.approx([128, 128, 128], rel=1e-3)
     assert rates[0].clock_hz == pytest.approx(1.08 * 1695e6)
 

@@ -12,8 +12,8 @@ from each import each
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case
-from perfmodel.timing.models import flash_prefill, flash_published
+from perfmodel.timing.base import Case, model_of
+from perfmodel.timing.models import cudnn, triton_attention
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
@@ -120,14 +120,13 @@ def case(n=2048, direction="forward", implementation="cudnn-attention", dtype="b
 
 
 def test_what_the_model_covers():
-    covers = flash_published.covers
+    covers = cudnn.covers_published
     assert covers(case())
     assert covers(case(direction="backward"))
     assert not covers(case(direction="both"))
     assert not covers(case(n=1))
     assert covers(case(d=192))
-    assert not covers(case(d=192, implementation="triton-attention"))
-    assert not covers(case(implementation="vllm-flash-attn"))
+    assert not triton_attention.covers(case(d=192, implementation="triton-attention"))
     assert not covers(case(dropout=0.1))
     assert covers(case(direction="backward", causal=True, window=128))
     assert covers(case(dtype="fp8", causal=True, window=128))
@@ -137,12 +136,9 @@ def test_what_the_model_covers():
 @pytest.mark.parametrize(("batch", "cold"), [(1, False), (64, True)])
 def test_tensors_larger_than_the_caches_come_from_memory(batch, cold):
     device = find_device(GB200)
-    parameters = flash_published.MODELS["flash-published"].starts()
     one = case()
     one = replace(one, workload=replace(one.workload, batch=batch))
-    times = {
-        flag: flash_prefill.seconds(replace(one, cache="clean" if flag else "warm"), device, {**flash_prefill.MODEL.starts(), **parameters})
-        for flag in (True, False)
-    }
-    assert times[True] > times[False]
-    assert flash_published.seconds(one, device, parameters) == times[cold]
+    p = model_of(one).starts()
+    times = {state: cudnn.published_s(replace(one, cache=state), device, p) for state in ("clean", "")}
+    assert (times[""] == times["clean"]) is cold
+    assert times[""] <= times["clean"]

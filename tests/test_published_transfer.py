@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from math import hypot, log
+from math import log
 
 import pytest
 
@@ -12,6 +12,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.engine import joined
 from perfmodel.timing.intervals import SAME_ARCHITECTURE
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.calibrate import _of_few
@@ -30,7 +31,7 @@ def published_s(device, dtype="fp8", direction=BACKWARD, **p):
     """Of so many keys that blocks and bytes do not count."""
     w = Attention(LONG, LONG, 128, 128, 1, 16, 16, DTYPES[dtype])
     known = {"block_cycles": 1e-3, "matmul": 1.0, "softmax": 1.0, "dram": 1e-3}
-    return find_model("flash-published").seconds(Case(w, "cudnn-attention-mxfp8", direction), device, {**known, **p})
+    return find_model("cudnn-published").seconds(Case(w, "cudnn-attention-mxfp8", direction), device, {**known, **p})
 
 
 def predicted(device, implementation, direction=FORWARD, dtype="bf16", n=4096):
@@ -46,9 +47,8 @@ def test_only_exponentials_are_faster_where_exponentials_are():
 
 
 def test_all_of_a_forward_tile_with_one_exponential_per_score_is():
-    """256 x 128: 1024 cycles of matmuls, 512 of reads for them; 32,768 exponentials: 2048 cycles, and half of that."""
-    matmuls = hypot(1024, 512)
-    expected = ((matmuls**3 + 1024**3) / (matmuls**3 + 2048**3)) ** (1 / 3)
+    """256 x 128: 1024 cycles of matmuls, whose reads take 512; 32,768 exponentials: 2048 cycles, and half of that."""
+    expected = joined(3, 1024, 1024) / joined(3, 1024, 2048)
     assert published_s(GB300, direction=FORWARD) / published_s(GB200, direction=FORWARD) == pytest.approx(expected, rel=0.01)
 
 
@@ -95,7 +95,7 @@ def test_a_published_row_says_less_of_another_device_than_an_own_measurement():
 
 
 @pytest.mark.parametrize(
-    ("model", "shapes", "expected"), [("flash-few", 4, (0.8, 1.25)), ("flash-few", 10, (0.99, 1.01)), ("gemm", 4, (0.99, 1.01))]
+    ("model", "shapes", "expected"), [("fa3-few", 4, (0.8, 1.25)), ("fa3-few", 10, (0.99, 1.01)), ("gemm", 4, (0.99, 1.01))]
 )
 def test_few_rows_of_a_table_are_as_sure_as_all_kernels_of_their_model(model, shapes, expected):
     block = replace(H100.calibration[0], model=model, low=0.99, high=1.01)

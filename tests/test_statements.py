@@ -127,7 +127,7 @@ def test_the_json_says_what_its_predictions_assume(run):
 def test_models_that_assume_a_layout_say_it():
     told = {name: find_model(name).assumes for name in model_names()}
     assert all(told.values())
-    assert "[batch, length, heads, d]" in told["flash-prefill"]
+    assert "[batch, length, heads, d]" in told["fa2-forward"]
     assert "a causal mask added as a tensor" in told["eager-attention"]
     assert "weight_copies" in told["gemm"]
 

@@ -1,8 +1,6 @@
-"""Forward kernels of fused attention: masks, code, values left out, blocks side by side. Launches as profiled on an H200, PyTorch 2.11."""
+"""Forward kernels of fused attention: crowded code, values left out, blocks side by side. Launches as profiled on an H200, PyTorch 2.11."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
@@ -10,11 +8,10 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import flash_decode
-from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, blocks_of, equal_cycles, interleaved_cycles
-from perfmodel.timing.models._flash_forward import code_s, mask_latencies, masked, parts_of_tiles
-from perfmodel.timing.models._flash_gradients import gradient_blocks
-from perfmodel.timing.models._flash_plans import plan_of
+from perfmodel.timing.engine import Grid
+from perfmodel.timing.launched import plan_of
+from perfmodel.timing.models import efficient, fa2, flash_decode
+from perfmodel.timing.models._attention_grid import Launch, grid_of, work_of
 
 H200 = find_device("h200")
 
@@ -23,9 +20,9 @@ def attention(batch: int, heads: int, n: int, kv_len: int, d: int, causal: bool,
     return Attention(n, kv_len, d, d, batch, heads, kv_heads or heads, DTYPES["bf16"], causal=causal)
 
 
-def launched(implementation: str, w: Attention) -> tuple[FlashPlan, TileBlocks]:
+def launched(implementation: str, w: Attention) -> tuple[Launch, Grid]:
     plan = plan_of(Case(w, implementation), H200)
-    return plan, blocks_of(w, plan, "forward", 132)
+    return plan, grid_of(w, plan, "forward", 132)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +46,8 @@ def test_flash_attention_1_has_a_block_for_each_head():
         assert (blocks.count, blocks.last[0]) == (count, tiles), heads
         assert blocks.early_tiles + blocks.last_tiles == heads * 10
     plan, _ = launched("fa1", w := attention(1, 132, 1024, 1024, 64, False))
-    backward = gradient_blocks(w, plan, 132)
-    assert (backward.count, backward.most) == (132, 16)
+    backward = grid_of(w, plan, "backward", 132)
+    assert (backward.count, max(backward.last)) == (132, 16)
 
 
 def test_the_wide_memory_efficient_kernel_runs_four_blocks():
@@ -59,52 +56,43 @@ def test_the_wide_memory_efficient_kernel_runs_four_blocks():
     assert plan.resident == 4 == 65536 // (128 * 128) == 232448 // (51200 + 1024)
 
 
-def test_blocks_of_one_tile_have_no_masks_to_pay():
-    # 1, 2, 3 and 4 tiles, of which 2 are masked: 0, 1, 1 and 1 of the one tile after the first
-    blocks = TileBlocks((1, 2, 3, 4), 0, 0, 4, 1)
-    assert blocks.past_first(2) == 3 / 4
-    assert blocks.past_first(3) == (0 + 1 + 2 + 2) / (2 * 4)
-    plan = FlashPlan(128, 128, mask_block=0.5, crowded_block=1.0, masked_steps=2)
-    assert mask_latencies(plan, blocks) == (0.5 + 1.0) * 3 / 4
-    assert mask_latencies(plan, replace(blocks, sms=1)) == pytest.approx((0.5 + 1.75) * 3 / 4)  # four rounds
-    assert mask_latencies(FlashPlan(128, 128, mask_block=0.5), blocks) == 0.5
+def crowded(n: int, d: int, causal: bool = True) -> float:
+    case = Case(attention(16, 16, n, n, d, causal), "torch-sdpa-flash")
+    return fa2._crowded(case, work_of(case, H200, fa2.launch))
 
 
-def test_the_variant_of_odd_lengths_has_more_code():
-    plans = {n: masked(attention(1, 8, n, n, 128, True), FlashPlan(128, 64)) for n in (1024, 1020)}
-    blocks = TileBlocks((1, 2, 3), 0, 0, 132, 2)
-    clean, dirty = (Case(attention(1, 8, 1020, 1020, 128, True), "torch-sdpa-flash", cache=state) for state in ("clean", "dirty"))
-    assert code_s(clean, plans[1024], blocks) == code_s(dirty, plans[1020], blocks) == 0.0
-    assert code_s(clean, plans[1020], blocks) > code_s(clean, plans[1020], TileBlocks((1, 2), 0, 0, 132, 2)) > 0
-    assert plans[1020].masked_steps == 3  # two tiles of keys below a diagonal of 128 rows, and one more
+def test_code_for_odd_lengths_crowds_causal_blocks_that_come_past_their_first_tile() -> None:
+    assert crowded(1024, 64) == crowded(1020, 96) == crowded(1020, 64, causal=False) == crowded(100, 64) == 0
+    assert crowded(1020, 64) == pytest.approx(7 / 8)  # of eight row tiles the first has one tile of keys
+    assert 0 < crowded(1020, 128) < 1
 
 
-def test_p_is_multiplied_by_the_values_that_exist():
-    plan, blocks = launched("torch-sdpa-efficient", attention(16, 8, 2048, 2, 88, False))
-    assert parts_of_tiles(attention(16, 8, 2048, 2, 88, False), plan, blocks) == (32 / 128, 0.0)
-    w = attention(6, 13, 192, 192, 128, True)  # rows end at keys 64, 128 and 192: 1, 1 and 2 tiles of 128
-    plan, blocks = launched("torch-sdpa-efficient", w)
-    values, later = parts_of_tiles(w, plan, blocks)
-    assert values == pytest.approx((64 + 128 + 192) / (128 * 4))
+def test_p_is_multiplied_by_the_values_that_exist() -> None:
+    def parts(w: Attention) -> tuple[float, float]:
+        case = Case(w, "torch-sdpa-efficient")
+        return efficient._parts(case, work_of(case, H200, efficient.launch))
+
+    assert parts(attention(16, 8, 2048, 2, 88, False)) == ((1 + 32 / 128) / 2, 0.0)
+    done, later = parts(attention(6, 13, 192, 192, 128, True))  # rows end at keys 64, 128 and 192: 1, 1 and 2 tiles of 128
+    assert done == pytest.approx((1 + (64 + 128 + 192) / (128 * 4)) / 2)
     assert later == pytest.approx(1 / 4)
-    assert parts_of_tiles(w, *launched("torch-sdpa-flash", w)) == (1.0, 1.0)
 
 
-def test_blocks_beside_each_other_share_in_proportion():
+def test_blocks_beside_each_other_share_in_proportion() -> None:
     # alone 2, of four blocks 4: two take 2 + 2/3 of a full multiprocessor's share
-    times = [equal_cycles(TileBlocks((3,) * count, 0, 0, 1, 4), 10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
+    times = [Grid((3,) * count, 0, 0, 1, 4).cycles(10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
     assert times == pytest.approx([7 + 30 * share for share in (2, 2 + 2 / 3, 2 + 4 / 3, 4)])
 
 
-def test_first_rounds_hide_nothing():
-    two, many = (TileBlocks((3,) * count, 0, 0, 1, 2) for count in (4, 40))
-    assert equal_cycles(two, 10.0, 7.0, 1.0) == 2 * (7 + 2 * 30)
-    assert 20 * 2 * 30 < equal_cycles(many, 10.0, 7.0, 1.0) < 20 * (7 + 2 * 30)
+def test_first_rounds_hide_nothing() -> None:
+    two, many = (Grid((3,) * count, 0, 0, 1, 2) for count in (4, 40))
+    assert two.cycles(10.0, 7.0, 1.0) == 2 * (7 + 2 * 30)
+    assert 20 * 2 * 30 < many.cycles(10.0, 7.0, 1.0) < 20 * (7 + 2 * 30)
 
 
-def test_the_longest_blocks_meet():
-    assert TileBlocks((1, 2, 3, 4), 0, 0, 2, 2).together == {(2, 4), (1, 3)}
-    assert interleaved_cycles(TileBlocks((1, 2, 3, 4), 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 2 * 10 + 2 * 15
+def test_the_longest_blocks_meet() -> None:
+    assert Grid((1, 2, 3, 4), 0, 0, 2, 2).together == {(2, 4), (1, 3)}
+    assert Grid((1, 2, 3, 4), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 2 * 10 + 2 * 15
 
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])

@@ -8,13 +8,17 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case
-from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import plan_of
-from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
+from perfmodel.timing.base import Case, model_of
+from perfmodel.timing.engine import Grid
+from perfmodel.timing.launched import plan_of
+from perfmodel.timing.models import cudnn
+from perfmodel.timing.models._attention_grid import Launch, grid_of
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
-STARTS = MODEL.starts()
+
+
+def seconds(case, device, **changed):
+    return float(model_of(case).seconds(case, device, {**model_of(case).starts(), **changed}))
 
 
 def attention(batch, heads, kv_heads, n, d, causal, kv_len=None):
@@ -23,7 +27,7 @@ def attention(batch, heads, kv_heads, n, d, causal, kv_len=None):
 
 def blocks(implementation, w, direction=FORWARD):
     plan = plan_of(Case(w, implementation, direction), H200)
-    return plan, blocks_of(w, plan, direction, 132)
+    return plan, grid_of(w, plan, direction, 132)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +50,9 @@ def test_flash_splits_its_keys_as_profiled(shape, grid):
 
 def test_splits_are_cut_from_all_keys():
     w = attention(1, 1, 1, 64, 16, True)
-    fixed = blocks_of(w, FlashPlan(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
+    fixed = grid_of(w, Launch(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
     assert fixed == (0, 1, 0, 2, 1, 2, 2, 2)  # row tile i sees i + 1 of four key tiles; last split first in the list's pairs
-    assert blocks_of(w, FlashPlan(16, 16, splits=2), FORWARD, 100).last != fixed
+    assert grid_of(w, Launch(16, 16, splits=2), FORWARD, 100).last != fixed
 
 
 @pytest.mark.parametrize(
@@ -67,62 +71,52 @@ def test_cudnn_starts_the_blocks_profiled(direction, shape, count):
 
 
 def test_cudnn_compiles_few_head_dims():
-    time_of = {
-        d: seconds(Case(attention(8, 16, 16, 4096, d, False), "torch-sdpa-cudnn"), H200, {**STARTS, "dram": 1e-9}) for d in (96, 128)
-    }
-    assert time_of[96] == time_of[128]
+    time_of = {d: seconds(Case(attention(8, 16, 16, 4096, d, False), "torch-sdpa-cudnn"), H200, dram=1e-9) for d in (96, 128)}
+    assert time_of[96] == pytest.approx(time_of[128], rel=1e-9)
 
 
 def test_keys_past_the_end_are_masked_in_every_tile():
-    tiles = {n: plan_of(Case(attention(8, 16, 16, n, 64, False), "torch-sdpa-cudnn"), H200).mask_tile for n in (4096, 4100)}
-    assert tiles[4096] == 0 < tiles[4100]
+    times = {
+        n: [seconds(Case(attention(8, 16, 16, n, 64, False), "torch-sdpa-cudnn"), H200, padded=part) for part in (0, 1)]
+        for n in (4096, 4100)
+    }
+    assert times[4096][0] == times[4096][1]
+    assert times[4100][0] < times[4100][1]
 
 
 def test_equal_blocks_run_in_whole_rounds():
-    few, more = TileBlocks((4,) * 5, 0, 0, 2, 1), TileBlocks((4,) * 6, 0, 0, 2, 1)
-    assert equal_cycles(few, 10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
-    assert equal_cycles(more, 10.0, 7.0, 1.0) == 3 * (7 + 40)
-    assert equal_cycles(TileBlocks((4,) * 4, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 40
-    assert equal_cycles(TileBlocks((4,) * 2, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 1.5 * 40
+    few, more = Grid((4,) * 5, 0, 0, 2, 1), Grid((4,) * 6, 0, 0, 2, 1)
+    assert few.cycles(10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
+    assert more.cycles(10.0, 7.0, 1.0) == 3 * (7 + 40)
+    assert Grid((4,) * 4, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 40
+    assert Grid((4,) * 2, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 1.5 * 40
 
 
 def test_a_round_of_unequal_blocks():
     # the longest of both rounds, of 3 and of 5 tiles, share a multiprocessor: 3 tiles each at half speed, then 2 alone
-    assert interleaved_cycles(TileBlocks((1, 3, 5), 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 3 * 2 * 10 + 2 * 15
-
-
-def test_without_latency_interleaving_changes_nothing():
-    several = TileBlocks(tuple(range(1, 30)), 8, 100, 4, 2)
-    plain, interleaved = (cycles(several, 10.0, 1e-9, 2.0) for cycles in (listed_cycles, interleaved_cycles))
-    assert interleaved == pytest.approx(plain, rel=1e-6)
+    assert Grid((1, 3, 5), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 3 * 2 * 10 + 2 * 15
 
 
 def test_neighbours_hide_latency_as_far_as_one_fills_the_multiprocessor():
-    many = TileBlocks((10,) * 400, 0, 0, 4, 2)
-    hidden, halfway, exposed = (interleaved_cycles(many, 10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
+    many = Grid((10,) * 400, 0, 0, 4, 2)
+    hidden, halfway, exposed = (many.cycles(10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
     assert hidden < halfway < exposed == pytest.approx(50 * (50 + 2 * 100), rel=1e-6)
     assert hidden > 50 * 2 * 100  # never below the work
 
 
 def test_a_cold_cache_costs_time_and_a_warm_one_hides_the_shorter():
     w = attention(2, 64, 64, 128, 256, True)
-    cold, warm = (seconds(Case(w, "torch-sdpa-cudnn", cache="clean" if flushed else "warm"), H200, STARTS) for flushed in (True, False))
+    cold, warm = (seconds(Case(w, "torch-sdpa-cudnn", cache="clean" if flushed else "warm"), H200) for flushed in (True, False))
     assert cold > warm
-    written = [seconds(Case(w, "vllm-flash-attn", cache="clean" if flushed else "warm"), H200, STARTS) for flushed in (True, False)]
+    written = [seconds(Case(w, "vllm-flash-attn", cache="clean" if flushed else "warm"), H200) for flushed in (True, False)]
     assert written[0] == written[1]  # the call writes K and V itself, just before
 
 
-def test_grouped_heads_need_two_more_kernels_backward():
-    slow = {**STARTS, "side_block_cycles": STARTS["side_block_cycles"] + 1.83e9}  # a second each
-    blocks = 2 * 2 * 1024 * 64 // 512 / 132  # of the sums of dK and dV over the query heads of two KV heads, on each multiprocessor
-    for group, kernels in ((1, 2), (4, 4 + 0.06 * blocks)):
-        case = Case(attention(1, 8, 8 // group, 1024, 64, True), "torch-sdpa-flash", BACKWARD)
-        assert seconds(case, H200, slow) - seconds(case, H200, STARTS) == pytest.approx(kernels)
-
-
-def test_odd_lengths_slow_causal_blocks_that_share_a_multiprocessor():
-    plans = {(n, d): plan_of(Case(attention(16, 16, 16, n, d, True), "torch-sdpa-flash"), H200) for n in (1024, 1020) for d in (64, 96)}
-    assert [plan.crowded_block > 0 for plan in plans.values()] == [False, False, True, True]
+@pytest.mark.parametrize(("group", "kernels"), [(1, 2), (4, 4)])
+def test_grouped_heads_need_two_more_kernels_backward(group, kernels):
+    case = Case(attention(1, 8, 8 // group, 1024, 64, True), "torch-sdpa-flash", BACKWARD)
+    more = model_of(case).starts()["side_block_cycles"] + 1.83e9  # a second each
+    assert seconds(case, H200, side_block_cycles=more) - seconds(case, H200) == pytest.approx(kernels)
 
 
 def test_the_launch_sets_tile_and_residents_of_the_project_s_kernel():
@@ -130,19 +124,14 @@ def test_the_launch_sets_tile_and_residents_of_the_project_s_kernel():
         attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", launch={"br": 64, "bc": 128, "threads": 128, "shared_bytes": 150_000}
     )
     plan = plan_of(case, H200)
-    assert (plan.br, plan.bc, plan.fragment, plan.resident) == (64, 128, 16, 1)
+    assert (plan.br, plan.bc, plan.rows, plan.resident) == (64, 128, 16, 1)
     assert plan_of(replace(case, launch={}), H200).resident == 2
 
 
-def test_one_measured_tile_leaves_softmax_to_the_plan():
-    case = Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", launch={"br": 128, "bc": 128, "threads": 128})
-    times = [seconds(case, H200, {**STARTS, name: 2 * STARTS[name]}) for name in ("softmax", "launch_us", "matmul")]
-    assert seconds(case, H200, STARTS) == times[0] < times[1] < times[2]
-
-
-def test_passes_that_are_not_covered():
-    assert not covers(Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", BACKWARD))
-    assert not covers(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-efficient", BACKWARD))  # ``efficient_backward``
+def test_passes_that_have_no_kernel_or_another_model():
+    with pytest.raises(UnavailableError, match="no time model"):
+        model_of(Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", BACKWARD))
+    assert not cudnn.covers_backward(Case(attention(1, 8, 8, 1024, 64, True), "torch-sdpa-cudnn"))
 
 
 def test_before_hopper_nothing_is_known_of_cudnn():

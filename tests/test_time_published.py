@@ -19,7 +19,7 @@ from perfmodel.timing.base import Case, find_model, models_of
 from perfmodel.timing.implementations import find, kernel_name, listed
 from perfmodel.timing.lenders import with_parts
 from perfmodel.timing.models import eager_attention
-from perfmodel.timing.models._flash_blocks import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
+from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, Launch, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
@@ -147,7 +147,7 @@ def test_a_kernel_is_calibrated_under_one_name():
     for device in fallbacks():
         for block in device.calibration:
             if find(block.implementation).kernel:
-                assert block.model in ("flash-few", "flash-published"), (device.id, block.implementation)
+                assert find_model(block.model).from_tables, (device.id, block.implementation)
 
 
 def test_names_of_kernels_are_known():
@@ -171,11 +171,11 @@ def test_flash_attention_3_runs_on_hopper_alone():
 
 def test_older_instructions_reach_less_of_newer_tensor_units():
     ampere, hopper, blackwell = 2048.0, 4096.0, 8192.0
-    plan = FlashPlan(128, 64)
-    assert slowdown(plan, ampere, 2) == 1.0
-    assert slowdown(plan, hopper, 2) == pytest.approx(hopper / MMA_SYNC_FLOP) == pytest.approx(1 / 0.629)
-    assert slowdown(plan, blackwell, 2) == pytest.approx(2 / 0.629)
-    assert slowdown(replace(plan, fragment=WGMMA), hopper, 2) == 1.0
+    launch = Launch(128, 64)
+    assert slowdown(launch, ampere, 2) == 1.0
+    assert slowdown(launch, hopper, 2) == pytest.approx(hopper / MMA_SYNC_FLOP) == pytest.approx(1 / 0.629)
+    assert slowdown(launch, blackwell, 2) == pytest.approx(2 / 0.629)
+    assert slowdown(replace(launch, rows=WGMMA), hopper, 2) == 1.0
 
 
 @pytest.mark.parametrize("name", [A100_80, H100, H200, B200])
@@ -218,7 +218,7 @@ def test_parts_come_from_the_nearest_device_that_has_them():
     lent = with_parts(bare, "eager-attention", "fp16", fallbacks).calibration
     assert {block.workload for block in lent} == {"matmul", "scale", "softmax"}
     assert next(block for block in lent if block.workload == "matmul") in find_device(A100_80).calibration
-    assert with_parts(bare, "flash-prefill", "fp16", fallbacks) is bare
+    assert with_parts(bare, "fa2-forward", "fp16", fallbacks) is bare
     own = find_device(H200)
     assert with_parts(own, "eager-attention", "fp16", fallbacks) is own
     case = Case(work(), "torch-eager", FORWARD)
@@ -271,7 +271,7 @@ def test_short_sequences_wait_for_the_host_where_nothing_says_that_the_time_is_o
 
 
 def test_models_of_few_rows_have_few_parameters():
-    assert [len(find_model(name).parameters) for name in ("flash-few", "eager-published", "broadcast")] == [2, 1, 2]
+    assert [len(find_model(name).parameters) for name in ("fa3-few", "fa1", "eager-published", "broadcast")] == [2, 2, 1, 2]
 
 
 def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():

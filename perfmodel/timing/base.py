@@ -120,6 +120,7 @@ class Model:
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
+    ``launch(case, device)``: what the library decides of the kernel (tile, grid, order), where that is known.
     ``part_workloads``: workloads of its kernels, where it is a sequence whose kernels may be calibrated on other devices alone.
     ``family``: name of the models that differ in the number format alone, so that parameters of one serve another. ``from_tables``: of
     kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks. ``few_sizes``: each
@@ -139,6 +140,7 @@ class Model:
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
+    launch: Callable[[Case, Device], Any] | None = None
     part_workloads: tuple[str, ...] = ()
     family: str = ""
     from_tables: bool = False

@@ -31,12 +31,11 @@ from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, vis
 from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluate, library_tile, row_tiles
 from perfmodel.kernels.tile import GIVEN, tile_threads
-from perfmodel.timing.base import Case, calibrations
+from perfmodel.timing.base import Case, calibrations, models_of
 from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
 from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
-from perfmodel.timing.models._flash_blocks import WGMMA, padded
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
+from perfmodel.timing.models._attention_grid import WGMMA, Launch, padded, with_tile
 from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction
@@ -96,9 +95,9 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
         return eager(w, case.direction, lambda product: matmul_tile(product, device, fallbacks)), None
     far = known_as == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
     unknown = far or algorithm_of(case.implementation) != FUSED  # FlashAttention 1 passes its O through memory in fp32
-    if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
+    plan = None if unknown or w.n == 1 or w.sparsity is not None else plan_of(case, device)
+    if plan is None:
         raise UnavailableError(UNKNOWN.format(case.implementation))
-    plan = plan_of(case, device)
     w = replace(w, packed=plan.packed, printed_backward=False)
     width = plan.width or padded(max(w.d, w.dv))
     tile = Tile(plan.br, plan.bc, plan.threads, f"{case.implementation}'s", width, plan.splits)
@@ -106,7 +105,7 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
         listed = accumulated(find("flash2").backward(w, tile), w)
     else:
         listed = find("split-kv" if plan.splits > 1 else "flash2").forward(w, tile)
-    if plan.fragment >= WGMMA:
+    if plan.rows >= WGMMA:
         listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
     if known_as == EFFICIENT:
         listed = [_queries_again(kernel, w, tile) for kernel in listed]
@@ -115,6 +114,12 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
         moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
         listed = [Kernel("append to the cache", w.dtype, moved), *listed]
     return listed, tile
+
+
+def plan_of(case: Case, device: Device) -> Launch | None:
+    """What ``case.implementation`` launches, with the tile that the case names, if any; None if no time model knows its launch."""
+    launch = next((model.launch for model in models_of().get(case.implementation, []) if model.launch is not None), None)
+    return None if launch is None else with_tile(case, device, launch)
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:

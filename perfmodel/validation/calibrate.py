@@ -138,9 +138,14 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
-    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
-    shapes = len({group_key(record) for record in records if not held_out(record)})
-    enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
+    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
+
+    Two records of one shape, or family, say as much as another shape. A table's few rows are enough: parameters stay near their starts.
+    """
+    seen = [group_key(record) for record in records if not held_out(record)]
+    shapes = len(set(seen))
+    needed = 2 if model.from_tables else max(2, min(2 * len(model.parameters), FEWEST))
+    enough = shapes > 1 and max(shapes, len(seen) // 2) >= needed
     return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 
 

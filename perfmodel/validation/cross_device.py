@@ -36,7 +36,7 @@ Residuals = dict[tuple[str, bool], dict[str, list[float]]]
 def kind_of(family: Family) -> str:
     """What kernels of ``family`` have in common with others: prefill, decode, backward, standard attention, or the workload.
 
-    >>> kind_of(("attention", "fa2", "forward", "flash-prefill")), kind_of(("norm", "torch-rms-norm", "backward", "norm"))
+    >>> kind_of(("attention", "fa2", "forward", "fa2-forward")), kind_of(("norm", "torch-rms-norm", "backward", "norm"))
     ('prefill', 'norm')
     """
     workload, _, direction, model = family

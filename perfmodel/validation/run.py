@@ -14,6 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.timing.base import find_model
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.fit import fit
 from perfmodel.timing.lenders import FallbackDevices
@@ -128,9 +129,6 @@ def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
     return found
 
 
-REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """Quantiles of |predicted / measured - 1| over the ``points`` of a group; None if there is no prediction."""
@@ -185,8 +183,10 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
 
 def _regime(row: RecordRow) -> str:
     """`` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
-    model = row.prediction.calibration.model if row.prediction else ""
-    return f" {REGIMES[model]}" if model in REGIMES else ""
+    model = find_model(row.prediction.calibration.model) if row.prediction else None
+    if model is None or model.from_tables:
+        return ""
+    return " decode" if model.name == "flash-decode" else " prefill" if model.launch is not None else ""
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:

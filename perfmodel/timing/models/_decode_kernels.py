@@ -19,7 +19,7 @@ from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.timing.models._flash_blocks import padded
+from perfmodel.timing.models._attention_grid import padded
 
 PACKED_ROWS = 64  # known
 """Query rows of a FlashAttention tile in decode."""

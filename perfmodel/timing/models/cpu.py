@@ -20,7 +20,7 @@ from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention
-from perfmodel.timing.schedule import makespan
+from perfmodel.timing.engine import makespan
 
 FITTED = {
     "cpu-flash": ("fma_share", "softmax_exps"),

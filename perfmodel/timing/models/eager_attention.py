@@ -303,9 +303,9 @@ _LISTED = (
         "the sum of its kernels",
         implementations=("torch-standard", "megatron"),
         composite=True,
+        from_tables=True,
         parts=_each_published,
         part_workloads=WORKLOADS,
-        from_tables=True,
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

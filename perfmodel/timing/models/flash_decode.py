@@ -26,9 +26,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import ALONE, WARM_LATENCY_S, Case, Model, Parameter, lost_share, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.engine import L2_PORT
 from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
-from perfmodel.timing.models._flash_blocks import L2_PORT
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {

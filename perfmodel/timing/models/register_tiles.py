@@ -22,7 +22,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.schedule import ByRatio, LaneEnds, SharedSlots, drain_time, lane_ends, shared_makespan, spread_evenly
+from perfmodel.timing.engine import ByRatio
+from perfmodel.timing.schedule import LaneEnds, SharedSlots, drain_time, lane_ends, shared_makespan, spread_evenly
 
 WARP = 32  # known
 BANK_GROUPS = 8  # known: 16-byte columns of shared memory

@@ -1,0 +1,332 @@
+"""Blocks, tiles and bytes of a fused attention kernel, as its launch has them: counted, the same for every library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import chain, islice, repeat
+from math import inf
+
+from perfmodel.core import architectures
+from perfmodel.core.architectures import traits_of
+from perfmodel.core.arith import ceil_div, clipped_floor_sum
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
+from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share
+from perfmodel.timing.engine import ROUNDS, Grid, Rates, beside_dram, joined, rates_of
+
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
+MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
+"""Rows of the other operand that one read from shared memory serves, of a warp's, of Hopper's and of Blackwell's instruction."""
+IN_TURN, ASYNCHRONOUS, PING_PONG = 1.0, 2.0, 3.0  # tuned
+"""Norm in which a tile's matmuls and its other work add up: warps wait for mma.sync; wgmma runs beside a warpgroup's other work, which
+needs its results; a block for tcgen05 has two tiles, of which one multiplies while the other is worked on."""
+MMA_SYNC_FLOP = 0.629 * 4096  # known
+"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
+
+On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
+FP32 = 4  # known
+"""Bytes of an element of partial results and of dQ while it is added up."""
+SUM_OUTPUTS = 512  # known
+"""Elements of dK or dV that a block of PyTorch's sums gives: 128 threads, four each (aten Reduce.cuh)."""
+COPY_THREADS = 512  # known
+"""Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a library decides of its main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
+
+    ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
+    dim for which the kernel is compiled, 0 for the next of ``_HEAD_DIMS``. ``splits``: parts of a block's key tiles that run as blocks of
+    their own, cut from all keys, seen or not, if ``fixed_splits``. ``packed``: the query heads of a KV head share a walk, which is one
+    head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section`` that advance together. ``longest_first``: a
+    walk begins with its last row tile. ``paired``: key tiles of a head are launched in multiples of it. ``by_head``: one block does all
+    tiles of a head. ``side_kernels``: kernels beside the main one. ``writes_cache``: the call first copies K and V into a paged cache.
+    ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query heads by PyTorch's sums.
+    """
+
+    br: int
+    bc: int
+    rows: float = MMA_ROWS
+    overlap: float = IN_TURN
+    resident: int = 1
+    threads: int = 128
+    width: int = 0
+    splits: int = 1
+    fixed_splits: bool = False
+    packed: bool = False
+    group: int = 1
+    section: int = 1
+    longest_first: bool = False
+    paired: int = 1
+    by_head: bool = False
+    side_kernels: int = 0
+    writes_cache: bool = False
+    rounded: bool = False
+
+    def widths(self, w: Attention) -> tuple[int, int]:
+        """Head dims of K and V that the kernel computes."""
+        return self.width or padded(w.d), self.width or padded(w.dv)
+
+
+def slowdown(launch: Launch, peak: float, element_size: int) -> float:
+    """Peak FLOP per cycle over what the kernel's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP) if launch.rows < WGMMA else 1.0
+
+
+def padded(d: int) -> int:
+    """The head dim for which a kernel is compiled."""
+    return next((dim for dim in _HEAD_DIMS if dim >= d), d)
+
+
+def matrix_rows(device: Device) -> float:
+    """Rows of the other operand that one read from shared memory serves: of a block that multiplies as fast as ``device`` can."""
+    return {architectures.WGMMA: WGMMA, architectures.TCGEN05: TCGEN05}.get(traits_of(device).matrix, MMA_ROWS)
+
+
+def blackwell_launch(case: Case) -> Launch:
+    """TensorRT-LLM's context kernels, as cuDNN's are supposed to be: two tiles of 128 queries up to head dim 128 (kernelMetaInfo.h)."""
+    return Launch(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05, PING_PONG)
+
+
+def multiprocessors_of(device: Device) -> int:
+    """Multiprocessors of ``device``, 1 if its profile does not say."""
+    return int(device.multiprocessors.number) if device.multiprocessors else 1
+
+
+def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention, shared_bytes: int | None = None) -> int:
+    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles, or the ``shared_bytes`` of the launch."""
+    sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
+    needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv))) if shared_bytes is None else shared_bytes
+    by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
+    by_registers = int(registers.number) // (256 * threads) if registers else 1
+    return max(1, min(by_sram, by_registers))
+
+
+# Blocks and their tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Blocks of one head: ``tiles(i)`` of each block at place i, of ``count``; ``total``: tiles of all of them."""
+
+    count: int
+    total: int
+    tiles: Callable[[int], tuple[int, ...]]
+
+
+def row_tile_visits(walk: Attention, launch: Launch, i: int) -> int:
+    """Key tiles that row tile ``i`` visits."""
+    if not walk.causal:
+        return int(key_tiles(walk, launch.bc))
+    shift, g = walk.kv_len - walk.n, walk.row_group
+    last = min((i + 1) * launch.br, g * walk.n) - 1
+    end = -(-(last // g + 1 + shift) // launch.bc)
+    start = 0 if walk.window is None else max(0, i * launch.br // g + shift + 1 - walk.window) // launch.bc
+    return int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
+
+
+def key_tiles_visits(walk: Attention, launch: Launch, first: int, step: int) -> int:
+    """Row tiles that key tiles ``first``, ``first + step``, ... visit together, while K and V of each stay in SRAM."""
+    count, tiles, g = max(0, ceil_div(key_tiles(walk, launch.bc) - first, step)), row_tiles(walk, launch.br), walk.row_group
+    if not walk.causal:
+        return int(count * tiles)
+    apart, row = g * step * launch.bc, g * (first * launch.bc - walk.kv_len + walk.n)
+    ended = count * tiles
+    if walk.window is not None:
+        ended = clipped_floor_sum(count, apart, row + g * (launch.bc + walk.window - 1) + launch.br - 1, launch.br, 0, tiles)
+    return int(ended - clipped_floor_sum(count, apart, row, launch.br, 0, tiles))
+
+
+def rows_walk(walk: Attention, launch: Launch) -> Walk:
+    """Row tiles one after another, the splits of each apart, the last first."""
+    count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
+
+    def tiles(i: int) -> tuple[int, ...]:
+        visits = row_tile_visits(walk, launch, i)
+        each = -(-(keys if launch.fixed_splits else visits) // splits)
+        return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
+
+    return Walk(count, int(visited_tiles(walk, launch.br, launch.bc)), tiles)
+
+
+def keys_walk(walk: Attention, launch: Launch, parts: int = 0) -> Walk:
+    """Key tiles one after another; as many blocks as ``parts``, if given, take them in turn.
+
+    Those that ``paired`` adds past the end visit row tiles as well.
+    """
+    keys, total = int(key_tiles(walk, launch.bc)), int(visited_tiles(walk, launch.br, launch.bc))
+    count = parts or int(ceil_div(keys, launch.paired)) * launch.paired
+
+    def tiles(first: int) -> tuple[int, ...]:
+        if first < keys:
+            return (key_tiles_visits(walk, launch, first, count),)
+        return (_past_the_end(walk, launch, first),)
+
+    return Walk(count, total + sum(_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
+
+
+def _past_the_end(walk: Attention, launch: Launch, j: int) -> int:
+    start = max(0, walk.row_group * (j * launch.bc - walk.kv_len + walk.n)) // launch.br if walk.causal else 0
+    return int(max(0, row_tiles(walk, launch.br) - start))
+
+
+@lru_cache(maxsize=4096)
+def grid_of(w: Attention, launch: Launch, direction: str, sms: int) -> Grid:
+    """The blocks of the main kernel for a device with ``sms`` multiprocessors."""
+    walk = replace(w, packed=launch.packed)
+    found = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
+    if launch.by_head:
+        total = found.total
+        found = Walk(1, total, lambda _: (total,))
+    return grid_of_walk(found, int(walk.row_heads), launch, sms)
+
+
+def grid_of_walk(walk: Walk, walks: int, launch: Launch, sms: int) -> Grid:
+    """The blocks of ``walks`` walks."""
+    count, total = walks * walk.count * launch.splits, walks * walk.total
+    last = tuple(islice(_backwards(walk, walks, launch), min(count, ROUNDS * sms * launch.resident)))[::-1]
+    return Grid(last, count - len(last), total - sum(last), sms, launch.resident)
+
+
+def _backwards(walk: Walk, walks: int, launch: Launch) -> Iterator[int]:
+    """Tiles of every block, the last block to start first."""
+    group, tiles = min(launch.group, walks), cache(walk.tiles)
+    partial = group % launch.section or launch.section
+    order = range(walk.count) if launch.longest_first else range(walk.count - 1, -1, -1)
+    for _ in range(walks // group):
+        for width in chain([partial], (launch.section for _ in range((group - 1) // launch.section))):
+            for i in order:
+                for each in tiles(i):
+                    yield from repeat(each, width)
+
+
+# Bytes
+
+
+def tensor_bytes(w: Attention) -> tuple[int, int]:
+    """Bytes of Q and O together, of K and V together."""
+    return w.query_heads * w.n * (w.d + w.dv) * w.dtype.size, w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
+
+
+def main_bytes(w: Attention, direction: str) -> int:
+    """Of the main kernel, each tensor once. Backward it reads Q, dO, K and V, adds to dQ in fp32, writes dK and dV of each query head."""
+    rows, keys = tensor_bytes(w)
+    if direction == FORWARD:
+        return rows + keys
+    return int(rows + keys + w.query_heads * w.kv_len * (w.d + w.dv) * w.dtype.size + 2 * w.query_heads * w.n * w.d * FP32)
+
+
+def side_bytes(w: Attention, launch: Launch, direction: str) -> int:
+    """Of the kernels beside the main one. Forward: K and V copied, splits combined.
+
+    Backward: O dO -> row sums, dQ zeroed; dQ in fp32 -> dQ; dK, dV of query heads -> of KV heads.
+    """
+    if direction == FORWARD:
+        combined = 2 * launch.splits * FP32 * w.query_heads * w.n * w.dv if launch.splits > 1 else 0
+        return int(2 * tensor_bytes(w)[1] * launch.writes_cache + combined)
+    per_row = w.query_heads * w.n * (2 * w.dv + w.d) * w.dtype.size
+    n, d = (ceil_div(w.n, launch.br) * launch.br, padded(w.d)) if launch.rounded else (w.n, w.d)
+    sums = tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
+    return int(per_row + 2 * w.query_heads * n * d * FP32 + sums)
+
+
+# A case before any parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A case on a device before any parameter. Of a tile: cycles of its matmuls, ``exps`` and all ``other`` work in exponentials.
+
+    Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` is the scores, backward twice
+    (P, then dS). ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it, ``side_waves`` blocks one after another of these.
+    ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches.
+    """
+
+    rates: Rates
+    launch: Launch
+    grid: Grid
+    matmul: float
+    exps: float
+    other: float
+    moved: int
+    side_bytes: int
+    side_waves: float
+    lost: float
+    cold: bool
+
+    def tile_cycles(self, p: Mapping[str, float], matmul: float = 1.0, other: float = 1.0) -> float:
+        """Cycles of a tile on a multiprocessor of its own, with as many times the work of its two parts."""
+        exps = self.rates.exp_cycles(p["softmax"] * other * self.other, self.exps)
+        return joined(self.launch.overlap, p["matmul"] * matmul * self.matmul, exps)
+
+    def seconds(self, p: Mapping[str, float], cycles: float) -> float:
+        """Seconds of the call: its launch, the kernels beside the main one, and ``cycles`` of that one beside its bytes."""
+        byte_s, clock = self.rates.byte_s(p["dram"], self.lost), self.rates.clock_hz
+        side = self.side_waves * p["side_block_cycles"] / clock if self.side_waves else 0.0
+        return p["launch_us"] * 1e-6 + side + self.side_bytes * byte_s + beside_dram(cycles / clock, self.moved * byte_s, self.cold)
+
+
+@cached_by_identity
+def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Launch]) -> Work:
+    """``case`` on ``device`` as ``launch_of`` has it; UnavailableError if there is no such kernel or the profile lacks a number."""
+    w: Attention = case.workload
+    rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
+    (d, dv), scores = launch.widths(w), launch.br * launch.bc
+    flop = 2 * scores * (d + dv if case.direction == FORWARD else 3 * d + 2 * dv)
+    moved, side = main_bytes(w, case.direction), side_bytes(w, launch, case.direction)
+    held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
+    copied = w.batch * w.kv_len * min(w.kv_heads * w.d, COPY_THREADS) / (rates.threads * rates.sms)
+    return Work(
+        rates=rates,
+        launch=launch,
+        grid=grid_of(w, launch, case.direction, rates.sms),
+        matmul=max(
+            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram
+        ),
+        exps=scores,
+        other=scores * (1 if case.direction == FORWARD else 2),
+        moved=moved,
+        side_bytes=side,
+        side_waves=launch.side_kernels + launch.writes_cache * copied,
+        lost=1.0 if case.flushed else lost_share(held, PRIVATE_SURVIVES, PRIVATE_IS_LOST),
+        cold=case.flushed and not launch.writes_cache,
+    )
+
+
+def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], Launch]) -> Launch:
+    """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
+
+    UnavailableError where it has no kernel: all of these are CUDA kernels.
+    """
+    if device.vendor != "NVIDIA":
+        raise UnavailableError(f"{case.implementation} is a CUDA kernel: what stands for it on {device.id} is not known")
+    launch = launch_of(case, device)
+    if not {"br", "bc"} & set(case.launch):
+        return launch
+    return replace(launch, br=case.launch.get("br", launch.br), bc=case.launch.get("bc", launch.bc))
+
+
+@cached_by_identity
+def timed_again(case: Case, device: Device) -> Case:
+    """``case`` as published benchmarks time it: the same buffers again and again, which come from DRAM if the L2 does not hold them."""
+    moved = sum(tensor_bytes(case.workload))
+    return replace(case, cache=CLEAN if case.flushed or moved > (device.cache_bytes or 0) else WARM)
+
+
+PARAMETERS = (
+    Parameter("launch_us", "from the launch to the first block, for every kernel of the call"),
+    Parameter("block_cycles", "cycles of a block besides its tiles"),
+    Parameter("matmul", "cycles of a tile's matmuls over those that its matrix instruction or its reads of operands from SRAM need"),
+    Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU"),
+    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth"),
+    Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one"),
+)
+"""What every fused attention kernel has."""
+ASSUMES = f"{ALONE}; Q, K and V stored as [batch, length, heads, d]"

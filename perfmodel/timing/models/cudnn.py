@@ -1,0 +1,124 @@
+"""cuDNN's fused attention, by PyTorch and by its own API.
+
+Closed source. On Hopper, forward, a block keeps 128 queries and visits tiles of 128 keys, one block a multiprocessor, by wgmma beside the
+exponentials; tiles and grids are as profiled. Kernels are compiled for head dims 64, 128, 192 and 256. Causal blocks start with a mask and
+wait longer; without a causal mask keys past the end are masked in every tile. On Blackwell they are supposed to be TensorRT-LLM's.
+
+Backward, a block keeps 128 keys, or 64 over head dim 128, and visits tiles of 64 queries; key tiles start in multiples of 128 keys. Over
+head dim 128 one stage of small tiles leaves its loads unhidden, tile by tile. Kernels before and after it sum O dO and convert dQ; with
+grouped heads two more sum dK and dV. On Blackwell tiles of 128 x 128 are supposed.
+
+Published benchmarks call its own API with the same buffers again and again, nearly all of one size: they do not tell what a launch costs
+nor what kernels beside the main one do, which stay as in PyTorch's calls.
+
+Source: grids, registers and times of cuDNN 9's kernels on an H200 by PyTorch's profiler; flashinfer-ai/flashinfer @fb28d7242.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
+from perfmodel.timing.models._attention_grid import (
+    ASSUMES,
+    ASYNCHRONOUS,
+    PARAMETERS,
+    PING_PONG,
+    TCGEN05,
+    WGMMA,
+    Launch,
+    blackwell_launch,
+    matrix_rows,
+    timed_again,
+    work_of,
+)
+
+COMPILED = (64, 128, 192, 256)  # known
+FORWARD_PARAMETERS = (
+    *(one for one in PARAMETERS if one.name != "side_block_cycles"),
+    Parameter("padded", "of a tile's other work: more where keys past the end are masked"),
+    Parameter("causal", "of block_cycles: more for causal blocks"),
+)
+BACKWARD_PARAMETERS = (*PARAMETERS, Parameter("wide", "of a tile's other work: more over head dim 128"))
+_FITTED = ("block_cycles", "matmul", "softmax", "dram")
+PUBLISHED = ("cudnn-attention", "cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic")
+
+
+def launch(case: Case, device: Device) -> Launch:
+    """That of Hopper's and of Blackwell's kernels; UnavailableError for other devices."""
+    w: Attention = case.workload
+    rows = matrix_rows(device)
+    if rows < WGMMA or (rows == TCGEN05 and case.direction == BACKWARD and case.implementation not in PUBLISHED):
+        raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
+    if case.direction == FORWARD and rows == TCGEN05:
+        return blackwell_launch(case)
+    width = next((dim for dim in COMPILED if max(w.d, w.dv) <= dim), COMPILED[-1])
+    if case.direction == FORWARD:
+        return Launch(128, 128, WGMMA, ASYNCHRONOUS, width=width)
+    side = 4 if w.group > 1 else 2
+    if rows == TCGEN05:
+        return Launch(128, 128, TCGEN05, PING_PONG, width=width, side_kernels=side)
+    bc = 128 if width <= 128 else 64
+    return Launch(64, bc, WGMMA, ASYNCHRONOUS, width=width, side_kernels=side, paired=128 // bc)
+
+
+def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the forward pass."""
+    w, work = case.workload, work_of(case, device, launch)
+    masks = work.launch.rows == WGMMA  # what TensorRT-LLM's do for masks does not show
+    odd = masks and not w.causal and bool(w.n % work.launch.br or w.kv_len % work.launch.bc)
+    tile = work.tile_cycles(p, other=1 + p["padded"] * odd)
+    return work.seconds(p, work.grid.cycles(tile, p["block_cycles"] * (1 + p["causal"] * (masks and w.causal))))
+
+
+def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the backward pass with all its kernels."""
+    work = work_of(case, device, launch)
+    wide = work.launch.bc == 64
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, other=1 + p["wide"] * wide), p["block_cycles"]))
+
+
+def published_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call of a published benchmark. No tile's matmuls take less than their instruction needs."""
+    name, pass_s = ("cudnn-backward", backward_s) if case.direction == BACKWARD else ("cudnn-forward", forward_s)
+    return pass_s(timed_again(case, device), device, {**find_model(name).starts(), **p, "matmul": max(1.0, p["matmul"])})
+
+
+def _covers(case: Case, direction: str) -> bool:
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == direction and w.d == w.dv <= COMPILED[-1]
+
+
+def covers_forward(case: Case) -> bool:
+    """Forward over several queries, dense, with d = d_v of at most 256."""
+    return _covers(case, FORWARD) and case.workload.n > 1
+
+
+def covers_backward(case: Case) -> bool:
+    """Backward, dense, with d = d_v of at most 256."""
+    return _covers(case, BACKWARD)
+
+
+def covers_published(case: Case) -> bool:
+    """One pass of dense attention over several queries, of head dims up to 256.
+
+    Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
+    """
+    w = case.workload
+    if not plain_attention(case, "sparsity", "dropout", "mask") or w.n == 1 or max(w.d, w.dv) > COMPILED[-1]:
+        return False
+    return not (case.direction == BACKWARD and w.window is not None and w.dtype.size == 1)
+
+
+_SOURCE = "kernels as profiled; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966"
+_AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
+_NAMES, _FEW = ("torch-sdpa-cudnn",), tuple(one for one in PARAMETERS if one.name in _FITTED)
+_LISTED = (
+    Model("cudnn-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
+    Model("cudnn-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
+    Model("cudnn-published", _FEW, covers_published, published_s, _SOURCE, _AGAIN, PUBLISHED, launch=launch, from_tables=True),
+)
+MODELS = {model.name: model for model in _LISTED}

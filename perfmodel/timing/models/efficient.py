@@ -1,0 +1,202 @@
+"""Memory-efficient attention: PyTorch's CUTLASS kernels, which came from xFormers.
+
+Forward, a block keeps 64 queries, 32 over head dim 128, and visits tiles of 64 or 128 keys, by mma.sync and exponentials in turn. Two or
+four blocks share a multiprocessor, by the registers profiled, and hide each other's loads. P is multiplied by the values of keys that exist
+alone. Over head dim 128, O passes through memory, which the first tile of a block need not read back.
+
+Backward, a block sums O dO over all rows of its head, row tile after row tile, then keeps a key tile and visits the row tiles: five matmuls
+with barriers between them. It adds to dQ in memory, while it holds a lock of that row tile: where a head's blocks are so many that their
+turns take longer than their tiles, they wait. A head of one row tile always does so; blocks of others begin at different rows. Over head
+dim 128 few warps walk dO load by load, dK and dV pass through memory too, which the first row tile of a key tile need not read back, and a
+head gets few blocks, each with several key tiles; all start by zeroing gradients in memory and crowd there. Kernels before and after zero
+dQ and sum dK and dV over grouped heads.
+
+Source: PyTorch 2.11 aten/src/ATen/native/transformers/cuda, attention_backward.cu (splits of the keys) and mem_eff_attention/
+(kernel_forward.h, kernel_backward.h: tiles, row sums, locks, order; kernels/cutlassF.h, cutlassB.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
+from perfmodel.timing.engine import beside_dram
+from perfmodel.timing.models._attention_grid import ASSUMES, FP32, PARAMETERS, Launch, Work, grid_of_walk, keys_walk, tensor_bytes, work_of
+
+_STEP = 32  # known
+"""Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
+_BASIC = tuple(one for one in PARAMETERS if one.name != "side_block_cycles")
+_ALONE = Parameter("alone", "cycles of a tile of four warps alone on its multiprocessor, over its share of a full one")
+FORWARD_PARAMETERS = (*_BASIC, _ALONE, Parameter("spilled", "of a tile's matmuls over head dim 128: O passes through memory"))
+BACKWARD_PARAMETERS = (
+    *(one for one in _BASIC if one.name != "softmax"),
+    _ALONE,
+    Parameter("odd", "of a tile up to head dim 128: its bounds are checked where tiles do not divide both lengths"),
+    Parameter("row_cycles", "over head dim 128, cycles of a row tile's sums of O dO, per load of each thread"),
+    Parameter("turn_cycles", "cycles for which a block keeps others from 64 rows of dQ"),
+    Parameter("spilled_cycles", "cycles of a tile over head dim 128 to take and to return dK and dV"),
+    Parameter("crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone"),
+)
+
+
+def launch(case: Case, device: Device) -> Launch:
+    """Tiles of the sm80 variants for two-byte elements, which later architectures share."""
+    widest = max(case.workload.d, case.workload.dv)
+    if case.direction == BACKWARD:
+        return backward_launch(case.workload)
+    if widest > 128:
+        return Launch(32, 128, resident=4, width=int(ceil_div(widest, 64)) * 64)
+    return Launch(64, 64, resident=4, width=64) if widest <= 64 else Launch(64, 128, resident=2, threads=256, width=128)
+
+
+@cached_by_identity
+def _parts(case: Case, work: Work) -> tuple[float, float]:
+    """Of a tile's matmuls in the mean, the part that is done; of tiles, that which is not the first of its block."""
+    launch = work.launch
+    walk, tiles = replace(case.workload, packed=False, window=None), max(1.0, work.grid.mean_tiles)
+    values = _STEP * visited_tiles(walk, launch.br, _STEP) / row_tiles(walk, launch.br)
+    return (1 + min(1.0, values / (launch.bc * tiles))) / 2, 1 - 1 / tiles
+
+
+def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the forward pass."""
+    work = work_of(case, device, launch)
+    done, later = _parts(case, work)
+    tile = work.tile_cycles(p, matmul=done * (1 + p["spilled"] * later * (work.launch.width > 128)))
+    return work.seconds(p, work.grid.cycles(tile, p["block_cycles"], p["alone"] * 128 / work.launch.threads))
+
+
+# Backward
+
+MANY, MOST_BLOCKS = 256, 200  # known
+"""Heads from which two key tiles share a block; blocks of all heads over head dim 128 (attention_backward.cu)."""
+STEEP = 4.0  # tuned
+"""How soon blocks wait for their turns once these take longer than their tiles."""
+_ACCESS = 8  # known
+"""Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
+
+
+def backward_launch(w: Attention) -> Launch:
+    """The first kernel that fits the head dim; blocks that fit registers and SRAM. ``threads``: of a row of O dO (kernels/cutlassB.h)."""
+    widest = max(w.d, w.dv)
+    if widest <= 64:
+        return Launch(64, 64, resident=3, threads=2, width=64)
+    return Launch(128, 128, 32, threads=4, width=128) if widest <= 128 else Launch(128, 64, 32, threads=2, width=int(w.d))
+
+
+def splits(w: Attention) -> int:
+    """Blocks of a head: one per key tile but for many heads and, over head dim 128, for the gradients they keep in memory."""
+    keys, heads = int(ceil_div(w.kv_len, backward_launch(w).bc)), int(w.query_heads)
+    if heads >= MANY and keys <= 2:
+        return 1
+    return max(1, min(keys, MOST_BLOCKS // heads)) if max(w.d, w.dv) > 128 else keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """A case before any parameter. ``parts``: blocks of a head; ``rows``: its row tiles; ``tiles``: of its mean block; ``loads``: of a
+    thread for a row; ``done``: part of the matmuls on rows and keys that exist; ``moved``: bytes of the main kernel, ``beside`` of
+    ``others``, the kernels beside it."""
+
+    work: Work
+    parts: int
+    rows: int
+    tiles: float
+    loads: int
+    done: float
+    odd: bool
+    moved: int
+    beside: int
+    others: int
+
+
+def zeroed_bytes(w: Attention, parts: int) -> int:
+    """Bytes of dQ in fp32, of dK and dV of a block each over head dim 128, which start from zero where several blocks add to them."""
+    if parts == 1:
+        return 0
+    launch, wide = backward_launch(w), max(w.d, w.dv) > 128
+    columns = ceil_div(w.d, launch.bc) * launch.bc if wide else launch.bc
+    kept = parts * launch.bc * 2 * ceil_div(w.d, launch.br) * launch.br if wide else 0
+    return int(w.query_heads * (ceil_div(w.n, launch.br) * launch.br * columns + kept) * FP32)
+
+
+@once_per_case
+def _backward(case: Case, device: Device) -> _Backward:
+    w: Attention = case.workload
+    work, parts = work_of(case, device, launch), splits(w)
+    plan = work.launch
+    walk = keys_walk(replace(w, packed=False), plan, parts)
+    rows, keys = int(ceil_div(w.n, plan.br)), int(ceil_div(w.kv_len, plan.bc))
+    past_rows = 1 - ceil_div(w.n, _STEP) * _STEP / (rows * plan.br)
+    past_keys = 1 - ceil_div(w.kv_len, _STEP) * _STEP / (keys * plan.bc)
+    zeroed, summed = zeroed_bytes(w, parts), tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
+    return _Backward(
+        work=replace(work, grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
+        parts=parts,
+        rows=rows,
+        tiles=walk.total / parts,
+        loads=int(ceil_div(w.dv, (_ACCESS if w.dv % _ACCESS == 0 else 1) * plan.threads)),
+        done=1 - (2 * past_rows + past_keys) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
+        odd=plan.width <= 128 and bool(w.n % plan.br or w.kv_len % plan.bc),
+        moved=int(w.query_heads * (w.n + w.kv_len) * 2 * (w.d + w.dv) * w.dtype.size),
+        beside=zeroed + summed,
+        others=(zeroed > 0) + 2 * (summed > 0),
+    )
+
+
+def waiting_cycles(parts: int, rows: int, tiles: float, heads_in_turn: float, tile: float, block: float, turn: float) -> float:
+    """Cycles in which the ``parts`` blocks of a head wait for their turns at its row tiles, for ``heads_in_turn``."""
+    turns = parts * turn * max(1.0, tiles / rows)
+    longer = turns / (block + tile * tiles) - 1
+    share = 1.0 if rows == 1 else min(1.0, STEEP * max(0.0, longer))
+    return heads_in_turn * share * turns if parts > 1 else 0.0
+
+
+def main_cycles(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Cycles of the main kernel of the backward pass beside its bytes."""
+    w, known = case.workload, _backward(case, device)
+    work, launch, heads = known.work, known.work.launch, int(w.query_heads)
+    wide, grid = launch.width > 128, known.work.grid
+    tile = p["matmul"] * work.matmul * known.done * (1 + p["odd"] * known.odd) + wide * p["spilled_cycles"] * (1 - 1 / known.rows)
+    block = p["block_cycles"] * launch.br / 64 + wide * known.rows * known.loads * p["row_cycles"]
+    alone = min(max(p["alone"], 1.0), launch.resident)
+    in_turn = heads / max(1.0, grid.slots / known.parts)
+    turn = p["turn_cycles"] * launch.br / 64
+    waiting = waiting_cycles(known.parts, known.rows, known.tiles, in_turn, tile * alone, block, turn)
+    crowd = wide * p["crowd_cycles"] * (launch.width / 256) * grid.count / grid.slots
+    return grid.cycles(tile, block, alone) + waiting + crowd
+
+
+def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the backward pass with all its kernels."""
+    known = _backward(case, device)
+    rates = known.work.rates
+    byte_s, computing = rates.byte_s(p["dram"]), main_cycles(case, device, p) / rates.clock_hz
+    return (1 + known.others) * p["launch_us"] * 1e-6 + known.beside * byte_s + beside_dram(computing, known.moved * byte_s, case.flushed)
+
+
+def covers_forward(case: Case) -> bool:
+    """Forward over several queries, dense, with d = d_v of at most 256."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= 256 and w.n > 1
+
+
+def covers_backward(case: Case) -> bool:
+    """Backward, dense, in two-byte elements, with d = d_v."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == BACKWARD and w.d == w.dv and w.dtype.size == 2
+
+
+_NAMES = ("torch-sdpa-efficient", "xformers")
+_SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
+_LISTED = (
+    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
+    Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES),
+)
+MODELS = {model.name: model for model in _LISTED}

@@ -1,0 +1,135 @@
+"""FlashAttention-2, as PyTorch builds it, and this project's version of its forward kernel for tensor cores.
+
+Forward, a block keeps a tile of br queries of one head and visits tiles of bc keys. Per tile its warps compute S = Q K^T by mma.sync, take
+exponentials, and add P V to O, one after another. A matmul takes the longer of its instructions, which reach 63 % of Hopper's peak, and of
+its reads of K and V from shared memory, once for each warp's rows: 32 of a block of four warps, 16 of eight. Two blocks of four warps share
+a multiprocessor: one multiplies while the other waits for its first loads. Blocks start in the order (row tile, batch, head).
+
+Too few row tiles are split over the keys, in prefill too: blocks of 64 queries by more keys, and a second kernel that combines the parts.
+
+Tiles that a mask reaches are unrolled, br / bc of them and one more where tiles do not divide the lengths: a block that comes past its
+first tile runs code that others do not. The variants for odd lengths at head dim 32, 64 and 128, causal, do not fit the instruction cache:
+blocks that share a multiprocessor and are at different places of the code then wait for each other. Where heads are narrower than the
+kernel, each load asks whether its head ends before.
+
+Backward, a block keeps a tile of keys and visits tiles of queries: five matmuls (S, dP, dV, dK, dQ), exponentials and dS. dQ is added
+up in fp32 by atomics. Kernels before and after: row sums of O dO, which also zero dQ; the conversion of dQ; with grouped heads two sums of
+dK and dV over the query heads.
+
+Source: Dao-AILab/flash-attention @0251105a csrc/flash_attn (flash_fwd_kernel.h, flash_fwd_launch_template.h, flash_bwd_launch_template.h,
+flash_api.cpp: set_params_splitkv, mha_bwd); grids and registers of PyTorch 2.11's kernels on an H200 by its profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.core.architectures import BY_THREAD, traits_of
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
+from perfmodel.kernels.attention.tiles import fa2_tile
+from perfmodel.timing.base import Case, Model, Parameter, plain_attention
+from perfmodel.timing.models._attention_grid import (
+    ASSUMES,
+    MMA_ROWS,
+    PARAMETERS,
+    Launch,
+    Work,
+    multiprocessors_of,
+    padded,
+    resident_blocks,
+    work_of,
+)
+
+_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
+"""Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
+CROWDED = (32, 64, 128)  # known
+"""Head dims of the causal kernels for odd lengths that do not fit the instruction cache; the others' tiles have half as many keys."""
+SPLIT_ROWS = 64  # known
+WIDEST = 256  # known
+
+NARROW = Parameter("narrow", "of a tile's matmuls: more where heads are narrower than the kernel")
+FORWARD_PARAMETERS = (
+    *PARAMETERS,
+    NARROW,
+    Parameter("crowded", "of block_cycles: more for a causal block past its first tile, where the code does not fit the instruction cache"),
+)
+
+
+def split_keys(w: Attention) -> int:
+    """Keys of a tile of the kernel that splits them (flash_fwd_launch_template.h), which paged caches take as well."""
+    return 256 if w.d <= 64 else 128 if w.d <= 128 else 64
+
+
+def check_copies(case: Case, device: Device) -> None:
+    """UnavailableError for devices before Ampere, which FlashAttention-2 has no kernels for."""
+    if traits_of(device).copies == BY_THREAD:
+        raise UnavailableError(f"{case.implementation} has no kernels for {device.id}, which has no asynchronous copies into shared memory")
+
+
+def launch(case: Case, device: Device) -> Launch:
+    """Tile by head dim; blocks that fit the registers, 255 a thread, and shared memory. UnavailableError if there is no kernel."""
+    w: Attention = case.workload
+    check_copies(case, device)
+    tile, widest = fa2_tile(w, device, device.sram_per_block, case.direction), max(w.d, w.dv)
+    if tile is None and not (case.direction == BACKWARD and 192 < widest <= WIDEST):
+        raise UnavailableError(f"{case.implementation} has no {case.direction} kernel for head dim {widest} in {w.dtype.name}")
+    if case.direction == BACKWARD:
+        br, bc = (64, 64) if tile is None else (tile.br, tile.bc)
+        return Launch(br, bc, _WARP_ROWS.get((br, bc), MMA_ROWS), side_kernels=4 if w.group > 1 else 2, rounded=True)
+    bc = split_keys(w)
+    slots, tiles = BLOCKS_PER_MULTIPROCESSOR * multiprocessors_of(device), int(ceil_div(w.kv_len, bc))
+    splits = int(effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, SPLIT_ROWS)), slots, tiles)))
+    if splits > 1:
+        resident = resident_blocks(device, SPLIT_ROWS, bc, 128, w)
+        return Launch(SPLIT_ROWS, bc, resident=resident, splits=splits, fixed_splits=True, side_kernels=1)
+    rows = max(16, 32 * tile.br // tile.threads)
+    return Launch(tile.br, tile.bc, rows, resident=resident_blocks(device, tile.br, tile.bc, tile.threads, w))
+
+
+@cached_by_identity
+def _crowded(case: Case, work: Work) -> float:
+    """Of the masked tiles after a block's first: the share that blocks reach in the mean; 0 where their code fits."""
+    w, launch, last = case.workload, work.launch, work.grid.last
+    odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
+    if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
+        return 0.0
+    steps = launch.br // launch.bc
+    return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
+
+
+def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the forward pass, splits combined."""
+    work = work_of(case, device, launch)
+    block = p["block_cycles"] * (1 + p["crowded"] * _crowded(case, work))
+    narrow = p["narrow"] * (padded(case.workload.d) != case.workload.d)
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), block))
+
+
+def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the backward pass with all its kernels."""
+    work = work_of(case, device, launch)
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
+
+
+def covers_forward(case: Case) -> bool:
+    """Forward over several queries, dense, with d = d_v of at most 256."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= WIDEST and w.n > 1
+
+
+def covers_backward(case: Case) -> bool:
+    """Backward, dense, with d = d_v of at most 256."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == BACKWARD and w.d == w.dv <= WIDEST
+
+
+_NAMES = ("torch-sdpa-flash", "fa2")
+_SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
+_FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
+_BACKWARD = Model("fa2-backward", PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
+MODELS = {model.name: model for model in (_FORWARD, _BACKWARD)}

@@ -1,0 +1,161 @@
+"""FlashAttention-3 on Hopper, and what vLLM calls over its paged cache on any device.
+
+A block keeps br queries and visits tiles of bc keys; warps that only load bring them by TMA, and two or three warpgroups multiply by wgmma,
+whose matmuls run beside exponentials. One block fills a multiprocessor and is persistent: it takes the next tile of queries. Causal tiles
+start longest first, over as many heads as fit 32 MB of L2. Query heads of a KV head are packed into one tile where queries are few.
+Too few tiles are split over the keys.
+
+vLLM first copies K and V into its paged cache, which leaves them in the L2. Before Hopper it calls FlashAttention-2's kernel for paged
+caches (64 queries by as many keys as where keys are split; several blocks share a multiprocessor), on Blackwell TensorRT-LLM's.
+
+Backward and in fp8, FlashAttention-3 is known by a few rows alone, which were timed from the host, call after call: a kernel that takes
+less than the host needs for a call waits for it, ``host_us``, unless caches are flushed in between.
+
+Source: Dao-AILab/flash-attention @0251105a hopper/ (tile_size.h, tile_scheduler.hpp, heuristics.h, flash_bwd_launch_template.h);
+vllm-project/flash-attention @617264c1 (flash_prepare_scheduler.cu); vllm csrc/cache_kernels.cu; flashinfer-ai/flashinfer @3c40456ef.
+Variants without pipelining or without specialized warps work in turn (arXiv:2407.08608, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil, hypot
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
+from perfmodel.timing.models._attention_grid import (
+    ASSUMES,
+    ASYNCHRONOUS,
+    IN_TURN,
+    PARAMETERS,
+    TCGEN05,
+    WGMMA,
+    Launch,
+    blackwell_launch,
+    matrix_rows,
+    multiprocessors_of,
+    padded,
+    resident_blocks,
+    work_of,
+)
+from perfmodel.timing.models.fa2 import check_copies, split_keys
+
+VLLM = "vllm-flash-attn"
+L2_BYTES = 32 << 20  # known
+_IN_TURN = ("fa3-no-pipelining", "fa3-no-specialization")
+
+
+def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
+    """hopper/tile_size.h, two-byte elements."""
+    if w.d <= 64:
+        return 192, 128 if w.causal else 160 if paged else 192
+    if w.d <= 96:
+        return 192, 128 if paged else 144
+    if w.d <= 128:
+        return 128, 128 if w.causal or paged else 176
+    return 128, (96 if paged else 112) if w.d <= 192 else 80
+
+
+def launch(case: Case, device: Device) -> Launch:
+    """That of the kernel which FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
+    if case.implementation == VLLM:
+        return replace(_vllm(case, device), writes_cache=True)
+    if matrix_rows(device) != WGMMA:
+        raise UnavailableError(f"FlashAttention-3 has kernels for compute capability 9.0 alone, not for {device.id}")
+    overlap = IN_TURN if case.implementation in _IN_TURN else ASYNCHRONOUS
+    return replace((_backward if case.direction == BACKWARD else _forward)(case.workload), overlap=overlap)
+
+
+def _vllm(case: Case, device: Device) -> Launch:
+    if matrix_rows(device) == WGMMA:
+        return _paged(case.workload, device)
+    if matrix_rows(device) == TCGEN05:
+        return blackwell_launch(case)
+    check_copies(case, device)
+    bc = split_keys(case.workload)
+    return Launch(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload))
+
+
+def _forward(w: Attention) -> Launch:
+    """Packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
+    br, bc = tile_of(w, paged=False)
+    rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
+    packed = bool(rows < 0.9 * tall / (ceil_div(tall, br) * br))
+    fitting = L2_BYTES // max(1, 2 * w.kv_len * (w.d + w.dv) * w.dtype.size)
+    section = (1 << max(0, fitting.bit_length() - 1)) * (1 if packed else w.group)
+    walks = w.stored_kv_heads if packed else w.query_heads
+    return Launch(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
+
+
+def _backward(w: Attention) -> Launch:
+    br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
+    return Launch(br, bc, WGMMA)
+
+
+def _paged(w: Attention, device: Device) -> Launch:
+    """Query heads packed, batch after batch, each in sections of heads."""
+    br, bc = tile_of(w, paged=True)
+    if padded(w.d) in (64, 128) and w.n * w.group <= 64:
+        br = 64
+    halvings = min(4, (w.group - 1).bit_length())
+    fitting = (L2_BYTES >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
+    section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1), w.kv_heads))
+    plan = Launch(br, bc, WGMMA, ASYNCHRONOUS, packed=True, longest_first=w.causal, group=w.kv_heads, section=section)
+    return replace(plan, splits=_splits(w, br, bc, device))
+
+
+def _splits(w: Attention, br: int, bc: int, device: Device) -> int:
+    """hopper/heuristics.h gives the most splits, as if the batch were one; flash_prepare_scheduler.cu how many are worth it."""
+    sms, row_tiles, key_tiles = multiprocessors_of(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
+    blocks = w.kv_heads * row_tiles
+    if blocks >= 0.8 * sms or key_tiles <= 4:
+        return 1
+    filled = [blocks * s / sms / ceil(blocks * s / sms) for s in range(1, min(128, sms, key_tiles) + 1)]
+    most = next(i for i, share in enumerate(filled, 1) if share >= 0.85 * max(filled))
+    tiles_per_sm = ceil(1.1 * w.batch * blocks * key_tiles / sms)
+    return int(max(1, min(ceil_div(key_tiles, tiles_per_sm), most)))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call, copies into the cache and the combination of splits included."""
+    work = work_of(case, device, launch)
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
+
+
+def few_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call as the host sees it; what few rows do not tell is as in the other forward passes."""
+    kernel = seconds(case, device, {**find_model("fa3").starts(), "matmul": p["matmul"]})
+    return kernel if case.cache else hypot(p["host_us"] * 1e-6, kernel)
+
+
+def _dense(case: Case) -> bool:
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and w.d == w.dv <= 256 and w.n > 1
+
+
+def _rare(case: Case) -> bool:
+    return case.implementation.startswith("fa3") and (case.direction == BACKWARD or case.workload.dtype.size < 2)
+
+
+def covers(case: Case) -> bool:
+    """Forward over several queries, dense, with d = d_v of at most 256; FlashAttention-3 itself in two-byte elements."""
+    return _dense(case) and case.direction == FORWARD and not _rare(case)
+
+
+def covers_few(case: Case) -> bool:
+    """FlashAttention-3 backward and in fp8, dense, no window, with d = d_v."""
+    return _dense(case) and _rare(case) and not case.workload.window
+
+
+_SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list scheduling, Graham 1966"
+_HOST = Parameter("host_us", "the host's time for a call, hidden behind a longer kernel")
+_FEW = (_HOST, *(one for one in PARAMETERS if one.name == "matmul"))
+_LISTED = (
+    Model("fa3", PARAMETERS, covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch),
+    Model("fa3-few", _FEW, covers_few, few_s, _SOURCE, implementations=("fa3",), launch=launch, from_tables=True),
+)
+MODELS = {model.name: model for model in _LISTED}

@@ -1,0 +1,173 @@
+"""Fused attention on AMD's CDNA GPUs: blocks of several waves of 64 that multiply by MFMA instructions, one block a CU.
+
+Forward, a block keeps rows of Q and visits tiles of K and V; backward, it keeps keys and visits tiles of Q and dO. Waves do not hide each
+other's exponentials behind matmuls: a tile's parts add up. Q, K, V and O pass DRAM while blocks compute; backward all blocks of a round
+load and store their keys at once, so that what passes DRAM adds to the time. Kernels beside the backward one sum O dO before it and bring
+dQ into its order or format after it; AITER adds up dK and dV of grouped heads by a further one.
+
+HipKittens' blocks start one of each head in turn, and backward take all query heads of a KV head and write dQ by atomics in bf16. AITER's
+are assembly, with dQ in fp32; under a causal mask a block has a long and a short tile row. Its d = 64 forward kernel is CK's, and so,
+supposedly, is its backward one over grouped heads, whose steps of 16 queries are each a chain of five dependent matmuls that four waves
+cannot hide; masks slow both.
+
+Source: HazyResearch/HipKittens @f09e968 analysis/attn (sizes, grids, how it was timed); ROCm/aiter @4f126195 hsa/gfx950/fmha_v3_fwd and
+fmha_v3_bwd (ts_qo, ts_kv, grids), aiter/ops/mha.py; ROCm/composable_kernel example/ck_tile/01_fmha/codegen/ops (tile sizes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perfmodel.core.dtypes import ACTIVATION_SIZE
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
+from perfmodel.timing.engine import Grid, Rates, beside_dram, rates_of
+from perfmodel.timing.models._attention_grid import PARAMETERS, Launch, Walk, grid_of_walk, keys_walk, rows_walk
+
+SUMS_SIZE = {"hipkittens": 2, "aiter": 4}  # known
+"""Bytes of an element of dQ while it is added up."""
+KEEPS_ASSEMBLY = ("aiter-4warps", "aiter-8warps")
+"""AITER as timed beside HipKittens' kernels of four and of eight waves: with assembly for grouped heads, too."""
+HEAD_DIMS = {FORWARD: (64, 128), BACKWARD: (128,)}  # known
+FORWARD_PARAMETERS = (
+    *(one for one in PARAMETERS if one.name != "side_block_cycles"),
+    Parameter("masked", "of a tile under a causal mask: more than without; forward only CK's"),
+)
+BACKWARD_PARAMETERS = (*FORWARD_PARAMETERS, Parameter("ck_step_cycles", "cycles of a step of CK's backward kernel besides its work"))
+
+
+def library(implementation: str) -> str:
+    """``hipkittens`` or ``aiter``."""
+    return implementation.partition("-")[0]
+
+
+def is_ck(case: Case) -> bool:
+    """Whether the kernel is CK's."""
+    w = case.workload
+    grouped = w.group > 1 and case.implementation not in KEEPS_ASSEMBLY
+    return library(case.implementation) == "aiter" and (grouped if case.direction == BACKWARD else w.d <= 64)
+
+
+def launch_of(case: Case, device: Device) -> tuple[Launch, bool]:
+    """The launch, its ``section`` heads one block of each in turn; whether a block has a long and a short tile row.
+
+    HipKittens' backward blocks begin with the longest of all batches while K and V fit the last cache, else batch after batch.
+    """
+    w: Attention = case.workload
+    ck, own = is_ck(case), library(case.implementation) == "hipkittens"
+    if case.direction == FORWARD:
+        together = w.heads if own or ck else 1
+        return Launch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not own and not ck
+    if own:
+        kept = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size <= (device.cache_bytes or 0)
+        together = int(w.stored_kv_heads if kept else w.kv_heads)
+        return Launch(64, 256, 64, packed=True, group=together, section=together), False
+    return Launch(16, 128 if ck else 256, 64), w.causal and not ck
+
+
+def in_pairs(walk: Walk) -> Walk:
+    """Blocks of the first place and the last together, of the second and the last but one, ...; one in the middle is alone."""
+    last = walk.count - 1
+    return Walk(walk.count - walk.count // 2, walk.total, lambda i: (sum(sum(walk.tiles(j)) for j in {i, last - i}),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``beside`` of the others."""
+
+    rates: Rates
+    grid: Grid
+    matmul: float
+    exps: float
+    moved: float
+    beside: float
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> _Work:
+    w: Attention = case.workload
+    if device.vendor != "AMD":
+        raise UnavailableError(f"{case.implementation} is a kernel for AMD GPUs: what stands for it on {device.id} is not known")
+    rates, (launch, pairs) = rates_of(device, w.dtype.name), launch_of(case, device)
+    rows = replace(w, packed=launch.packed)
+    walk = (rows_walk if case.direction == FORWARD else keys_walk)(rows, launch)
+    walk = in_pairs(walk) if pairs else walk
+    flop = 2 * launch.br * launch.bc * (5 if case.direction == BACKWARD else 2) * w.d
+    matmul = max(flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram)
+    grid = grid_of_walk(walk, int(rows.row_heads), launch, rates.sms)
+    return _Work(rates, grid, matmul, launch.br * launch.bc / rates.exp, *_bytes(w, case))
+
+
+def _bytes(w: Attention, case: Case) -> tuple[float, float]:
+    """Of the main kernel and of those beside it."""
+    rows, keys, size = w.query_heads * w.n * w.d, w.stored_kv_heads * w.kv_len * w.d, w.dtype.size
+    if case.direction == FORWARD:
+        return 2 * (rows + keys) * size, 0
+    own = library(case.implementation) == "hipkittens"
+    gradients = keys if own else keys * w.group
+    sums = rows * SUMS_SIZE[library(case.implementation)]
+    zeroed = 0 if own else sums
+    added = 0 if own or w.group == 1 else 2 * (gradients + keys) * size
+    return 2 * (rows + keys + gradients) * size + 2 * sums, 3 * rows * size + sums + zeroed + added
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call with all its kernels; UnavailableError if the profile lacks a number, or it is no AMD device."""
+    work, ck = _work(case, device), is_ck(case)
+    backward = case.direction == BACKWARD
+    tile = p["matmul"] * work.matmul + p["softmax"] * work.exps * (2 if backward else 1) + (p["ck_step_cycles"] if ck and backward else 0.0)
+    tile *= 1 + p["masked"] * (case.workload.causal and (ck or backward))
+    computing = work.grid.cycles(tile, p["block_cycles"]) / work.rates.clock_hz
+    moving, beside = (moved * work.rates.byte_s(p["dram"]) for moved in (work.moved, work.beside))
+    main = computing + moving if backward else beside_dram(computing, moving, cold=True)
+    return p["launch_us"] * 1e-6 + beside + main
+
+
+def _covers(case: Case, direction: str) -> bool:
+    w = case.workload
+    if not plain_attention(case, "sparsity", "dropout", "mask", "window") or case.direction != direction:
+        return False
+    return bool(w.dtype.size == ACTIVATION_SIZE and w.n == w.kv_len > 1 and w.d == w.dv and w.d in HEAD_DIMS[direction])
+
+
+def covers_forward(case: Case) -> bool:
+    """Self-attention in 16 bits, forward, of head dim 64 or 128."""
+    return _covers(case, FORWARD)
+
+
+def covers_backward(case: Case) -> bool:
+    """Self-attention in 16 bits, backward, of head dim 128."""
+    return _covers(case, BACKWARD)
+
+
+_VARIANTS = ("hipkittens-4warps", "hipkittens-8warps", *KEEPS_ASSEMBLY)
+_SOURCE = "HazyResearch/HipKittens @f09e968 analysis/attn; ROCm/aiter; ROCm/composable_kernel; list scheduling, Graham 1966"
+_ASSUMES = "inputs not in the caches; the host's start of a call counts, as where it is timed by events around one call"
+_LISTED = (
+    Model(
+        "mfma-forward",
+        FORWARD_PARAMETERS,
+        covers_forward,
+        seconds,
+        _SOURCE,
+        _ASSUMES,
+        ("aiter", "hipkittens"),
+        knows_warm=False,
+        from_tables=True,
+    ),
+    Model(
+        "mfma-backward",
+        BACKWARD_PARAMETERS,
+        covers_backward,
+        seconds,
+        _SOURCE,
+        _ASSUMES,
+        ("aiter", "hipkittens", *_VARIANTS),
+        knows_warm=False,
+        from_tables=True,
+    ),
+)
+MODELS = {model.name: model for model in _LISTED}

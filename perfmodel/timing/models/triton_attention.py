@@ -1,0 +1,53 @@
+"""Triton's fused attention, tutorial 06, as published benchmarks time it, and the same by Triton's TileIR backend.
+
+A program keeps 128 queries of a head, first rows first, and visits tiles of 64 keys, which the autotuner prefers; one block per
+multiprocessor is supposed. Before Hopper its four warps have 32 rows each. Backward by TileIR, a program keeps keys.
+
+Benchmarks time a few shapes of nearly one size, with the same buffers again and again: what a launch costs and what kernels beside the
+main one do are not told, and stay as in the other kernels.
+
+Source: triton-lang/triton, python/tutorials/06-fused-attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.core.hardware import Device
+from perfmodel.timing.base import Case, Model, find_model, plain_attention
+from perfmodel.timing.models._attention_grid import ASYNCHRONOUS, IN_TURN, PARAMETERS, WGMMA, Launch, matrix_rows, timed_again, work_of
+
+WIDEST = 256  # known
+_FITTED = ("block_cycles", "matmul", "softmax", "dram")
+
+
+def launch(case: Case, device: Device) -> Launch:
+    """128 queries by 64 keys on every device."""
+    rows = max(32, matrix_rows(device))
+    return Launch(128, 64, rows, ASYNCHRONOUS if rows >= WGMMA else IN_TURN)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call of a published benchmark. No tile's matmuls take less than their instruction needs."""
+    known = {**find_model("fa2-backward").starts(), **p, "matmul": max(1.0, p["matmul"])}
+    work = work_of(timed_again(case, device), device, launch)
+    return work.seconds(known, work.grid.cycles(work.tile_cycles(known), known["block_cycles"]))
+
+
+def covers(case: Case) -> bool:
+    """One pass of dense attention over several queries with d = d_v of at most 256."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and w.n > 1 and w.d == w.dv <= WIDEST
+
+
+MODEL = Model(
+    "triton-attention",
+    tuple(one for one in PARAMETERS if one.name in _FITTED),
+    covers,
+    seconds,
+    "Triton's tutorial 06; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966",
+    "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
+    ("triton-attention", "triton-tileir"),
+    launch=launch,
+    from_tables=True,
+)
