@@ -87,6 +87,7 @@ def launch(case: Case, device: Device) -> Launch:
     if splits > 1:
         resident = resident_blocks(device, SPLIT_ROWS, bc, 128, w)
         return Launch(SPLIT_ROWS, bc, resident=resident, splits=splits, fixed_splits=True, side_kernels=1)
+    assert tile is not None
     rows = max(16, 32 * tile.br // tile.threads)
     return Launch(tile.br, tile.bc, rows, resident=resident_blocks(device, tile.br, tile.bc, tile.threads, w))
 
