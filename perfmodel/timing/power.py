@@ -17,7 +17,7 @@ from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import KERNELS_OF_CALL, Case, algorithm_of, lost_share
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
-from perfmodel.timing.models.row_kernels import TWO_ROWS_COLUMNS, WARP, softmax_kernel
+from perfmodel.timing.models.softmax import TWO_ROWS_COLUMNS, WARP, softmax_kernel
 from perfmodel.timing.predict import Prediction, kernels_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from multiprocessing import active_children, get_context
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import VARIANTS, Case, Model, find_model, kernel_name, model_of
+from perfmodel.timing.base import VARIANTS, WIDE, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.predict import FEW_SIZES, FallbackDevices, with_parts
 from perfmodel.timing.transfer import FROM_TABLES
 from perfmodel.validation.bounds import evaluated
@@ -140,8 +140,9 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
     shapes = len({group_key(record) for record in records if not held_out(record)})
-    enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
-    return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
+    unknown = sum(prior.spread >= WIDE for prior in model.priors().values())  # what is expected of the others will do
+    enough = shapes >= max(2, min(2 * unknown, FEWEST))
+    return "" if enough else f"{shapes} shapes are too few for {unknown} parameters"
 
 
 class _FitProgress:

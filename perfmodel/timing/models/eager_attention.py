@@ -38,8 +38,9 @@ from perfmodel.timing.base import (
     once_per_case,
     plain_attention,
 )
-from perfmodel.timing.models.row_kernels import WARP_BYTES
-from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
+from perfmodel.timing.models.softmax import WARP_BYTES
+from perfmodel.timing.models.streams import cycles_per_second
+STREAM_SHARE=0.92
 
 SHORT_ROW = 1024  # known
 """Longest row whose gradient a warp keeps in registers."""
