@@ -20,8 +20,8 @@ from perfmodel.core.checks import power_limit
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device, PowerFit
 
-OVERLAP = 2.0  # tuned
-"""Norm that joins the time of DRAM and of the multiprocessors: 1 would add them up, infinity hide the shorter one."""
+OVERLAP = 2.0  # known
+"""Norm that joins the time of DRAM and of the multiprocessors, the Euclidean one: 1 would add them up, infinity hide the shorter one."""
 LOWEST = 0.1  # known
 """Of the highest clock: no GPU at work runs below it, whatever the limit."""
 SETTLES_S = 0.02  # tuned

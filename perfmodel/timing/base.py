@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
-from perfmodel.core.files import read_yaml
+from perfmodel.core.files import read_json, read_yaml
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import plugins
@@ -280,7 +280,10 @@ def lost_share(ratio: float, survives: float, is_lost: float) -> float:
     return min(max((ratio - survives) / (is_lost - survives), 0.0), 1.0)
 
 
-WARM_LATENCY_S = 0.8e-6  # tuned
+L2_STATE_FILE = Path(__file__).with_name("cache_state.json")
+"""What a dirty L2 costs and a warm one saves, fitted by ``tests/refresh_cache_state.py``."""
+L2_STATE = read_json(L2_STATE_FILE)
+WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
 """By which first loads and last stores are sooner where the L2 holds them."""
 
 

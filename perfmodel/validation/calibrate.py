@@ -20,7 +20,7 @@ from multiprocessing import active_children, get_context
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import Case, Model, find_model, model_of
+from perfmodel.timing.base import WIDE, Case, Model, find_model, model_of
 from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.lenders import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
@@ -140,13 +140,14 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
 
-    Two records of one shape, or family, say as much as another shape. A table's few rows are enough: parameters stay near their starts.
+    Two records of one shape, or family, say as much as another shape. Parameters of which much is expected need none of their own, and a
+    table's few rows are enough: parameters stay near their starts.
     """
     seen = [group_key(record) for record in records if not held_out(record)]
-    shapes = len(set(seen))
-    needed = 2 if model.from_tables else max(2, min(2 * len(model.parameters), FEWEST))
+    shapes, unknown = len(set(seen)), sum(prior.spread >= WIDE for prior in model.priors().values())
+    needed = 2 if model.from_tables else max(2, min(2 * unknown, FEWEST))
     enough = shapes > 1 and max(shapes, len(seen) // 2) >= needed
-    return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
+    return "" if enough else f"{shapes} shapes are too few for {unknown} parameters"
 
 
 class _FitProgress:

@@ -1,0 +1,75 @@
+"""Layer norm and RMS norm over rows as PyTorch runs them: a block of 128 threads for each row, or two kernels by element.
+
+Where four elements divide a row, one kernel reads it for its statistics and again for its result, 128 threads by vectors of four: steps
+of 512 elements. The first rows take a latency per step; all of them instructions, per row and per warp that has elements, or their bytes,
+whichever take longer; a block reads its row from DRAM again where the rows of all blocks at once exceed the L2. Other rows take two
+kernels that read single elements, 512 threads for the statistics and 256 for the result.
+Source: PyTorch, aten/src/ATen/native/cuda/layer_norm_kernel.cu (vectorized_layer_norm_kernel, RowwiseMomentsCUDAKernel,
+LayerNormForwardCUDAKernel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import hypot
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
+from perfmodel.timing.base import WARM, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.models.softmax import joined, read_again, resident_blocks
+
+THREADS, VECTOR = 128, 4  # known
+"""Of a block, and elements that each reads at once, if rows are a multiple of them."""
+WARP_COLUMNS, COLUMNS = 32 * VECTOR, THREADS * VECTOR  # known
+"""Elements of a step of a warp and of a block."""
+ELEMENT_STEPS = (512, 256)  # known
+"""Elements of a step of each kernel by element: one for each of its threads."""
+
+PARAMETERS = (
+    Parameter("launch_us", "an empty kernel"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
+    Parameter("step_us", "latency of a row's step, read twice"),
+    Parameter("row_ns", "of a multiprocessor, per row that one warp takes"),
+    Parameter("warp_share", "of that, what each further warp takes"),
+    Parameter("overlap", "norm that joins the time of instructions and of bytes"),
+    Parameter("l2_share", "of the L2, in which a block finds its row again"),
+    Parameter("warm_share", "of the latency of steps, what is left of it where the L2 holds the rows"),
+    Parameter("second_us", "of the second kernel of rows by element"),
+    Parameter("element_step_us", "latency of a row's step by element"),
+    Parameter("element_row_ns", "of a multiprocessor, per row by element"),
+    Parameter("element_ns", "the same, per element"),
+)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of launches, the first rows, and all rows; UnavailableError without DRAM bandwidth or multiprocessors in the profile."""
+    w: Stream = case.workload
+    [sms] = numbers_of(device, "multiprocessors")
+    slots, row = int(sms) * resident_blocks(device, THREADS), w.cols * w.dtype.size
+    again = read_again(device, min(w.rows, slots) * row, p["l2_share"])
+    bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
+    if w.cols % VECTOR:
+        launch_us, row_ns = p["launch_us"] + p["second_us"], p["element_row_ns"] + w.cols * p["element_ns"]
+        first_us = p["element_step_us"] * sum(ceil_div(w.cols, step) for step in ELEMENT_STEPS)
+    else:
+        launch_us, row_ns = p["launch_us"], p["row_ns"] * (1 + p["warp_share"] * (ceil_div(w.cols, WARP_COLUMNS) - 1))
+        first_us = p["step_us"] * ceil_div(w.cols, COLUMNS)
+    if case.cache == WARM and device.cache_bytes:
+        lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+        first_us *= lost + (1 - lost) * p["warm_share"]
+    all_s = joined(p["overlap"], w.rows / sms * row_ns * 1e-9, bytes_s)
+    beside_first_s = all_s * min(1.0, slots / w.rows)
+    return float(launch_us * 1e-6 + hypot(first_us * 1e-6, beside_first_s) + all_s - beside_first_s)
+
+
+MODEL = Model(
+    "norm-rows",
+    PARAMETERS,
+    lambda case: isinstance(case.workload, Stream) and case.workload.op == "norm" and case.direction == FORWARD,
+    seconds,
+    "launch + latency + instructions or bytes, rows read twice",
+    knows_warm=False,
+    implementations=("torch-rms-norm", "torch-layer-norm"),
+)

@@ -1,0 +1,174 @@
+"""Softmax over rows as PyTorch runs it: one of four kernels, by the length of a row.
+
+Up to 2,048 elements (4 KiB) a warp keeps a row in its registers, of which it has too few beyond 1,024, or two rows up to 128: the first
+rows take a latency that grows with the row, all of them their instructions and their bytes. Beyond, a block of 1,024 threads takes a row.
+Up to 9,216 elements it keeps it in registers: cycles per element, alone more than where a second block of the multiprocessor hides its
+waits, which there is up to 6,144. Longer rows stay in shared memory if they fit and start on 16 bytes; else they are read three times, by
+whole vectors of 16 bytes a thread and element by element at the end. Such a block takes a fixed time and so much for each step of its
+threads, one after another on each slot, and its bytes again where the rows of all blocks at once exceed the L2. PyTorch before 2.4 has the
+last kernel alone beside the warp's, with blocks of up to 512 threads; so had it where softmax was timed on GPUs older than Hopper.
+Sources: PyTorch, aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, block_reduce.cuh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import hypot
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+
+WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
+"""Kernels, by where a row is kept between its maximum, its sum and its result: the last reads it again each time."""
+WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS, TWO_ROWS_COLUMNS = 2048, 4096, 1024, 128  # known
+"""Longest row that a warp takes, in elements and bytes, longest whose elements its registers hold, and longest of two at once."""
+ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
+"""Longest rows in the registers of a block, two blocks at once and one: 1,024 threads hold up to nine elements each."""
+BLOCK_THREADS, WARP_THREADS = 1024, 32  # known
+VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
+"""What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
+REGISTERS_SINCE = 9.0  # known
+"""Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
+HALF_LANES = ("AMD",)  # known
+"""Makers whose multiprocessors start 64 operations of 32 bits a cycle, not 128. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
+HARDEST = 20.0  # known
+"""A norm that hides the shorter time wholly; beyond, powers lose their digits."""
+
+PARAMETERS = (
+    Parameter("launch_us", "an empty kernel"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
+    Parameter("column_ns", "latency of a warp's first row, per element"),
+    Parameter("element_cycles", "of a multiprocessor, per element that warps hold"),
+    Parameter("row_cycles", "of a multiprocessor, per row of a warp"),
+    Parameter("spill", "time of a warp's rows that its registers do not hold, over what they would take"),
+    Parameter("register_cycles", "of a multiprocessor, per element that blocks hold in registers, two blocks at once"),
+    Parameter("single_cycles", "the same of one block at once, and of the first"),
+    Parameter("block_cycles", "of a multiprocessor, per later row in registers"),
+    Parameter("row_us", "of a block, per row that no registers hold"),
+    Parameter("step_us", "of such a block, each time all threads read a vector"),
+    Parameter("tail", "time of a step that reads single elements over one of vectors"),
+    Parameter("overlap", "norm that joins the time of blocks and of bytes"),
+    Parameter("l2_share", "of the L2, in which a block finds its row again"),
+)
+
+
+def joined(power: float, *seconds: float) -> float:
+    """The norm of ``seconds``: 1 adds them up, the highest hides all but the longest.
+
+    >>> joined(2.0, 3.0, 4.0), joined(1.0, 3.0, 4.0)
+    (5.0, 7.0)
+    """
+    exponent, longest = min(max(power, 1.0), HARDEST), max(seconds)
+    return float(longest * sum((one / longest) ** exponent for one in seconds) ** (1 / exponent))
+
+
+def padded(cols: int) -> int:
+    """Elements that a row's threads hold: a power of two for a warp, whole thousands for a block.
+
+    >>> padded(640), padded(2560), padded(10240)
+    (1024, 3072, 10240)
+    """
+    if cols <= WARP_COLUMNS:
+        return 1 << (cols - 1).bit_length()
+    return int(ceil_div(cols, BLOCK_THREADS)) * BLOCK_THREADS
+
+
+def softmax_kernel(w: Stream) -> str:
+    """The kernel of softmax over rows of ``w``.
+
+    >>> [softmax_kernel(Stream("softmax", 1, cols)) for cols in (2048, 2049, 9224, 9225)]
+    ['warp', 'registers', 'shared memory', 'repeated']
+    """
+    row = w.cols * w.dtype.size
+    if row <= WARP_BYTES:
+        return WARP
+    if w.cols <= REGISTER_COLUMNS:
+        return REGISTERS
+    return SHARED if row % VECTOR_BYTES == 0 and row < SHARED_BYTES else REPEATED
+
+
+def kernel_on(w: Stream, device: Device) -> tuple[str, int]:
+    """The kernel that ``device`` runs, and threads of its blocks."""
+    kernel = softmax_kernel(w)
+    if kernel == WARP or device.vendor != "NVIDIA" or device.capability >= REGISTERS_SINCE:
+        return kernel, BLOCK_THREADS
+    return REPEATED, small_block_threads(w.cols, VECTOR_BYTES // w.dtype.size)
+
+
+def small_block_threads(cols: int, vector: int) -> int:
+    """Threads of PyTorch's block for a row: a power of two, so that each reads two vectors or more.
+
+    >>> [small_block_threads(cols, 4) for cols in (1025, 2048, 2052, 16384)]
+    [128, 256, 256, 512]
+    """
+    most = max(min(cols // vector, BLOCK_THREADS) // 2, 1)
+    return max(int(1 << (most - 1).bit_length()), WARP_THREADS)
+
+
+def resident_blocks(device: Device, threads: int) -> int:
+    """Blocks of so many threads on a multiprocessor: of one of 2,048 where the profile does not say."""
+    most = device.limits.max_threads_per_multiprocessor
+    return int(most.number if most else 2 * BLOCK_THREADS) // threads
+
+
+def read_again(device: Device, rows_bytes: float, l2_share: float) -> float:
+    """Share of rows of ``rows_bytes`` in all that blocks do not find in the L2 when they read them again."""
+    size = device.cache_bytes
+    return lost_share(rows_bytes / (size * l2_share), PRIVATE_SURVIVES, PRIVATE_IS_LOST) if size else 0.0
+
+
+def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, p: Mapping[str, float]) -> float:
+    """Seconds of rows that a warp takes."""
+    columns, at_once = padded(w.cols), 2 if w.cols <= TWO_ROWS_COLUMNS else 1
+    first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
+    issued_s = w.rows * (p["row_cycles"] + columns * p["element_cycles"]) / cycles_per_s
+    return hypot(first_s, (issued_s + bytes_s) * (p["spill"] if columns > SPILLING_COLUMNS else 1.0))
+
+
+def registers_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> float:
+    """Seconds of rows that a block holds in registers, one after another on each multiprocessor."""
+    columns = padded(w.cols)
+    roomy = columns <= ROOMY_COLUMNS
+    after, cycles = (max(w.rows / sms - 1, 0.0), p["register_cycles"]) if roomy else (ceil_div(w.rows, sms) - 1, p["single_cycles"])
+    return float((columns * p["single_cycles"] + after * (p["block_cycles"] + columns * cycles)) / clock)
+
+
+def steps(w: Stream, threads: int, whole_vectors: bool, tail: float) -> float:
+    """Times that all ``threads`` of a block read of a row; a step of single elements at its end counts as ``tail``."""
+    vector = VECTOR_BYTES // w.dtype.size
+    whole, rest = divmod(w.cols, vector * threads)
+    return float(ceil_div(w.cols, vector * threads) if whole_vectors else whole + tail * ceil_div(rest, threads))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of softmax over rows; UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile."""
+    w: Stream = case.workload
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    kernel, threads = kernel_on(w, device)
+    bytes_s = 2 * w.rows * w.cols * w.dtype.size / (dram_bandwidth(device) * p["bandwidth_share"])
+    lanes = 0.5 if device.vendor in HALF_LANES and kernel != WARP else 1.0
+    if kernel == WARP:
+        rows_s = warps_s(w, sms * clock, bytes_s, p)
+    elif kernel == REGISTERS:
+        rows_s = joined(p["overlap"], registers_s(w, int(sms), clock * lanes, p), bytes_s)
+    else:
+        slots = sms * resident_blocks(device, threads)
+        row_s = p["row_us"] * 1e-6 + steps(w, threads, kernel == SHARED, p["tail"]) * p["step_us"] * 1e-6 / lanes
+        at_once = min(w.rows, slots) * w.cols * w.dtype.size
+        again = read_again(device, at_once, p["l2_share"]) if kernel == REPEATED else 0.0
+        rows_s = joined(p["overlap"], row_s * hypot(1, w.rows / slots), (1 + again) * bytes_s)
+    return float(p["launch_us"] * 1e-6 + rows_s)
+
+
+MODEL = Model(
+    "softmax-rows",
+    PARAMETERS,
+    lambda case: isinstance(case.workload, Stream) and case.workload.op == "softmax" and case.direction == FORWARD,
+    seconds,
+    "PyTorch's dispatch by row length",
+    knows_warm=False,
+    implementations=("torch-softmax",),
+)

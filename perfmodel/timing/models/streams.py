@@ -1,0 +1,86 @@
+"""Kernels that pass once over memory: copies, element-wise operations, a mask that is broadcast over heads.
+
+A kernel takes its launch and the longer of two times: its bytes at a share of the DRAM bandwidth, or its elements at so many cycles of a
+multiprocessor. Element-wise kernels are vectorized and wait for bytes; one that broadcasts an operand finds each offset by divisions,
+and waits for those. What a kernel has written last is still in the L2 when it ends and reaches DRAM later: up to a share of the L2, of
+which a kernel that moves less than the L2 holds leaves little, as its lines are written out while it runs. A call of several kernels
+launches each, and hands a tensor on to the next, which is written and read once more.
+
+Copies start later the more multiprocessors they take. From 1 MiB on the driver copies whole pages, and the rest in a kernel of its own.
+Sources: PyTorch, aten/src/ATen/native/cuda: Loops.cuh, CUDALoops.cuh (vectorized kernels, offset calculators); copies of an H200, timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
+from perfmodel.timing.base import KERNELS_OF_CALL, Case, Model, Parameter, dram_bandwidth, numbers_of
+
+LARGE_COPY, PAGE = 1 << 20, 4096  # known
+"""Bytes from which the driver copies by another kernel, and of a page: copies of 1 MiB or more are 2 us faster where pages divide them."""
+BROADCAST = ("torch-mask", "torch-rope")  # known
+"""Implementations whose kernels broadcast an operand, as far as it is smaller than the other."""
+BY_DRIVER = "torch-copy"
+
+PARAMETERS = (
+    Parameter("launch_us", "an empty kernel"),
+    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
+    Parameter("kept_share", "of the L2, what a kernel has written and leaves there when it ends"),
+    Parameter("spread_us", "more of a kernel on all multiprocessors than on one"),
+    Parameter("rest_us", "of the driver's kernel for what a copy of 1 MiB or more leaves of its last page"),
+    Parameter("element_cycles", "of a multiprocessor, per element of a kernel that broadcasts"),
+)
+
+
+def cycles_per_second(device: Device) -> float:
+    """Sum of the clock cycles per second of all multiprocessors, at the highest clock; UnavailableError if the profile has none."""
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    return sms * clock
+
+
+def broadcasts(case: Case) -> bool:
+    """Whether the kernels of ``case`` find their elements by division; a mask of one head is added like any other tensor."""
+    w: Stream = case.workload
+    return case.implementation in BROADCAST and w.shared < w.rows * w.cols
+
+
+def left_in_l2(moved: float, written: float, share: float, device: Device) -> float:
+    """Of the ``written`` bytes, those that the L2 still holds when a kernel ends that moved ``moved`` in all."""
+    size = device.cache_bytes
+    return min(written, share * size * (1 - exp(-((moved / size) ** 2)))) if size else 0.0
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of launches, and of bytes or elements, whichever take longer.
+
+    UnavailableError without a DRAM bandwidth in the profile; of a broadcast, without clock or multiprocessors either.
+    """
+    w: Stream = case.workload
+    kernels, written = KERNELS_OF_CALL.get(case.implementation, 1), float(w.write_bytes)
+    start_us = kernels * (p["launch_us"] + p["spread_us"] * written / (written + PAGE))
+    if case.implementation == BY_DRIVER and written >= LARGE_COPY and written % PAGE:
+        start_us += p["rest_us"]
+    moved = float(w.read_bytes) + written + 2 * (kernels - 1) * written
+    passed_s = (moved - left_in_l2(moved, written, p["kept_share"], device)) / (dram_bandwidth(device) * p["bandwidth_share"])
+    if broadcasts(case):
+        passed_s = max(passed_s, kernels * float(w.rows * w.cols) * p["element_cycles"] / cycles_per_second(device))
+    return start_us * 1e-6 + passed_s
+
+
+def covers(case: Case) -> bool:
+    """Forward passes over memory without reductions."""
+    return isinstance(case.workload, Stream) and case.direction == FORWARD and case.workload.op not in ("softmax", "norm")
+
+
+MODEL = Model(
+    "stream",
+    PARAMETERS,
+    covers,
+    seconds,
+    "launch + bytes over bandwidth, or elements by cycles",
+    knows_warm=False,
+    implementations=("numba-copy", "torch-copy", "torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-mask"),
+)
