@@ -121,7 +121,8 @@ class Model:
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
-    ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
+    ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, device)``: whether that library takes this kernel
+    on the device, where it has several. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
     """
 
@@ -135,6 +136,7 @@ class Model:
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: bool = True
+    runs_on: Callable[[str, Device], bool] = lambda implementation, device: True
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""
@@ -354,9 +356,9 @@ def _models_of(names: tuple[str, ...]) -> dict[str, list[Model]]:
     return found
 
 
-def model_of(case: Case) -> Model:
-    """The model that describes ``case``; UnavailableError if there is none."""
+def model_of(case: Case, device: Device | None = None) -> Model:
+    """The model that describes ``case``, on ``device`` if one is given; UnavailableError if there is none."""
     for model in models_of().get(case.implementation, []):
-        if model.covers(case):
+        if model.covers(case) and (device is None or model.runs_on(case.implementation, device)):
             return model
     raise UnavailableError(f"no time model of {case.implementation}/{case.direction}")

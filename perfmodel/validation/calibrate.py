@@ -63,7 +63,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
         if case is None or lower is None or record.time_s.median < lower:
             continue
         try:
-            model = model_of(case)
+            model = model_of(case, device)
         except PerfmodelError:
             continue
         direction: Direction = "backward" if case.direction == "backward" else "forward"
@@ -74,8 +74,8 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 def _calibrated_name(case: Case, model: Model) -> str:
     """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
-    shared = model.name in ("flash-decode", "flash-prefill", "efficient-backward", "mfma-gradients") and case.implementation not in VARIANTS
-    return kernel_name(case.implementation) if shared else case.implementation
+    kernel = kernel_name(case.implementation)
+    return kernel if kernel in model.implementations and case.implementation not in VARIANTS else case.implementation
 
 
 def calibrate(

@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of
-from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
+from perfmodel.timing.streaming import GRAPH_GAP_S
 
 PARAMETERS = (
     Parameter("launch_us", "the kernels around the tiles, without their bytes"),
