@@ -126,7 +126,8 @@ class Model:
     kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks. ``few_sizes``: each
     device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all of its kernels.
 
-    ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
+    ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, device)``: whether that library takes this kernel
+    on the device, where it has several. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
     """
 
@@ -145,6 +146,7 @@ class Model:
     family: str = ""
     from_tables: bool = False
     few_sizes: bool = False
+    runs_on: Callable[[str, Device], bool] = lambda implementation, device: True
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""
@@ -301,9 +303,9 @@ def _models_of(names: tuple[str, ...]) -> dict[str, list[Model]]:
     return found
 
 
-def model_of(case: Case) -> Model:
-    """The model that describes ``case``; UnavailableError if there is none."""
+def model_of(case: Case, device: Device | None = None) -> Model:
+    """The model that describes ``case``, on ``device`` if one is given; UnavailableError if there is none."""
     for model in models_of().get(case.implementation, []):
-        if model.covers(case):
+        if model.covers(case) and (device is None or model.runs_on(case.implementation, device)):
             return model
     raise UnavailableError(f"no time model of {case.implementation}/{case.direction}")

@@ -63,7 +63,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
         if case is None or lower is None or record.time_s.median < lower:
             continue
         try:
-            model = model_of(case)
+            model = model_of(case, device)
         except PerfmodelError:
             continue
         direction: Direction = "backward" if case.direction == "backward" else "forward"

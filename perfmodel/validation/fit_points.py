@@ -66,7 +66,7 @@ Solved = tuple[dict[str, float], list[float]]
 
 def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
     """The fit of ``known``, which share parameters."""
-    model = model_of(known[0].case)
+    model = model_of(known[0].case, known[0].device)
     p = {name: float(f"{value:.4g}") for name, value in fitted(model, known, effort=effort).items()}
     return p, cross_residuals(model, known, p, effort)
 

@@ -16,12 +16,15 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.messages import message_s
 
 KIB, MIB = 1 << 10, 1 << 20  # known
 ONE_SHOT, TWO_SHOT, IN_SWITCH = "one-shot", "two-shot", "in the switch"
 PASS_BYTES = 36 * 512 * 16  # known
 """Bytes of its output that a grid works on at once: 36 blocks of 512 threads, 16 B each (vLLM's default, which SGLang took over)."""
+COPIED = 4  # known
+"""Times that a byte is read or written as a buffer is copied into memory that the switch knows, and back."""
 
 Sizes = Mapping[int, int]
 LARGEST = 8 * MIB  # known
@@ -125,12 +128,12 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if way is None:
         raise UnavailableError(f"{case.implementation}: the engine sums {size:,.0f} B among {w.world} GPUs by NCCL")
     received = received_bytes(way, w.world, size)
+    rate = link * p["link_share"]
     if way == IN_SWITCH:
-        return p["switched_us"] * 1e-6 + received / (link * p["switched_share"])
+        return message_s(p["switched_us"], received, rate) + COPIED * size / dram_bandwidth(device)
     passes = max((size if way == ONE_SHOT else size / w.world) / PASS_BYTES - 1, 0.0)
-    again, share = (p["again_factor"], p["link_share"] * p["two_shot_factor"]) if way == TWO_SHOT else (0.0, p["link_share"])
-    latency = p["start_us"] * (1 + again) + p["peer_us"] * (w.world - 1) + p["pass_us"] * passes
-    return latency * 1e-6 + received / (link * share)
+    start_us = p["start_us"] * (1 + p["again_factor"] * (way == TWO_SHOT)) + p["peer_us"] * (w.world - 1)
+    return message_s(start_us + p["pass_us"] * passes, received, rate)
 
 
 def covers(case: Case) -> bool:
@@ -144,32 +147,16 @@ PARAMETERS = (
     Parameter("peer_us", "per peer of the barriers"),
     Parameter("again_factor", "of that start, for the second half of a two-shot"),
     Parameter("pass_us", "per further pass of the grid over the buffer"),
-    Parameter("link_share", "of the link, one-shot"),
-    Parameter("two_shot_factor", "of that share, two-shot"),
-)
-SUMMED = (
+    Parameter("link_share", "of the link"),
     Parameter("switched_us", "copies in and out, and a sum in the switch with nothing to add"),
-    Parameter("switched_share", "of the link, summed in the switch"),
 )
-ASSUMES = "all GPUs start together, in a CUDA graph, one all-reduce behind another on the same buffers"
-PEERS = Model(
+MODEL = Model(
     "custom-allreduce",
     PARAMETERS,
     covers,
     seconds,
-    "barriers + what each GPU reads of its peers over a share of the link",
-    assumes=ASSUMES,
+    "barriers + what each GPU reads of its peers, or of the switch, over a share of the link",
+    assumes="all GPUs start together, in a CUDA graph, one all-reduce behind another on the same buffers",
     few_sizes=True,
-    implementations=tuple(name for name in WAYS if name != VLLM),
+    implementations=tuple(WAYS),
 )
-SWITCH = Model(
-    "custom-allreduce-switch",
-    (*PARAMETERS, *SUMMED),
-    covers,
-    seconds,
-    "as custom-allreduce; large buffers summed in the switch",
-    assumes=ASSUMES,
-    few_sizes=True,
-    implementations=(VLLM,),
-)
-MODELS = {model.name: model for model in (PEERS, SWITCH)}

@@ -168,7 +168,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     together_s = alone_s + masked_s + write_backs_s - (kernels - 1) * p["overlap_us"] * 1e-6
     own_s = own_passes(case, device) * scores_bytes(w) / (dram_bandwidth(device) * p["scores_share"])
     found = max(together_s, alone_s / (2 * kernels)) + own_s
-    waits = case.implementation in PUBLISHED and not case.flushed
+    waits = case.implementation in PUBLISHED and not case.cache
     return hypot(p["host_us"] * 1e-6, found) if waits else found
 
 

@@ -20,14 +20,15 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.latent_decode import LatentDecode
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of
-from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of
+from perfmodel.timing.streaming import graph_gap_s, joined
 
 PARAMETERS = (
     Parameter("launch_us", "the kernels around the tiles, without their bytes"),
     Parameter("tile_cycles", "64 heads by 64 keys, 16 bits"),
-    Parameter("narrow_tile_cycles", "the same with a cache of 8 bits"),
+    Parameter("narrow_factor", "of that, with a cache of 8 bits"),
     Parameter("dram_share", "of the DRAM bandwidth"),
+    Parameter("overlap", "exponent of the norm of arithmetic and streaming"),
     Parameter("sequence_tiles", "start and end of a sequence in a block, in tiles"),
     Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after"),
     Parameter("join_cycles", "per part of a sequence, in the kernel that joins them"),
@@ -40,10 +41,6 @@ MOST_QUERIES = 8  # known
 """Tokens of a sequence whose heads are rows of the same tiles: one and those that were drafted. Source: deepseek-ai/FlashMLA, README
 (``s_q`` above 1, for drafted tokens); it was timed with one, and more are more rows.
 """
-OVERLAP = 4.0  # tuned
-"""How arithmetic and streaming join: 1 would add them, infinity take the longer one."""
-SURVIVES, IS_LOST = 2 / 3, 1.0  # tuned
-"""KV cache / L2 size up to which a warm run finds all of it in L2, and from which nothing, as in ``flash_decode``."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -52,23 +49,19 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
-    tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock
+    tile_s = p["tile_cycles"] * (p["narrow_factor"] if w.kv_bits == 8 else 1.0) / clock
     slots, tiles, wide = int(sms), int(ceil_div(w.kv_len, KEYS)), traits_of(device).matrix == TCGEN05
     blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if wide else HEADS))
-    parts = 1
-    if wide_matrix(device):
-        shares = min(slots, blocks * tiles)
-        parts = shares // blocks if blocks < shares else 1
-        worked = (ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]) * tile_s
-    else:
-        worked = ceil(blocks / slots) * (tiles + p["sequence_tiles"]) * tile_s
-    lost = 1.0 if case.flushed else lost_share(w.cache_bytes / l2_bytes, SURVIVES, IS_LOST)
-    streamed = lost * w.cache_bytes / (bandwidth * p["dram_share"])
-    joined = parts * p["join_cycles"] / clock if parts > 1 else 0.0
+    shares = min(slots, blocks * tiles) if wide_matrix(device) else blocks  # tiles dealt out, or a sequence to each block
+    parts = max(shares // blocks, 1)
+    walked = ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]
+    worked = walked * tile_s * (1 if wide_matrix(device) else ceil(blocks / slots))
+    streamed = w.cache_bytes / (bandwidth * p["dram_share"]) if case.flushed or w.cache_bytes > l2_bytes else 0.0
+    joining = parts * p["join_cycles"] / clock if parts > 1 else 0.0
     launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (bandwidth * p["query_share"])
     if not w.appends:
-        launch, queries = max(launch - GRAPH_GAP_S, 0.0), queries / 2
-    return float(launch + (worked**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP) + joined + queries)
+        launch, queries = max(launch - graph_gap_s(device), 0.0), queries / 2
+    return float(launch + joined(worked, streamed, p["overlap"]) + joining + queries)
 
 
 def covers(case: Case) -> bool:

@@ -17,7 +17,8 @@ from math import exp
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import KERNELS_OF_CALL, Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.implementations import find
 
 LARGE_COPY, PAGE = 1 << 20, 4096  # known
 """Bytes from which the driver copies by another kernel, and of a page: copies of 1 MiB or more are 2 us faster where pages divide them."""
@@ -59,7 +60,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     UnavailableError without a DRAM bandwidth in the profile; of a broadcast, without clock or multiprocessors either.
     """
     w: Stream = case.workload
-    kernels, written = KERNELS_OF_CALL.get(case.implementation, 1), float(w.write_bytes)
+    kernels, written = find(case.implementation).launches, float(w.write_bytes)
     start_us = kernels * (p["launch_us"] + p["spread_us"] * written / (written + PAGE))
     if case.implementation == BY_DRIVER and written >= LARGE_COPY and written % PAGE:
         start_us += p["rest_us"]
@@ -67,7 +68,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     passed_s = (moved - left_in_l2(moved, written, p["kept_share"], device)) / (dram_bandwidth(device) * p["bandwidth_share"])
     if broadcasts(case):
         passed_s = max(passed_s, kernels * float(w.rows * w.cols) * p["element_cycles"] / cycles_per_second(device))
-    return start_us * 1e-6 + passed_s
+    return float(start_us * 1e-6 + passed_s)
 
 
 def covers(case: Case) -> bool:

@@ -27,14 +27,13 @@ RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
 LANES, SUBLANES = 128, 8  # known
 """Of a vector register, and of the unit that works on it."""
-MOVED_SHARE = 0.21  # tuned
-"""Of VMEM, up to which the cache is moved there first: 27 MiB of 128."""
 
 PARAMETERS = (
     Parameter("launch_us", "start of the kernel, its first pages and its last results"),
     Parameter("visit_cycles", "per KV head, of a sequence in a block of queries"),
     Parameter("score_cycles", "of the vector unit, per register of scores"),
     Parameter("moved_share", "of the HBM bandwidth, at which a short cache is moved to VMEM first"),
+    Parameter("vmem_share", "of VMEM, up to which a cache is short"),
 )
 
 
@@ -60,12 +59,12 @@ def cache_bytes(w: Attention) -> int:
     return int(w.stored_kv_heads * w.kv_len * 2 * ceil_div(w.d, LANES) * LANES * w.dtype.size)
 
 
-def moved(size: int, device: Device) -> bool:
-    """Whether a cache of ``size`` bytes is moved to VMEM before the kernel starts; UnavailableError without VMEM in the profile."""
+def vmem_bytes(device: Device) -> float:
+    """Bytes of VMEM; UnavailableError without it in the profile."""
     vmem = device.level("sram")
     if vmem is None or vmem.capacity is None:
         raise UnavailableError(f"{device.id} has no VMEM in its profile", "add the capacity of its sram level")
-    return size <= MOVED_SHARE * vmem.capacity.number
+    return float(vmem.capacity.number)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -78,7 +77,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     vector_s = registers * p["score_cycles"] / clock
     pages_s = size / w.kv_len * keys / bandwidth
     visits_s = w.stored_kv_heads * blocks * p["visit_cycles"] / clock
-    moved_s = size / (bandwidth * p["moved_share"]) if moved(size, device) else 0.0
+    moved_s = size / (bandwidth * p["moved_share"]) if size <= p["vmem_share"] * vmem_bytes(device) else 0.0
     return float(p["launch_us"] * 1e-6 + moved_s + visits_s + max(vector_s, pages_s))
 
 

@@ -1,0 +1,80 @@
+"""FlashAttention-3 over a paged cache: decode attention of vLLM on Hopper, 16 or 8 bits a cache element.
+
+A block has the query heads of a KV group for its rows, 64 or 128 of them, and walks its part of the keys; one block at a time stays on each
+multiprocessor. How many parts a sequence has is chosen on the device: tiles per multiprocessor, rounded up with a margin, at most 32 in a
+CUDA graph. A warp looks for the next block, 31 sequences at a time, before a block starts. Loads are whole tiles by TMA, in turns
+with work. The kernel that sums up splits starts early (programmatic dependent launch) and does nothing where nothing was split.
+With 8 bits V has to be transposed in SRAM, as wgmma takes it only one way round: a tile's work shows, as more waits per tile.
+Sources: vllm-project/flash-attention @617264c1, hopper/heuristics.h, tile_size.h, flash_prepare_scheduler.cu, tile_scheduler.hpp; Shah et
+al. 2024, FlashAttention-3, section 3.3; how blocks stream: ``timing/streaming.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.core.architectures import WGMMA
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
+from perfmodel.timing import streaming
+from perfmodel.timing.base import Case, Model, Parameter, numbers_of, once_per_case
+from perfmodel.timing.streaming import CACHE, ENGINE, Stream, check_kernel, decodes, in_cache_format, runs_on
+
+WIDE = 128  # known
+ROWS = 64  # known
+"""Rows of a wgmma."""
+APPENDED = 1  # known
+"""Keys of the new token, which vLLM appends to a cache of ``kv_len`` keys before the kernel reads it."""
+KEYS = {2: ((64, 192), (128, 128), (256, 80)), 1: ((64, 160), (192, 160), (256, 128))}  # known
+"""Keys of a tile, by bytes of an element and head dim."""
+GRAPH_SPLITS = 32  # known: vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
+SPLIT_BATCHES = 992  # known: a larger batch is not split
+SPREAD = 1.1  # known: tiles per multiprocessor are rounded up with this margin
+BATCHES_PER_LOOK = 31  # known: sequences that the scheduler's warp passes at once in its search for the next block
+MATRICES = dict.fromkeys(("vllm-flash-attn", "vllm-flash-attn-fp8-cache"), (WGMMA,))
+
+PARAMETERS = (
+    *ENGINE,
+    Parameter("look_waits", "waits of a look for the next block"),
+    Parameter("wide_factor", "waits for a tile of heads wider than 128 over others of its bytes"),
+)
+
+
+def launch(w: Attention, multiprocessors: int) -> Stream:
+    """The launch on ``multiprocessors``."""
+    single = w.d in (64, 128) and w.n * w.group <= ROWS
+    bc = next(keys for width, keys in KEYS[w.dtype.size] if w.d <= width)
+    tiles = int(ceil_div(w.kv_len + APPENDED, bc))
+    blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, ROWS if single else 2 * ROWS))
+    most = 1 if w.batch > SPLIT_BATCHES else w.splits or GRAPH_SPLITS
+    per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
+    splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
+    return Stream(blocks * splits, splits, int(ceil_div(tiles, splits)), tile_bytes=bc * (w.d + w.dv) * w.dtype.size)
+
+
+@once_per_case
+def launched(case: Case, device: Device) -> Stream:
+    """The launch on all multiprocessors of ``device``."""
+    return launch(in_cache_format(case.workload), int(numbers_of(device, "multiprocessors")[0]))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call, with the append of the new token to its cache; UnavailableError without kernel or number."""
+    check_kernel(case.implementation, device, MATRICES)
+    w, stream = case.workload, launched(case, device)
+    looks = numbers_of(device, "multiprocessors")[0] / (BATCHES_PER_LOOK * w.kv_heads * stream.splits)
+    slower = p["wide_factor"] if w.d > WIDE else 1.0
+    return streaming.seconds(case, device, stream, p, slower, block_waits=1 + p["look_waits"] * looks)
+
+
+MODEL = Model(
+    "decode-fa3",
+    PARAMETERS,
+    decodes,
+    seconds,
+    "Shah et al. 2024, FlashAttention-3; hopper/ of vLLM's version",
+    assumes=CACHE,
+    implementations=tuple(MATRICES),
+    runs_on=runs_on(MATRICES),
+)
