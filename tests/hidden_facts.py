@@ -9,17 +9,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.device_scaling import number, quantity, with_quantity
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
-from perfmodel.timing.estimated import FACTS, completed, number
+from perfmodel.timing.estimated import FACTS, completed
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile
 
-NAMES = tuple(dict.fromkeys(fact.name for fact in FACTS))
+NAMES = tuple(dict.fromkeys(FACTS.values()))
 CYCLES = ("clock", "multiprocessors")
 LEAST = 1e-6
 """In logarithms: a smaller move is none."""
@@ -27,31 +28,20 @@ LEAST = 1e-6
 
 def hidden(device: Device, name: str) -> Device:
     """``device`` without the numbers that ``FACTS`` call ``name``, nor rates per clock that would give them away."""
-    for fact in FACTS:
-        if fact.name == name:
-            device = _without(device, *fact.path)
+    for field, called in FACTS.items():
+        if called == name and quantity(device, field) is not None:
+            device = with_quantity(device, field.removesuffix(".stream"), None, device)
     if name not in CYCLES:
         return device
     bare = {unit: {key: replace(peak, per_clk=None) for key, peak in device.peaks_of(unit).items()} for unit in ("tensor", "vector")}
     return replace(device, peaks=replace(device.peaks, **bare))
 
 
-def _without(device: Device, first: str, *rest: str) -> Device:
-    if first == "memory":
-        return replace(device, memory=[replace(one, **{rest[1]: None}) if one.level == rest[0] else one for one in device.memory])
-    if not rest or first == "launch_overhead":
-        return replace(device, **{first: None})
-    part = getattr(device, first)
-    if len(rest) == 2:
-        return replace(device, peaks=replace(part, **{rest[0]: {k: v for k, v in getattr(part, rest[0]).items() if k != rest[1]}}))
-    return replace(device, **{first: replace(part, **{rest[0]: None})})
-
-
-def kin_with(device: Device, name: str, others: Iterable[Device]) -> Device | None:
+def reference_with(device: Device, name: str, others: Iterable[Device]) -> Device | None:
     """The nearest device of another architecture whose profile has what ``device`` knows of ``name``."""
-    paths = [fact.path for fact in FACTS if fact.name == name and number(device, *fact.path) is not None]
+    known = [field for field, called in FACTS.items() if called == name and number(device, field) is not None]
     apart = [other for other in others if are_kin(device, other) and other.architecture != device.architecture]
-    full = [other for other in apart if paths and all(number(other, *path) is not None for path in paths)]
+    full = [other for other in apart if known and all(number(other, field) is not None for field in known)]
     return min(full, key=lambda other: distance(device, other), default=None)
 
 
@@ -73,8 +63,8 @@ def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, lis
             for name in NAMES:
                 key = point.device.id, name
                 if key not in bare:
-                    kin = kin_with(point.device, name, others)
-                    bare[key] = None if kin is None else completed(hidden(point.device, name), kin)[0]
+                    reference = reference_with(point.device, name, others)
+                    bare[key] = None if reference is None else completed(hidden(point.device, name), reference)[0]
                 device = bare[key]
                 change = 0.0 if device is None else abs(math.log(modelled_s(model, point.case, device, parameters) / known))
                 found[name] += [change] if change > LEAST else []

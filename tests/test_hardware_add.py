@@ -11,8 +11,9 @@ from each import each
 
 from perfmodel import catalog
 from perfmodel.core import sanity
+from perfmodel.core.custom_device import FIELDS, USER, device_like
+from perfmodel.core.device_scaling import REFERENCE
 from perfmodel.core.hardware import Device, Microbenchmark, named_quantities
-from perfmodel.core.kin import FIELDS, KIN, USER, device_like
 
 CARD = "hardware add my-card --like l4 --dram-bandwidth 432GB/s --dram-capacity 32GiB --sms 76 --clock 2.2GHz"
 DEVICES = [catalog.find_device(name) for name in catalog.device_ids()]
@@ -43,8 +44,8 @@ def test_the_profile_is_sound_and_answers(run) -> None:
 
 def test_rates_go_with_clock_and_multiprocessors_and_nothing_measured_is_taken(run) -> None:
     run(CARD)
-    kin, made = catalog.find_device("l4"), catalog.load_device(Path("my-card.yaml"))
-    found, its = numbers(made), numbers(kin)
+    reference, made = catalog.find_device("l4"), catalog.load_device(Path("my-card.yaml"))
+    found, its = numbers(made), numbers(reference)
     more = 76 / 58 * 2200 / 2040
     assert found["multiprocessors"] == 76
     for place in ("peaks.tensor.fp16", "peaks.tensor_int.int8", "peaks.vector.fp32", "peaks.exp", "memory.sram.bandwidth"):
@@ -55,13 +56,13 @@ def test_rates_go_with_clock_and_multiprocessors_and_nothing_measured_is_taken(r
     origin = {place: quantity.source for place, quantity in named_quantities(made)}
     given = {"multiprocessors", "clocks.vector", "memory.dram.bandwidth", "memory.dram.capacity"}
     assert {place for place, source in origin.items() if source == USER} == given
-    assert {source for place, source in origin.items() if place not in given} == {KIN}
+    assert {source for place, source in origin.items() if place not in given} == {REFERENCE}
     assert [made.calibration, made.microbenchmarks, made.power] == [[], [], None]
 
 
 def test_other_peaks_of_the_unit_follow_one_that_is_given() -> None:
-    kin = catalog.find_device("l40s")
-    found, its = numbers(device_like(kin, "half", {"fp16": "181 TFLOP/s"})), numbers(kin)
+    reference = catalog.find_device("l40s")
+    found, its = numbers(device_like(reference, "half", {"fp16": "181 TFLOP/s"})), numbers(reference)
     share = 181 / 362.05
     for place in ("peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.tensor_int.int8"):
         assert found[place] == pytest.approx(its[place] * share, rel=1e-5), place
@@ -69,17 +70,19 @@ def test_other_peaks_of_the_unit_follow_one_that_is_given() -> None:
     assert found["memory.l2.measured_bandwidth"] == its["memory.l2.measured_bandwidth"], "no unit of the L2"
 
 
-@each("kin", DEVICES)
-def test_every_device_lends_a_sound_profile(kin: Device) -> None:
+@each("reference", DEVICES)
+def test_every_device_lends_a_sound_profile(reference: Device) -> None:
     """Alone with a bandwidth, and with fewer multiprocessors at a lower clock; what is given reads back as it was."""
-    bandwidth = kin.dram.bandwidth_bytes_per_s
+    bandwidth = reference.dram.bandwidth_bytes_per_s
     assert bandwidth is not None
     given: dict[str, str | int] = {"dram_bandwidth": f"{bandwidth * 0.8:.0f} B/s"}
-    slower = {"sms": max(1, int(kin.multiprocessors.number * 0.9))} if kin.multiprocessors else {}
-    slower |= {"clock": f"{kin.clocks.vector.number * 0.9:.0f} Hz"} if kin.clocks.vector else {}
+    slower = {"sms": max(1, int(reference.multiprocessors.number * 0.9))} if reference.multiprocessors else {}
+    slower |= {"clock": f"{reference.clocks.vector.number * 0.9:.0f} Hz"} if reference.clocks.vector else {}
     for more in ({}, slower):
-        made = device_like(kin, "my-card", given | more)
+        made = device_like(reference, "my-card", given | more)
         assert sanity.check(made) == []
+        assert (made.interconnect is None) == (reference.interconnect is None)
+        assert made.interconnect is None or made.interconnect.mesh == reference.interconnect.mesh  # type: ignore[union-attr]
         assert set(made.sources) == {quantity.source for _, quantity in named_quantities(made)}
         assert numbers(made)["memory.dram.bandwidth"] == pytest.approx(bandwidth * 0.8, rel=1e-6)
         assert not [place for place, quantity in named_quantities(made) if quantity.kind == "measured"]
@@ -87,7 +90,7 @@ def test_every_device_lends_a_sound_profile(kin: Device) -> None:
 
 @pytest.mark.parametrize("name", ["l4", "l40s", "a10", "h100-pcie", "rtx-5090", "h200", "b200", "a100-sxm-80gb", "rtx-3090", "tpu-v6e"])
 def test_the_same_card_again_takes_the_same_time(run, name: str) -> None:
-    """Given a bandwidth that rounds to the kin's: what was measured on the kin carries over."""
+    """Given a bandwidth that rounds to the reference's: what was measured on the reference carries over."""
     bandwidth = catalog.find_device(name).dram.bandwidth_bytes_per_s
     run(f"hardware add again --like {name} --dram-bandwidth {bandwidth * 0.9995:.0f}B/s")
     for line in ("matmul -m 4096 -n 4096 -k 4096", "attention --n 4096 --d 64 --heads 16 --batch 8", "model llama-3.2-1b --phase decode"):
@@ -107,10 +110,10 @@ def test_the_same_card_again_takes_the_same_time(run, name: str) -> None:
 )
 def test_what_was_measured_carries_over_where_it_depends_on_nothing_given(given: dict[str, str], kept: set[str]) -> None:
     launched = Microbenchmark("launch, stream", "3 us", 0.0, 1, "whitepaper", "2026-01-01")
-    kin = catalog.find_device("l4")
-    made = device_like(replace(kin, microbenchmarks=[*kin.microbenchmarks, launched]), "my-card", given)
+    reference = catalog.find_device("l4")
+    made = device_like(replace(reference, microbenchmarks=[*reference.microbenchmarks, launched]), "my-card", given)
     assert {probe.name.split()[0].strip(",") for probe in made.microbenchmarks} == kept
-    assert {probe.source for probe in made.microbenchmarks} == {KIN}
+    assert {probe.source for probe in made.microbenchmarks} == {REFERENCE}
 
 
 BAD = [
@@ -127,6 +130,7 @@ BAD = [
     ("hardware add my-card --like l4 --sms 0", 2, ["--sms is 0", "whole number from 1"]),
     ("hardware add my-card --like l4 --sms -4", 2, ["--sms is -4"]),
     ("hardware add my-card --like l4 --tdp 0W", 2, ["--tdp is 0W", "more than zero"]),
+    ("hardware add my-card --like trainium2 --l2 10MiB", 2, ["--l2: amazon-trainium2 has no such memory", "nearer --like"]),
     ("hardware add my-card --like l4 --fp16 242TFLOP/s", 1, ["expected 1024 dense on 8.9", "sparse", "nothing was written"]),
     (
         "hardware add my-card --like l4 --sms 40 --fp16 121TFLOP/s",

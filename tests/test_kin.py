@@ -12,6 +12,7 @@ import refresh_pooled
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, are_kin, traits_of, wide_matrix
+from perfmodel.core.device_scaling import number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.core.hardware import Clocks, Device
@@ -20,7 +21,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
-from perfmodel.timing.estimated import SPREADS, completed, in_words, moved, needed, number
+from perfmodel.timing.estimated import SPREADS, completed, in_words, moved, needed
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import widened
 from perfmodel.timing.launched import plan_of
@@ -90,16 +91,16 @@ def test_kernels_are_those_of_the_architecture() -> None:
 def test_estimates_are_scaled_by_hardware() -> None:
     """B300: 75 TFLOP/s of 148 x 256 a clock run at 1,979.5 MHz; an H200 with 66 SMs has half the exponentials of one with 132."""
     made, facts = completed(B300, B200)
-    assert number(made, "clocks", "vector") == pytest.approx(75e12 / (148 * 256))
-    assert number(made, "clocks", "max") == number(made, "clocks", "vector")
-    assert number(made, "memory", "l2", "capacity") == number(B200, "memory", "l2", "capacity")
-    assert made.sources["kin"] == "estimated from nvidia-b200-sxm"
-    assert {"clock", "L2 capacity"} <= {fact.name for fact in facts}
+    assert number(made, "clocks.vector") == pytest.approx(75e12 / (148 * 256))
+    assert number(made, "clocks.max") == number(made, "clocks.vector")
+    assert number(made, "memory.l2.capacity") == number(B200, "memory.l2.capacity")
+    assert made.sources["reference"] == "estimated from nvidia-b200-sxm"
+    assert {"clocks.vector", "memory.l2.capacity"} <= set(facts)
     half = replace(H200, multiprocessors=replace(H200.multiprocessors, number=66, value=66), peaks=replace(H200.peaks, exp=None))  # type: ignore[type-var]
     exps = completed(half, H100)[0].peaks.exp
     assert exps is not None
     assert H100.peaks.exp is not None
-    assert (exps.kind, exps.source, exps.number) == ("estimated", "kin", pytest.approx(H100.peaks.exp.number / 2))
+    assert (exps.kind, exps.source, exps.number) == ("estimated", "reference", pytest.approx(H100.peaks.exp.number / 2))
     assert completed(H200, H200) == (H200, [])
 
 

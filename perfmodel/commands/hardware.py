@@ -107,8 +107,8 @@ def add(asked: AddedQuestion, to: _Profile) -> None:
     Example: perfmodel hardware add my-card --like l4 --dram-bandwidth 432GB/s
     """
     from perfmodel.catalog import device_ids, find_device
+    from perfmodel.core.custom_device import FIELDS, device_like
     from perfmodel.core.errors import UsageError
-    from perfmodel.core.kin import FIELDS, device_like
     from perfmodel.report.hardware import added_report
 
     to = replace(to, output=to.output or [f"{asked.name}.yaml", "-"])
@@ -118,10 +118,10 @@ def add(asked: AddedQuestion, to: _Profile) -> None:
         raise UsageError(f"nothing says how {asked.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
     if asked.name in device_ids():
         raise UsageError(f"{asked.name} is the id of a shipped device", "choose another; 'perfmodel hardware list' shows those taken")
-    kin = find_device(like, "--like")
-    device = device_like(kin, asked.name, given)
+    reference = find_device(like, "--like")
+    device = device_like(reference, asked.name, given)
     to.check(["profile"])
     there = [name for name in to.files if not asked.force and Path(name).exists()]
     if there:
         raise UsageError(f"{there[0]} is there already", "add --force to replace it, or name another with -o")
-    to.emit(added_report(device, kin, to.files))
+    to.emit(added_report(device, reference, to.files))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.core.custom_device import USER
+from perfmodel.core.device_scaling import REFERENCE
 from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quantities
-from perfmodel.core.kin import KIN, USER
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.schema import Chart
@@ -103,11 +104,11 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
 
 
-def added_report(device: Device, kin: Device, files: Sequence[str]) -> Report:
-    """``device``, made of what was given and of ``kin``, with its profile to write to ``files``."""
+def added_report(device: Device, reference: Device, files: Sequence[str]) -> Report:
+    """``device``, made of what was given and of ``reference``, with its profile to write to ``files``."""
     shown, sources = show_report(device), [quantity.source for _, quantity in named_quantities(device)]
     given = ", ".join(f"{place} {quantity.value}" for place, quantity in named_quantities(device) if quantity.source == USER)
-    said = f"Given: {given}. Of {kin.id}: {sources.count(KIN)} values."
+    said = f"Given: {given}. Of {reference.id}: {sources.count(REFERENCE)} values."
     profiles = [name for name in files if name.endswith(".yaml")]
     used = [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {name}" for name in profiles[:1]]
     return replace(shown, verdict=[said, *shown.verdict[:1], *used], profile=profile_text(device))

@@ -1,155 +1,25 @@
-"""What the profile of a device lacks, estimated from its kin: for borrowed predictions alone; no count, bound or roof sees it.
+"""What the profile of a device lacks, estimated from a reference device: for transferred calibrations alone; no count, bound or roof
+sees it.
 
-Estimates are scaled as hardware is: a peak is multiprocessors x operations per clock x clock, of which the kin has the second; what a
-multiprocessor does per clock is the kin's; a launch takes the kin's clocks; the rest is the kin's own value. What an estimate moves is
-known from profiles that have the number: the prediction with it hidden and estimated, over that with the number known.
+Estimates are scaled as hardware is: a peak is multiprocessors x operations per clock x clock, of which the reference has the second; all
+else goes with what ``core/device_scaling.py`` says, and limits and capacities are the reference's own. What an estimate moves is known
+from profiles that have the number: the prediction with it hidden and estimated, over that with the number known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from math import hypot
-from typing import Any
 
+from perfmodel.core.device_scaling import CYCLES, LAUNCHES, REFERENCE, number, quantity, scale_of, scaled, with_quantity
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, LaunchOverhead, MemoryLevel
+from perfmodel.core.hardware import Device, Limits
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity, format_si
 
-KIN = "kin"
-"""Key of the source of an estimate."""
-Path = tuple[str, ...]
-Value = float | None
-
-
-def quantity(device: Device, path: Path) -> Quantity | None:
-    """The quantity at ``path`` in the profile, memory by the name of its level; None where there is none."""
-    found: Any = device
-    for name in path:
-        if isinstance(found, list):
-            found = next((level for level in found if level.level == name), None)
-        else:
-            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    known: Quantity | None = found
-    return known
-
-
-def number(device: Device, *path: str) -> Value:
-    """The number of the quantity at ``path``."""
-    found = quantity(device, path)
-    return None if found is None else float(found.number)
-
-
-def _put(device: Device, kin: Device, path: Path, value: Quantity | None) -> Device:
-    """``device`` with ``value`` at ``path``."""
-    if path[0] == "memory":
-        levels: dict[str, Any] = {level.level: level for level in device.memory}
-        like = next(level for level in kin.memory if level.level == path[1])
-        levels[path[1]] = replace(levels.get(path[1]) or MemoryLevel(like.level, like.scope, like.name), **{path[2]: value})
-        return replace(device, memory=[levels[name] for name in ("sram", "l2", "llc", "dram") if name in levels])
-    if path == ("multiprocessors",):
-        return replace(device, multiprocessors=value)
-    part: Any = getattr(device, path[0])
-    if path[0] == "launch_overhead":
-        return device if value is None else replace(device, launch_overhead=LaunchOverhead(value))
-    if len(path) == 3:
-        return replace(device, peaks=replace(part, **{path[1]: {**getattr(part, path[1]), path[2]: value}}))
-    changed: dict[str, Any] = {path[0]: replace(part, **{path[1]: value})}
-    return replace(device, **changed)
-
-
-# Each from the device as far as it is known by then, and its kin
-
 ALIKE = 2.0  # tuned
-"""How far clocks of kin may be apart: a peak that says more comes of another rate per clock than the kin's."""
-_CLOCKS = {"tensor": ("clocks", "tensor"), "vector": ("clocks", "vector")}
-
-
-def _per_clock(device: Device, kin: Device, unit: str) -> tuple[float, float] | None:
-    """A peak of ``device``, and the operations per multiprocessor and clock behind it; the kin's where its own are not known."""
-    peaks = {name: peak for name, peak in device.peaks_of(unit).items() if name != "fp64"}
-    for rates in (peaks, kin.peaks_of(unit)):
-        for name, peak in peaks.items():
-            if name in rates and rates[name].per_clk is not None:
-                return peak.number, float(rates[name].per_clk or 0)
-    return None
-
-
-def _clock(device: Device, kin: Device, unit: str) -> Value:
-    """The clock behind a peak, if it is like the kin's; else the device's other clock in the proportion of the kin's; else the kin's."""
-    known, sms, wanted = _per_clock(device, kin, unit), number(device, "multiprocessors"), number(kin, *_CLOCKS[unit])
-    behind = known[0] / (known[1] * sms) if known and sms else None
-    if behind is not None and (wanted is None or wanted / ALIKE <= behind <= wanted * ALIKE):
-        return behind
-    other = _CLOCKS["vector" if unit == "tensor" else "tensor"]
-    own, its = number(device, *other), number(kin, *other)
-    return wanted if wanted is None or own is None or its is None else wanted * own / its
-
-
-def _multiprocessors(device: Device, kin: Device) -> Value:
-    """As many as its peak needs at its clock, or at the kin's; else the kin's. Vector units change less from one to the next."""
-    for unit, path in reversed(_CLOCKS.items()):
-        known, clock = _per_clock(device, kin, unit), number(device, *path) or number(kin, *path)
-        if known and clock:
-            return max(1.0, round(known[0] / (known[1] * clock)))
-    return number(kin, "multiprocessors")
-
-
-def _cycles(device: Device, clock: str) -> Value:
-    """Clocks of all multiprocessors in a second."""
-    sms, rate = number(device, "multiprocessors"), number(device, "clocks", clock)
-    return None if sms is None or rate is None else sms * rate
-
-
-def _with_cycles(path: Path, clock: str = "vector") -> Callable[[Device, Device], Value]:
-    """The kin's rate at ``path``, for each clock of a multiprocessor."""
-
-    def rate_of(device: Device, kin: Device) -> Value:
-        rate, own, its = number(kin, *path), _cycles(device, clock), _cycles(kin, clock)
-        return None if rate is None or own is None or its is None else rate * own / its
-
-    return rate_of
-
-
-def _same(path: Path) -> Callable[[Device, Device], Value]:
-    """The kin's own value."""
-    return lambda device, kin: number(kin, *path)
-
-
-def _highest(device: Device, kin: Device) -> Value:
-    """The vector clock, as far beyond it as the kin's highest is."""
-    own, its, most = (number(*at) for at in ((device, "clocks", "vector"), (kin, "clocks", "vector"), (kin, "clocks", "max")))
-    return most if most is None or own is None or its is None else most * own / its
-
-
-def _launch(device: Device, kin: Device) -> Value:
-    """As many clocks as the kin's."""
-    its, slow, fast = number(kin, "launch_overhead", "stream"), number(kin, "clocks", "max"), number(device, "clocks", "max")
-    return its if its is None or slow is None or fast is None else its * slow / fast
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A number that a profile may lack, called as ``SPREADS`` call it."""
-
-    name: str
-    path: Path
-    unit: str
-    estimate: Callable[[Device, Device], Value]
-
-
-def _limit(name: str) -> Fact:
-    path = ("limits", name)
-    return Fact("limits of a multiprocessor", path, "", _same(path))
-
-
-def _of_level(name: str, level: str, part: str) -> Fact:
-    path = ("memory", level, part)
-    rate = part.endswith("bandwidth")
-    return Fact(name, path, "B/s" if rate else "B", _with_cycles(path) if rate else _same(path))
-
-
+"""How far clocks may be apart from the reference's: a peak that says more comes of another rate per clock than the reference's."""
 SPREADS = {  # tuned
     **{"multiprocessors": 0.2, "clock": 0.06, "vector rate": 0.2, "exp rate": 0.04, "L2 capacity": 0.22, "L2 bandwidth": 0.3},
     **{"SRAM": 0.07, "limits of a multiprocessor": 0.22, "launch overhead": 0.02},
@@ -157,57 +27,104 @@ SPREADS = {  # tuned
 """What an estimate moves, in logarithms of time: a number hidden and estimated from the nearest other architecture against the number
 known, on records that fits may see; of each device the 90 % quantile of what it moves at all, in the mean of devices
 (``tests/hidden_facts.py``)."""
-LIMITS = ("max_threads_per_multiprocessor", "max_blocks_per_multiprocessor", "max_threads_per_block", "registers_per_multiprocessor")
-FACTS = (
-    Fact("multiprocessors", ("multiprocessors",), "", _multiprocessors),
-    Fact("clock", ("clocks", "tensor"), "Hz", lambda device, kin: _clock(device, kin, "tensor")),
-    Fact("clock", ("clocks", "vector"), "Hz", lambda device, kin: _clock(device, kin, "vector")),
-    Fact("clock", ("clocks", "max"), "Hz", _highest),
-    Fact("vector rate", ("peaks", "vector", "fp32"), "FLOP/s", _with_cycles(("peaks", "vector", "fp32"))),
-    Fact("exp rate", ("peaks", "exp"), "OP/s", _with_cycles(("peaks", "exp"))),
-    _of_level("L2 capacity", "l2", "capacity"),
-    _of_level("L2 bandwidth", "l2", "measured_bandwidth"),
-    *(_of_level("SRAM", "sram", part) for part in ("capacity", "per_block", "bandwidth")),
-    *map(_limit, (*LIMITS, "max_registers_per_thread", "warp_size")),
-    Fact("launch overhead", ("launch_overhead", "stream"), "s", _launch),
-)
-"""In the order in which they are estimated: later ones use earlier ones."""
 
 
-def completed(device: Device, kin: Device) -> tuple[Device, list[Fact]]:
-    """``device`` with estimates from ``kin`` of what its profile lacks, quantities whose source names the kin; and what they are of."""
+FACTS = {
+    "multiprocessors": "multiprocessors",
+    **{f"clocks.{name}": "clock" for name in ("tensor", "vector", "max")},
+    "peaks.vector.fp32": "vector rate",
+    "peaks.exp": "exp rate",
+    "memory.l2.capacity": "L2 capacity",
+    "memory.l2.measured_bandwidth": "L2 bandwidth",
+    **{f"memory.sram.{name}": "SRAM" for name in ("capacity", "per_block", "bandwidth")},
+    **{f"limits.{limit.name}": "limits of a multiprocessor" for limit in fields(Limits)},
+    "launch_overhead.stream": "launch overhead",
+}
+"""Fields that a profile may lack, called as ``SPREADS`` call them, in the order of their estimates: later ones use earlier ones."""
+
+
+def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
+    """``device`` with estimates of what its profile lacks, quantities whose source names ``reference``; and their fields."""
     whole, found = device, []
-    for fact in FACTS:
-        value = fact.estimate(whole, kin) if number(whole, *fact.path) is None else None
+    for field in FACTS:
+        value = _estimate(whole, reference, field) if quantity(whole, field) is None else None
         if value is not None:
-            whole = _put(whole, kin, fact.path, _estimate(value, fact.unit))
-            found.append(fact)
-    return (replace(whole, sources={**device.sources, KIN: f"estimated from {kin.id}"}) if found else device), found
+            whole = with_quantity(whole, field, _estimated(value, scale_of(field).unit), reference)
+            found.append(field)
+    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if found else device), found
 
 
-def _estimate(value: float, unit: str) -> Quantity:
+def _estimated(value: float, unit: str) -> Quantity:
     if unit in ("", "B"):
-        return Quantity(f"{round(value)} B" if unit else round(value), "estimated", KIN, round(value))
-    return Quantity(format_si(value, unit, 4), "estimated", KIN, value)
+        return Quantity(f"{round(value)} B" if unit else round(value), "estimated", REFERENCE, round(value))
+    return Quantity(format_si(value, unit, 4), "estimated", REFERENCE, value)
 
 
-def needed(device: Device, kin: Device, seconds: Callable[[Device], float]) -> tuple[Device, list[Fact]]:
-    """``device`` with the estimates that ``seconds`` of it depend on, and what they are of; unchanged if it depends on none.
+def _estimate(device: Device, reference: Device, field: str) -> float | None:
+    """The number of ``device`` at ``field``: the reference's in the ratio of what it goes with; no rate where cycles are unknown."""
+    if field == "multiprocessors":
+        return _multiprocessors(device, reference)
+    if field in _CLOCKS.values():
+        return _clock(device, reference, field)
+    its, scale = number(reference, field), scale_of(field)
+    unknown = scale.goes_with == CYCLES and None in [number(one, part) for one in (device, reference) for part in CYCLES]
+    if its is None or unknown:
+        return None
+    over, under = (reference, device) if scale.resource == LAUNCHES else (device, reference)
+    return scaled(its, over, under, *scale.goes_with)
+
+
+_CLOCKS = {"tensor": "clocks.tensor", "vector": "clocks.vector"}
+
+
+def _per_clock(device: Device, reference: Device, unit: str) -> tuple[float, float] | None:
+    """A peak of ``device``, and the operations per multiprocessor and clock behind it; the reference's where its own are not known."""
+    peaks = {name: peak for name, peak in device.peaks_of(unit).items() if name != "fp64"}
+    for rates in (peaks, reference.peaks_of(unit)):
+        for name, peak in peaks.items():
+            per_clk = rates[name].per_clk if name in rates else None
+            if per_clk is not None:
+                return peak.number, float(per_clk)
+    return None
+
+
+def _clock(device: Device, reference: Device, field: str) -> float | None:
+    """The clock behind a peak, if it is like the reference's; else the device's other clock in the proportion of the reference's."""
+    unit, other = ("tensor", "clocks.vector") if field == "clocks.tensor" else ("vector", "clocks.tensor")
+    known, sms, its = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
+    behind = known[0] / (known[1] * sms) if known and sms else None
+    if behind is not None and (its is None or its / ALIKE <= behind <= its * ALIKE):
+        return behind
+    return None if its is None else scaled(its, device, reference, other)
+
+
+def _multiprocessors(device: Device, reference: Device) -> float | None:
+    """As many as a peak needs at its clock, or at the reference's; else the reference's. Vector units change less between devices."""
+    for unit, field in reversed(_CLOCKS.items()):
+        known, clock = _per_clock(device, reference, unit), number(device, field) or number(reference, field)
+        if known and clock:
+            return max(1.0, round(known[0] / (known[1] * clock)))
+    return number(reference, "multiprocessors")
+
+
+def needed(device: Device, reference: Device, seconds: Callable[[Device], float]) -> tuple[Device, list[str]]:
+    """``device`` with the estimates that ``seconds`` of it depend on, and their fields; unchanged if it depends on none.
 
     UnavailableError if no estimate helps.
     """
-    facts = _kept(device, kin).facts
-    with_all = _tried(seconds, _kept(device, kin).device(facts)) if facts else None
+    known = _kept(device, reference)
+    facts = known.facts
+    with_all = _tried(seconds, known.device(facts)) if facts else None
     if with_all is None or with_all == _tried(seconds, device):
         return device, []
-    for fact in facts:
-        rest = [one for one in facts if one is not fact]
-        if _tried(seconds, _kept(device, kin).device(rest)) == with_all:
+    for field in facts:
+        rest = [one for one in facts if one != field]
+        if _tried(seconds, known.device(rest)) == with_all:
             facts = rest
-    return _kept(device, kin).device(facts), facts
+    return known.device(facts), facts
 
 
-def _tried(seconds: Callable[[Device], float], device: Device) -> Value:
+def _tried(seconds: Callable[[Device], float], device: Device) -> float | None:
     try:
         return seconds(device)
     except UnavailableError:
@@ -215,21 +132,20 @@ def _tried(seconds: Callable[[Device], float], device: Device) -> Value:
 
 
 class _Completed:
-    """A device and its kin: the same profile for the same estimates, as time models keep what they know of a device by its identity."""
+    """A device and its reference: one profile for the same estimates, as time models keep what they know of a device by its identity."""
 
-    def __init__(self, device: Device, kin: Device) -> None:
-        self.own, self.kin = device, kin
-        self.whole, self.facts = completed(device, kin)
-        self.known: dict[Path, Device] = {}
+    def __init__(self, device: Device, reference: Device) -> None:
+        self.own, self.reference = device, reference
+        self.whole, self.facts = completed(device, reference)
+        self.known: dict[tuple[str, ...], Device] = {}
 
-    def device(self, facts: Iterable[Fact]) -> Device:
-        """The device with the estimates of ``facts`` alone."""
-        paths = [fact.path for fact in facts]
-        key = tuple(".".join(path) for path in paths)
+    def device(self, facts: Iterable[str]) -> Device:
+        """The device with the estimates of these fields alone."""
+        key = tuple(facts)
         if key not in self.known:
             made = replace(self.own, sources=self.whole.sources)
-            for path in paths:
-                made = _put(made, self.kin, path, quantity(self.whole, path))
+            for field in key:
+                made = with_quantity(made, field, quantity(self.whole, field), self.reference)
             self.known[key] = made
         return self.known[key]
 
@@ -237,11 +153,11 @@ class _Completed:
 _kept = cached_by_identity(_Completed)
 
 
-def in_words(facts: Iterable[Fact], kin: Device) -> str:
+def in_words(facts: Iterable[str], reference: Device) -> str:
     """What is estimated, and from what."""
-    return f"{', '.join(dict.fromkeys(fact.name for fact in facts))} estimated from {kin.id}"
+    return f"{', '.join(dict.fromkeys(FACTS[field] for field in facts))} estimated from {reference.id}"
 
 
-def moved(facts: Iterable[Fact]) -> float:
+def moved(facts: Iterable[str]) -> float:
     """How much estimates move a time, in logarithms: each name once, as errors that have nothing to do with each other."""
-    return hypot(*(SPREADS[name] for name in {fact.name for fact in facts}))
+    return hypot(*(SPREADS[name] for name in {FACTS[field] for field in facts}))

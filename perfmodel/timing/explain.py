@@ -8,13 +8,12 @@ resource alone were a little faster: of two that overlap, the one that hides the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-from perfmodel.core.hardware import Clocks, Device, LaunchOverhead, MemoryLevel, Peaks
+from perfmodel.core.device_scaling import CLOCKS, DRAM, EXPONENTIALS, LAUNCHES, LINKS, ON_CHIP, POWER, TENSOR, VECTOR, faster
+from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep, show
-from perfmodel.core.units import Quantity
 from perfmodel.timing.base import Model, find_model
 from perfmodel.timing.predict import Prediction, modelled_s
 
@@ -29,65 +28,18 @@ FITTED_TIMES = ("_us", "_ns", "_s")
 POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi et al. 2013"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """What a kernel's time goes with: ``faster(device, factor)`` is the device with that resource so many times as fast."""
-
-    name: str
-    meaning: str
-    faster: Callable[[Device, float], Device]
-
-
-def _times(one: Quantity | None, factor: float, per_clk: float = 1.0) -> Quantity | None:
-    if one is None:
-        return None
-    each: Any = None if one.per_clk is None else one.per_clk * per_clk
-    return replace(one, number=one.number * factor, per_clk=each)
-
-
-def _peaks(device: Device, factor: float, per_clk: float, *tables: str) -> Device:
-    changed = {name: {dtype: _times(rate, factor, per_clk) for dtype, rate in getattr(device.peaks, name).items()} for name in tables}
-    return replace(device, peaks=replace(device.peaks, **changed))  # type: ignore[arg-type]
-
-
-def _tensor(device: Device, factor: float) -> Device:
-    return _peaks(device, factor, factor, "tensor", "tensor_int")
-
-
-def _vector(device: Device, factor: float) -> Device:
-    return _peaks(device, factor, factor, "vector")
-
-
-def _exponential(device: Device, factor: float) -> Device:
-    return replace(device, peaks=replace(device.peaks, exp=_times(device.peaks.exp, factor, factor)))
-
-
-def _memory(*levels: str) -> Callable[[Device, float], Device]:
-    def faster(device: Device, factor: float) -> Device:
-        def level(one: MemoryLevel) -> MemoryLevel:
-            usual, measured, most = (_times(rate, factor) for rate in (one.bandwidth, one.measured_bandwidth, one.max_bandwidth))
-            known = one.level in levels
-            return replace(one, bandwidth=usual, measured_bandwidth=measured, max_bandwidth=most) if known else one
-
-        return replace(device, memory=[level(one) for one in device.memory])
-
-    return faster
-
-
-def _clock(device: Device, factor: float) -> Device:
-    """Clocks alone: the rates of units stay, so that operations per clock fall."""
-    own = device.clocks
-    clocks = Clocks(*(_times(one, factor) for one in (own.tensor, own.vector, own.max, own.base)))
-    peaks: Peaks = _peaks(device, 1.0, 1 / factor, "tensor", "tensor_int", "vector").peaks
-    return replace(device, clocks=clocks, peaks=replace(peaks, exp=_times(peaks.exp, 1.0, 1 / factor)))
-
-
-def _links(device: Device, factor: float) -> Device:
-    own = device.interconnect
-    if own is None:
-        return device
-    per_direction = replace(own.bandwidth_per_direction, number=own.bandwidth_per_direction.number * factor)
-    return replace(device, interconnect=replace(own, bandwidth_per_direction=per_direction, network=_times(own.network, factor)))
+RESOURCES = {
+    LAUNCHES: "times that were fitted: starts of kernels, waits",
+    CLOCKS: "clocks that work of no unit explains: starts and ends of blocks, steps of their loops",
+    TENSOR: "matrix products",
+    EXPONENTIALS: "exponentials",
+    VECTOR: "products in fp32 and element-wise work",
+    ON_CHIP: "traffic between the L2, shared memory and the multiprocessors",
+    DRAM: "traffic with DRAM",
+    LINKS: "traffic between GPUs",
+    POWER: "arithmetic that the board's power limit slows",
+}
+"""What a kernel's time goes with, by name; cycles with clocks alone, while rates of units stay."""
 
 
 def _sooner(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -95,28 +47,12 @@ def _sooner(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
     return {name: value / factor if name.endswith(FITTED_TIMES) else value for name, value in parameters.items()}
 
 
-def _fitted(device: Device, factor: float) -> Device:
-    """Times that were fitted, of other calibrations too, and launches."""
-    blocks = [replace(block, parameters=_sooner(block.parameters, factor)) for block in device.calibration]
-    own = device.launch_overhead
-    if own is None:
-        return replace(device, calibration=blocks)
-    launch = LaunchOverhead(replace(own.stream, number=own.stream.number / factor), _times(own.graph, 1 / factor))
-    return replace(device, calibration=blocks, launch_overhead=launch)
-
-
-FITTED = "launches and waits"
-RESOURCES = (
-    Resource(FITTED, "times that were fitted: starts of kernels, waits", _fitted),
-    Resource("cycles", "clocks that work of no unit explains: starts and ends of blocks, steps of their loops", _clock),
-    Resource("tensor unit", "matrix products", _tensor),
-    Resource("exponentials", "exponentials", _exponential),
-    Resource("vector unit", "products in fp32 and element-wise work", _vector),
-    Resource("on-chip memory", "traffic between the L2, shared memory and the multiprocessors", _memory("sram", "l2", "llc")),
-    Resource("DRAM", "traffic with DRAM", _memory("dram")),
-    Resource("links", "traffic between GPUs", _links),
-    Resource("power limit", "arithmetic that the board's power limit slows", lambda device, k: replace(device, tdp=_times(device.tdp, k))),
-)
+def with_faster(device: Device, resource: str, factor: float) -> Device:
+    """``device`` with one of ``RESOURCES`` so many times as fast; times that were fitted are those of other calibrations too."""
+    made = faster(device, {resource: factor})
+    if resource != LAUNCHES:
+        return made
+    return replace(made, calibration=[replace(block, parameters=_sooner(block.parameters, factor)) for block in device.calibration])
 
 
 def explain_time(known: Prediction | None) -> list[FormulaStep]:
@@ -172,14 +108,14 @@ def _parts(known: Prediction, model: Model, source: str) -> list[FormulaStep]:
     assert case is not None
     assert device is not None
     found = []
-    for resource in RESOURCES:
+    for resource, meaning in RESOURCES.items():
         ends = []
         for factor in (1 / (1 + STEP), 1 + STEP):
-            parameters = _sooner(p, factor) if resource.name == FITTED else p
-            ends.append(modelled_s(model, case, resource.faster(device, factor), parameters))
+            parameters = _sooner(p, factor) if resource == LAUNCHES else p
+            ends.append(modelled_s(model, case, with_faster(device, resource, factor), parameters))
         share = round((ends[0] - ends[1]) / (2 * STEP) / known.seconds, DIGITS)
         if abs(share) >= SMALLEST:
-            found.append(FormulaStep(f"time of {resource.name}", f"s, {resource.meaning}", "", "", share * known.seconds, source))
+            found.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * known.seconds, source))
     left = known.seconds - sum(float(part.value) for part in found)
     if abs(left) >= SMALLEST * known.seconds:
         found.append(FormulaStep("time of other rules", "s, of the bound, or of fixed times", "", "", left, model.source))

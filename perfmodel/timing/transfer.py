@@ -15,18 +15,19 @@ eight boards list them and on half of a table of L40S prefills (NVIDIA aiconfigu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import log
 
 from perfmodel.core.architectures import are_kin
+from perfmodel.core.device_scaling import CHIP, DRAM, faster, number, ratio
 from perfmodel.core.dtypes import dtype_of_products
-from perfmodel.core.hardware import Calibration, Clocks, Device, MemoryLevel, Microbenchmark, Peaks
+from perfmodel.core.hardware import Calibration, Device, Microbenchmark
 from perfmodel.core.kept import cached_by_identity
-from perfmodel.core.units import Quantity, parse_any
+from perfmodel.core.units import parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
-from perfmodel.timing.estimated import Fact, in_words, moved, needed
+from perfmodel.timing.estimated import in_words, moved, needed
 from perfmodel.timing.intervals import Ends, lent_ends, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", "matmul {}"
@@ -59,15 +60,15 @@ class Lent:
 def lent(device: Device, lender: Device, block: Calibration) -> Lent:
     """``device``, and the parameters of ``block`` of ``lender``, as the time of a kernel on ``device`` is worked out."""
     start, timed = launch_ratio(device, lender)
-    factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, _clock_ratio(device, lender))}
+    factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, ratio(lender, device, "clocks.max"))}
     parameters = {name: value * factors.get(name, 1.0) for name, value in block.parameters.items()}
     probes = ["launch"] if timed else []
     own, its = copied_share(device), copied_share(lender)
     if own and its:
-        device, probes = scaled(device, 1.0, own / its), [*probes, "copy"]
+        device, probes = faster(device, {DRAM: own / its}), [*probes, "copy"]
     product, the_same = (product_of(one, block) if block.workload == "matmul" else None for one in (device, lender))
     if product is not None and (the_same is None or product.value != the_same.value):
-        device, probes = scaled(device, _core_ratio(device, product, block), 1.0), [*probes, "matmul"]
+        device, probes = faster(device, dict.fromkeys(CHIP, _core_ratio(device, product, block))), [*probes, "matmul"]
     return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
@@ -86,7 +87,7 @@ class Transferred:
     parameters: dict[str, float]
     probes: tuple[str, ...] = ()
     narrowed: bool = False
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[str, ...] = ()
     held: Device | None = None
     share: float = 1.0
 
@@ -148,25 +149,16 @@ def product_share(device: Device, dtype: str) -> float | None:
 
 def launch_ratio(device: Device, lender: Device) -> tuple[float, bool]:
     """A launch of ``device`` over one of ``lender``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
-    for seconds in (_probed_launch, _stated_launch):
+    for seconds in (_probed_launch, lambda one: number(one, "launch_overhead.stream")):
         own, its = seconds(device), seconds(lender)
         if own and its:
             return own / its, True
-    return _clock_ratio(device, lender), False
-
-
-def _clock_ratio(device: Device, lender: Device) -> float:
-    own, its = device.clocks.max, lender.clocks.max
-    return its.number / own.number if own and its else 1.0
+    return ratio(lender, device, "clocks.max"), False
 
 
 def _probed_launch(device: Device) -> float | None:
     found = probe(device, LAUNCH)
     return None if found is None else parse_any(found.value)
-
-
-def _stated_launch(device: Device) -> float | None:
-    return None if device.launch_overhead is None else device.launch_overhead.stream.number
 
 
 def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
@@ -187,26 +179,6 @@ def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> fl
         return 1.0
     modelled = float(model.seconds(case, device, block.parameters))
     return float(min(max(modelled * parse_any(timed.value) / flops(w), LEAST_RATIO), MOST_RATIO))
-
-
-def scaled(device: Device, core: float, dram: float) -> Device:
-    """``device`` with the rates of its chip times ``core`` and of its DRAM times ``dram``."""
-
-    def times(one: Quantity | None, factor: float) -> Quantity | None:
-        return None if one is None else replace(one, number=one.number * factor)
-
-    def level(one: MemoryLevel) -> MemoryLevel:
-        by = dram if one is device.dram else core
-        usual, measured, most = (times(rate, by) for rate in (one.bandwidth, one.measured_bandwidth, one.max_bandwidth))
-        return replace(one, bandwidth=usual, measured_bandwidth=measured, max_bandwidth=most)
-
-    def table(rates: Mapping[str, Quantity]) -> dict[str, Quantity]:
-        return {name: replace(rate, number=rate.number * core) for name, rate in rates.items()}
-
-    own, clocks = device.peaks, device.clocks
-    peaks = Peaks(table(own.tensor), table(own.vector), table(own.tensor_int), times(own.exp, core))  # type: ignore[arg-type]
-    ticks = Clocks(*(times(one, core) for one in (clocks.tensor, clocks.vector, clocks.max, clocks.base)))
-    return replace(device, memory=[level(one) for one in device.memory], peaks=peaks, clocks=ticks)
 
 
 # The clock under a power limit
@@ -248,7 +220,7 @@ def at_held_clock(device: Device, share: float) -> Device:
     """``device`` with the rates of its chip at the held clock; the same one each time, as time models keep what they know of it."""
     made = _made_of(device)
     if share not in made:
-        made[share] = scaled(device, share, 1.0)
+        made[share] = faster(device, dict.fromkeys(CHIP, share))
     return made[share]
 
 
