@@ -183,3 +183,18 @@ def test_what_fits_the_l2_comes_sooner(device, n):
     assert warm <= clean - 0.5e-6
     if device.id == "nvidia-l40s" and n == 1:
         assert warm < 0.8 * clean
+
+
+@pytest.mark.parametrize(
+    ("device", "n", "heads"), [("nvidia-a100-sxm-40gb", 512, 8), ("nvidia-h100-nvl-94gb", 10, 11), ("nvidia-h100-sxm-80gb", 90, 3)]
+)
+def test_the_l2_chooses_no_kernel_and_a_warm_one_costs_no_host(run, device, n, heads):
+    """Published runs whose state nobody said hold the host's time for a pass; a warm L2 does not."""
+    found = {}
+    for state in (CLEAN, DIRTY, WARM):
+        line = f"attention --n {n} --d 64 --heads {heads} --batch 16 --dtype fp16 --hardware {device} --cache {state} --json"
+        found[state] = run(line).json["results"]
+    for clean, dirty, warm in zip(*(found[state] for state in (CLEAN, DIRTY, WARM)), strict=True):
+        assert len({one["implementation"] for one in (clean, dirty, warm)}) == 1
+        times = [one["time_s"]["predicted"] for one in (warm, clean, dirty)]
+        assert times[0] <= 1.01 * times[1] <= 1.01 * times[2]

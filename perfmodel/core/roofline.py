@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
-from perfmodel.core.units import Quantity
+from perfmodel.core.units import Quantity, parse_any
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 
@@ -132,6 +132,18 @@ def boost(device: Device) -> float:
     return BOOST if advertised and highest and highest.number > BOOST_FROM * advertised.number else 1.0
 
 
+TIMED_PRODUCT = "matmul {}"
+"""Name of the microbenchmark of a large product, with its number format."""
+
+
+@cached_by_identity
+def clock_at_work(device: Device) -> float:
+    """Clock of the roofs over that of the datasheet's peaks: ``boost``, or what the fastest product that was timed takes at least."""
+    peaks, timed = {**device.peaks_of("vector"), **device.peaks_of("tensor")}, {one.name: one.value for one in device.microbenchmarks}
+    names = {name: TIMED_PRODUCT.format(name) for name in peaks}
+    return max([boost(device), *(parse_any(timed[called]) / peaks[name].number for name, called in names.items() if called in timed)])
+
+
 def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
     """Rates of ``device`` per second for ``dtype``; with a ``trace``, symbols that know their source in the profile.
 
@@ -221,7 +233,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         multicast = name("multicast bytes", "bytes that reach SMs by another one's read of the L2", multicast)
     amounts = {"dram": dram.total, "l2": sram.total - multicast, **dict(work.items())}
     on_chip = {"l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
-    faster = boost(device)
+    faster = clock_at_work(device)
     speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     known = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}

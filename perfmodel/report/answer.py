@@ -9,7 +9,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, Traffic, boost
+from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import EITHER, EVEN, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
 from perfmodel.report.charts.format_number import between, percent
@@ -218,7 +218,7 @@ def _of_peak(rate: float, device: Device, dtype: Dtype, unit: str, below: bool) 
     """Share of the peak of ``unit`` at the clock at work; of a time ``below`` its roof of that at the highest clock; which, in words."""
     if below:
         return rate / device.best_matmul_rate(dtype.name), " at the highest clock"
-    return rate / (device.matmul_peak(dtype.name, unit).number * boost(device)), ""
+    return rate / (device.matmul_peak(dtype.name, unit).number * clock_at_work(device)), ""
 
 
 def figures(

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
-from perfmodel.timing.base import CLEAN, Case, models_of
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
 from perfmodel.timing.lenders import ENOUGH_TO_LEND, FallbackDevices
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
@@ -46,12 +46,17 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     Of kernels calibrated on the device, else on the same board by another name, the fastest is taken, of other borrowed ones the most
     certain: lent by a device that multiplies alike, then with the narrowest interval. One that a device lends which multiplies alike comes
     before the calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
-    Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. UnavailableError says why there is none.
+    Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. What the L2 holds before chooses no other kernel.
+    UnavailableError says why there is none.
     """
     if request.case.implementation:
         if not suits(request.case.implementation):
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
+    if request.case.cache in (DIRTY, WARM):
+        chosen = select_kernel(replace(request, case=replace(request.case, cache=CLEAN)), suits, guesses)
+        if chosen.calibration.implementation in models_of():
+            return _in_state(chosen, request)
     here = _calibrated(request, suits, [request.device])
     if here is None:
         here = _calibrated(request, suits, [one for one in request.fallbacks() if same_board(request.device, one)])
@@ -77,6 +82,15 @@ def _calibrated(request: TimeRequest, suits: Callable[[str], bool], home: list[D
     asked = [_by(name, request) for name in filter(suits, _libraries(request, home))]
     known = _predicted(one for one in asked if any(map(one.calibrations, home)))
     return min(known, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
+
+
+def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
+    """The prediction of the kernel ``chosen`` with the L2 in the state that ``request`` names."""
+    asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
+    found = predict(asked)
+    if found.lender is not chosen.lender:  # the nearest of those that multiply alike
+        found = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+    return replace(found, provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
@@ -112,9 +126,8 @@ def _named(request: TimeRequest) -> Prediction:
     known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
-    if request.kind == "attention":  # of kernels that are predicted one by one
-        with suppress(UnavailableError):
-            return predict(request)
+    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
+        return predict(request)
     return _without_kin([request], list(request.fallbacks())) or predict(request)
 
 

@@ -24,13 +24,14 @@ from perfmodel.core.device_scaling import CHIP, DRAM, faster, number, ratio
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark
 from perfmodel.core.kept import cached_by_identity
+from perfmodel.core.roofline import TIMED_PRODUCT
 from perfmodel.core.units import parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
 from perfmodel.timing.estimated import in_words, moved, needed
 from perfmodel.timing.intervals import Ends, lent_ends, widened
 
-COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", "matmul {}"
+COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", TIMED_PRODUCT
 """Names of the three microbenchmarks; the last one with its number format."""
 PRODUCT = {"m": 8192, "n": 8192, "k": 8192}
 """Shape of the product where a microbenchmark does not say."""

@@ -18,7 +18,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
-from perfmodel.core.roofline import Estimate, boost, rates_of, total
+from perfmodel.core.roofline import Estimate, clock_at_work, rates_of, total
 from perfmodel.kernels.matmul import library_tile
 from perfmodel.timing.lenders import FallbackDevices, listed_once
 from perfmodel.timing.predict import CALIBRATED, Prediction
@@ -142,7 +142,7 @@ class PassEstimate:
     @property
     def at_peak_s(self) -> float:
         """Seconds of one GPU for these FLOP at the peaks of the clock at work, each at that of the format it is multiplied in."""
-        peaks = {name: rates_of(self.device, dtype_of_products(name)).matmul * boost(self.device) for name in self.flops_by_format}
+        peaks = {name: rates_of(self.device, dtype_of_products(name)).matmul * clock_at_work(self.device) for name in self.flops_by_format}
         return sum(float(flops / peaks[name]) for name, flops in self.flops_by_format.items())
 
 
