@@ -23,7 +23,7 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.predict import FEW_SIZES, FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
+from perfmodel.validation.fit_points import FULL, KIN, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
 from perfmodel.validation.statistics import Residual, conformal, interval, quantile
 
@@ -139,13 +139,11 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
 
-    Two records of one shape, or family, say as much as another shape. A table's few rows are enough: parameters stay near their starts.
+    Parameters that stay near their starts need none.
     """
-    seen = [group_key(record) for record in records if not held_out(record)]
-    shapes = len(set(seen))
-    needed = 2 if model.from_tables else max(2, min(2 * len(model.parameters), FEWEST))
-    enough = shapes > 1 and max(shapes, len(seen) // 2) >= needed
-    return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
+    shapes = len({group_key(record) for record in records if not held_out(record)})
+    free = sum(prior.spread > KIN for prior in model.priors().values())
+    return "" if shapes >= max(2, min(2 * free, FEWEST)) else f"{shapes} shapes are too few for {free} parameters"
 
 
 class _FitProgress:
