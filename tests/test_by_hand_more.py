@@ -42,11 +42,10 @@ from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import WARM, Case, model_of
-from perfmodel.timing.engine import TAIL, Grid
+from perfmodel.timing.engine import TAIL, TileBlocks
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import gemm, numba_attention, register_tiles
-from perfmodel.timing.models._attention_grid import Launch as AttentionLaunch
-from perfmodel.timing.models._attention_grid import key_tiles_visits, timed_again
+from perfmodel.timing.models._attention_grid import AttentionLaunch, key_tiles_visits, timed_again
 from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
 from perfmodel.transformer.generation import with_cache
@@ -133,7 +132,7 @@ def test_tiles_of_the_backward_pass_on_hopper(d: int, causal: bool, tile: tuple[
 @pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
 def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained: float) -> None:
     """Three to a multiprocessor, a third of the speed each: three blocks of a tile end at 30, one of four tiles at 150; 70 is the mean."""
-    found = Grid((1, 1, 1, 4), 0, 0, sms=1, resident=3).cycles(10.0, 0.0, alone)
+    found = TileBlocks((1, 1, 1, 4), 0, 0, sms=1, resident=3).cycles(10.0, 0.0, alone)
     assert found == pytest.approx(150 - TAIL * (150 - 70) * gained)
 
 

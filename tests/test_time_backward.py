@@ -13,7 +13,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import DIRTY, Case, model_of
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import efficient
-from perfmodel.timing.models._attention_grid import Launch, grid_of, key_tiles_visits, main_bytes, side_bytes
+from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of, key_tiles_visits, main_bytes, side_bytes
 
 H200 = find_device("nvidia-h200-sxm")
 MODEL = efficient.MODELS["efficient-backward"]
@@ -70,7 +70,7 @@ def test_blocks_take_key_tiles_in_turn() -> None:
 @each("window", [None, 1, 33, 700])
 @each(("n", "kv_len"), [(500, 500), (130, 700), (700, 130)])
 def test_key_tiles_in_turn_visit_what_each_of_them_does(n: int, kv_len: int, window: int | None, step: int) -> None:
-    w, plan = replace(attention(1, 2, 1, n, kv_len, 64, True), window=window), Launch(48, 32)
+    w, plan = replace(attention(1, 2, 1, n, kv_len, 64, True), window=window), AttentionLaunch(48, 32)
     each = [key_tiles_visits(w, plan, j, 10**6) for j in range(-(-kv_len // 32))]
     assert [key_tiles_visits(w, plan, first, step) for first in range(step)] == [sum(each[first::step]) for first in range(step)]
 

@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.walk import visited_tiles
 from perfmodel.timing.base import Case, model_of, models_of
 from perfmodel.timing.engine import ROUNDS, joined
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.models._attention_grid import Launch, grid_of
+from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of
 
 A100, H100, B200 = (find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm"))
 IDEAL = {"matmul": 1.0, "alone": 1.0}
@@ -74,7 +74,7 @@ SMALL = [
 @each("packed", [False, True])
 @each("longest_first", [False, True])
 def test_blocks_are_those_of_a_loop_over_all_scores(w, direction, packed, longest_first):
-    plan = Launch(16, 8, packed=packed, longest_first=longest_first)
+    plan = AttentionLaunch(16, 8, packed=packed, longest_first=longest_first)
     of_walk = visits(w, plan, direction)
     walks = w.kv_heads if packed else w.heads
     assert list(grid_of(w, plan, direction, 1000).last) == (of_walk[::-1] if longest_first else of_walk) * walks
@@ -82,18 +82,18 @@ def test_blocks_are_those_of_a_loop_over_all_scores(w, direction, packed, longes
 
 def test_sections_advance_their_heads_together():
     w = attention(n=32, heads=3, kv_heads=3, batch=2)
-    plan = Launch(16, 16, longest_first=True, group=3, section=2)
+    plan = AttentionLaunch(16, 16, longest_first=True, group=3, section=2)
     assert grid_of(w, plan, FORWARD, 100).last == (2, 2, 1, 1, 2, 1) * 2
 
 
 def test_splits_share_the_tiles_of_a_block():
     w = attention(n=16, kv_len=80, heads=1, kv_heads=1, causal=False)
-    assert sorted(grid_of(w, Launch(16, 16, splits=2), FORWARD, 100).last) == [2, 3]
+    assert sorted(grid_of(w, AttentionLaunch(16, 16, splits=2), FORWARD, 100).last) == [2, 3]
 
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_blocks_left_out_are_counted(direction):
-    w, plan = attention(n=4096, heads=8, batch=16), Launch(128, 64)
+    w, plan = attention(n=4096, heads=8, batch=16), AttentionLaunch(128, 64)
     blocks = grid_of(w, plan, direction, 16)
     assert len(blocks.last) == ROUNDS * 16
     assert blocks.count == 8 * 16 * (4096 // (128 if direction == FORWARD else 64))

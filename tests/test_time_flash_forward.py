@@ -8,10 +8,10 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
-from perfmodel.timing.engine import Grid
+from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import efficient, fa2, flash_decode
-from perfmodel.timing.models._attention_grid import Launch, grid_of, work_of
+from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of, work_of
 
 H200 = find_device("h200")
 
@@ -20,7 +20,7 @@ def attention(batch: int, heads: int, n: int, kv_len: int, d: int, causal: bool,
     return Attention(n, kv_len, d, d, batch, heads, kv_heads or heads, DTYPES["bf16"], causal=causal)
 
 
-def launched(implementation: str, w: Attention) -> tuple[Launch, Grid]:
+def launched(implementation: str, w: Attention) -> tuple[AttentionLaunch, TileBlocks]:
     plan = plan_of(Case(w, implementation), H200)
     return plan, grid_of(w, plan, "forward", 132)
 
@@ -80,19 +80,19 @@ def test_p_is_multiplied_by_the_values_that_exist() -> None:
 
 def test_blocks_beside_each_other_share_in_proportion() -> None:
     # alone 2, of four blocks 4: two take 2 + 2/3 of a full multiprocessor's share
-    times = [Grid((3,) * count, 0, 0, 1, 4).cycles(10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
+    times = [TileBlocks((3,) * count, 0, 0, 1, 4).cycles(10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
     assert times == pytest.approx([7 + 30 * share for share in (2, 2 + 2 / 3, 2 + 4 / 3, 4)])
 
 
 def test_first_rounds_hide_nothing() -> None:
-    two, many = (Grid((3,) * count, 0, 0, 1, 2) for count in (4, 40))
+    two, many = (TileBlocks((3,) * count, 0, 0, 1, 2) for count in (4, 40))
     assert two.cycles(10.0, 7.0, 1.0) == 2 * (7 + 2 * 30)
     assert 20 * 2 * 30 < many.cycles(10.0, 7.0, 1.0) < 20 * (7 + 2 * 30)
 
 
 def test_the_longest_blocks_meet() -> None:
-    assert Grid((1, 2, 3, 4), 0, 0, 2, 2).together == {(2, 4), (1, 3)}
-    assert Grid((1, 2, 3, 4), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 2 * 10 + 2 * 15
+    assert TileBlocks((1, 2, 3, 4), 0, 0, 2, 2).together == {(2, 4), (1, 3)}
+    assert TileBlocks((1, 2, 3, 4), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 2 * 10 + 2 * 15
 
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])

@@ -9,10 +9,10 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, model_of
-from perfmodel.timing.engine import Grid
+from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import cudnn
-from perfmodel.timing.models._attention_grid import Launch, grid_of
+from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
 
@@ -50,9 +50,9 @@ def test_flash_splits_its_keys_as_profiled(shape, grid):
 
 def test_splits_are_cut_from_all_keys():
     w = attention(1, 1, 1, 64, 16, True)
-    fixed = grid_of(w, Launch(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
+    fixed = grid_of(w, AttentionLaunch(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
     assert fixed == (0, 1, 0, 2, 1, 2, 2, 2)  # row tile i sees i + 1 of four key tiles; last split first in the list's pairs
-    assert grid_of(w, Launch(16, 16, splits=2), FORWARD, 100).last != fixed
+    assert grid_of(w, AttentionLaunch(16, 16, splits=2), FORWARD, 100).last != fixed
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_keys_past_the_end_are_masked_in_every_tile():
 
 
 def test_equal_blocks_run_in_whole_rounds():
-    few, more = Grid((4,) * 5, 0, 0, 2, 1), Grid((4,) * 6, 0, 0, 2, 1)
+    few, more = TileBlocks((4,) * 5, 0, 0, 2, 1), TileBlocks((4,) * 6, 0, 0, 2, 1)
     assert few.cycles(10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
     assert more.cycles(10.0, 7.0, 1.0) == 3 * (7 + 40)
-    assert Grid((4,) * 4, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 40
-    assert Grid((4,) * 2, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 1.5 * 40
+    assert TileBlocks((4,) * 4, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 40
+    assert TileBlocks((4,) * 2, 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 1.5 * 40
 
 
 def test_a_round_of_unequal_blocks():
     # the longest of both rounds, of 3 and of 5 tiles, share a multiprocessor: 3 tiles each at half speed, then 2 alone
-    assert Grid((1, 3, 5), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 3 * 2 * 10 + 2 * 15
+    assert TileBlocks((1, 3, 5), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 3 * 2 * 10 + 2 * 15
 
 
 def test_neighbours_hide_latency_as_far_as_one_fills_the_multiprocessor():
-    many = Grid((10,) * 400, 0, 0, 4, 2)
+    many = TileBlocks((10,) * 400, 0, 0, 4, 2)
     hidden, halfway, exposed = (many.cycles(10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
     assert hidden < halfway < exposed == pytest.approx(50 * (50 + 2 * 100), rel=1e-6)
     assert hidden > 50 * 2 * 100  # never below the work

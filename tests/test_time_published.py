@@ -19,7 +19,7 @@ from perfmodel.timing.base import Case, find_model, models_of
 from perfmodel.timing.implementations import find, kernel_name, listed
 from perfmodel.timing.lenders import with_parts
 from perfmodel.timing.models import eager_attention
-from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, Launch, slowdown
+from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, AttentionLaunch, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
@@ -171,7 +171,7 @@ def test_flash_attention_3_runs_on_hopper_alone():
 
 def test_older_instructions_reach_less_of_newer_tensor_units():
     ampere, hopper, blackwell = 2048.0, 4096.0, 8192.0
-    launch = Launch(128, 64)
+    launch = AttentionLaunch(128, 64)
     assert slowdown(launch, ampere, 2) == 1.0
     assert slowdown(launch, hopper, 2) == pytest.approx(hopper / MMA_SYNC_FLOP) == pytest.approx(1 / 0.629)
     assert slowdown(launch, blackwell, 2) == pytest.approx(2 / 0.629)

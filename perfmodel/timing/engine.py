@@ -25,7 +25,7 @@ L2_PORT = 64.0  # known
 EXACT_ROUNDS = 64  # known
 """Last rounds over all slots that ``makespan`` simulates block by block; earlier blocks are assumed to fill all slots evenly."""
 ROUNDS = 3  # known
-"""The same for a ``Grid``."""
+"""The same for a ``TileBlocks``."""
 IN_STEP = 2  # tuned
 """First rounds of blocks that wait for their loads at the same time, so that none hides another's."""
 ALONE, TAIL = 1.3, 0.3  # tuned
@@ -53,7 +53,7 @@ def beside_dram(computing: float, moving: float, cold: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class TileRates:
     """Per multiprocessor and cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
 
     sms: int
@@ -75,7 +75,7 @@ class Rates:
         return lost * pins + (1 - lost) * min(pins, 1 / (L2_PORT * self.sms * self.clock_hz))
 
 
-def rates_of(device: Device, dtype: str) -> Rates:
+def rates_of(device: Device, dtype: str) -> TileRates:
     """Those of ``device`` in ``dtype``; UnavailableError names what its profile lacks."""
     peak, threads = device.peaks_of("tensor").get(dtype), device.limits.max_threads_per_multiprocessor
     exp, sms, clock, dram = device.peaks.exp, device.multiprocessors, device.clocks.tensor, device.dram.bandwidth
@@ -85,7 +85,7 @@ def rates_of(device: Device, dtype: str) -> Rates:
         raise UnavailableError(f"{device.id}: fused attention cannot be timed without {missing}", "add it to the device's profile")
     cycles, sram, faster = sms.number * clock.number, device.level("sram"), boost(device)
     sram_clock = clock if faster > 1 else device.clocks.max or clock
-    return Rates(
+    return TileRates(
         sms=int(sms.number),
         clock_hz=clock.number * faster,
         matmul=peak.per_clk or peak.number / cycles,
@@ -100,7 +100,7 @@ def rates_of(device: Device, dtype: str) -> Rates:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TileBlocks:
     """Blocks for ``sms`` multiprocessors, ``resident`` on each.
 
     ``last``: tiles of each of the last blocks, in order; ``early`` and ``early_tiles``: blocks before them and their tiles.

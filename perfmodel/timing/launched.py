@@ -11,8 +11,9 @@ mem_eff_attention/kernel_forward.h; L2-to-SM counters of all of them on an H200.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div
@@ -20,6 +21,7 @@ from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Wo
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.plugins import plugins
 from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
@@ -31,14 +33,15 @@ from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, vis
 from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluate, library_tile, row_tiles
 from perfmodel.kernels.tile import GIVEN, tile_threads
-from perfmodel.timing.base import Case, calibrations, models_of
+from perfmodel.timing.base import MODELS, Case, Model, calibrations
 from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
-from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
-from perfmodel.timing.models._attention_grid import WGMMA, Launch, padded, with_tile
+from perfmodel.timing.models._attention_grid import WGMMA, AttentionLaunch, padded, with_tile
 from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.lenders import lender
+from perfmodel.timing.lenders import FallbackDevices
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 ACCUMULATOR_SIZE = STATISTIC_SIZE
@@ -116,10 +119,17 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
     return listed, tile
 
 
-def plan_of(case: Case, device: Device) -> Launch | None:
+def plan_of(case: Case, device: Device) -> AttentionLaunch | None:
     """What ``case.implementation`` launches, with the tile that the case names, if any; None if no time model knows its launch."""
-    launch = next((model.launch for model in models_of().get(case.implementation, []) if model.launch is not None), None)
-    return None if launch is None else with_tile(case, device, launch)
+    model = _launching(case.implementation)
+    return None if model is None or model.launch is None else with_tile(case, device, model.launch)
+
+
+@cache
+def _launching(implementation: str) -> Model | None:
+    """The first model of ``implementation`` that knows its launch; few other modules are loaded."""
+    models: Iterator[Model] = (model for _, model in plugins(MODELS, "MODEL", "MODELS", implementation))
+    return next((model for model in models if model.launch is not None and implementation in model.implementations), None)
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:

@@ -20,11 +20,11 @@ from multiprocessing import active_children, get_context
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import WIDE, Case, Model, find_model, model_of
+from perfmodel.timing.base import Case, Model, find_model, model_of
 from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.lenders import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.fit_points import FULL, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
+from perfmodel.validation.fit_points import FULL, KIN, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
 from perfmodel.validation.statistics import Residual, conformal, interval, quantile
 
@@ -140,14 +140,11 @@ def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
 
-    Two records of one shape, or family, say as much as another shape. Parameters of which much is expected need none of their own, and a
-    table's few rows are enough: parameters stay near their starts.
+    Parameters that stay near their starts need none.
     """
-    seen = [group_key(record) for record in records if not held_out(record)]
-    shapes, unknown = len(set(seen)), sum(prior.spread >= WIDE for prior in model.priors().values())
-    needed = 2 if model.from_tables else max(2, min(2 * unknown, FEWEST))
-    enough = shapes > 1 and max(shapes, len(seen) // 2) >= needed
-    return "" if enough else f"{shapes} shapes are too few for {unknown} parameters"
+    shapes = len({group_key(record) for record in records if not held_out(record)})
+    free = sum(prior.spread > KIN for prior in model.priors().values())
+    return "" if shapes >= max(2, min(2 * free, FEWEST)) else f"{shapes} shapes are too few for {free} parameters"
 
 
 class _FitProgress:

@@ -18,7 +18,7 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share
-from perfmodel.timing.engine import ROUNDS, Grid, Rates, beside_dram, joined, rates_of
+from perfmodel.timing.engine import ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
 MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
@@ -39,7 +39,7 @@ COPY_THREADS = 512  # known
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AttentionLaunch:
     """What a library decides of its main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
 
     ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
@@ -75,7 +75,7 @@ class Launch:
         return self.width or padded(w.d), self.width or padded(w.dv)
 
 
-def slowdown(launch: Launch, peak: float, element_size: int) -> float:
+def slowdown(launch: AttentionLaunch, peak: float, element_size: int) -> float:
     """Peak FLOP per cycle over what the kernel's matrix instruction reaches, of a tensor unit with that ``peak``."""
     return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP) if launch.rows < WGMMA else 1.0
 
@@ -90,9 +90,9 @@ def matrix_rows(device: Device) -> float:
     return {architectures.WGMMA: WGMMA, architectures.TCGEN05: TCGEN05}.get(traits_of(device).matrix, MMA_ROWS)
 
 
-def blackwell_launch(case: Case) -> Launch:
+def blackwell_launch(case: Case) -> AttentionLaunch:
     """TensorRT-LLM's context kernels, as cuDNN's are supposed to be: two tiles of 128 queries up to head dim 128 (kernelMetaInfo.h)."""
-    return Launch(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05, PING_PONG)
+    return AttentionLaunch(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05, PING_PONG)
 
 
 def multiprocessors_of(device: Device) -> int:
@@ -121,7 +121,7 @@ class Walk:
     tiles: Callable[[int], tuple[int, ...]]
 
 
-def row_tile_visits(walk: Attention, launch: Launch, i: int) -> int:
+def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int) -> int:
     """Key tiles that row tile ``i`` visits."""
     if not walk.causal:
         return int(key_tiles(walk, launch.bc))
@@ -132,7 +132,7 @@ def row_tile_visits(walk: Attention, launch: Launch, i: int) -> int:
     return int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
 
 
-def key_tiles_visits(walk: Attention, launch: Launch, first: int, step: int) -> int:
+def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step: int) -> int:
     """Row tiles that key tiles ``first``, ``first + step``, ... visit together, while K and V of each stay in SRAM."""
     count, tiles, g = max(0, ceil_div(key_tiles(walk, launch.bc) - first, step)), row_tiles(walk, launch.br), walk.row_group
     if not walk.causal:
@@ -144,7 +144,7 @@ def key_tiles_visits(walk: Attention, launch: Launch, first: int, step: int) -> 
     return int(ended - clipped_floor_sum(count, apart, row, launch.br, 0, tiles))
 
 
-def rows_walk(walk: Attention, launch: Launch) -> Walk:
+def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
     """Row tiles one after another, the splits of each apart, the last first."""
     count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
 
@@ -156,7 +156,7 @@ def rows_walk(walk: Attention, launch: Launch) -> Walk:
     return Walk(count, int(visited_tiles(walk, launch.br, launch.bc)), tiles)
 
 
-def keys_walk(walk: Attention, launch: Launch, parts: int = 0) -> Walk:
+def keys_walk(walk: Attention, launch: AttentionLaunch, parts: int = 0) -> Walk:
     """Key tiles one after another; as many blocks as ``parts``, if given, take them in turn.
 
     Those that ``paired`` adds past the end visit row tiles as well.
@@ -172,13 +172,13 @@ def keys_walk(walk: Attention, launch: Launch, parts: int = 0) -> Walk:
     return Walk(count, total + sum(_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
 
 
-def _past_the_end(walk: Attention, launch: Launch, j: int) -> int:
+def _past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> int:
     start = max(0, walk.row_group * (j * launch.bc - walk.kv_len + walk.n)) // launch.br if walk.causal else 0
     return int(max(0, row_tiles(walk, launch.br) - start))
 
 
 @lru_cache(maxsize=4096)
-def grid_of(w: Attention, launch: Launch, direction: str, sms: int) -> Grid:
+def grid_of(w: Attention, launch: AttentionLaunch, direction: str, sms: int) -> TileBlocks:
     """The blocks of the main kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=launch.packed)
     found = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
@@ -188,14 +188,14 @@ def grid_of(w: Attention, launch: Launch, direction: str, sms: int) -> Grid:
     return grid_of_walk(found, int(walk.row_heads), launch, sms)
 
 
-def grid_of_walk(walk: Walk, walks: int, launch: Launch, sms: int) -> Grid:
+def grid_of_walk(walk: Walk, walks: int, launch: AttentionLaunch, sms: int) -> TileBlocks:
     """The blocks of ``walks`` walks."""
     count, total = walks * walk.count * launch.splits, walks * walk.total
     last = tuple(islice(_backwards(walk, walks, launch), min(count, ROUNDS * sms * launch.resident)))[::-1]
-    return Grid(last, count - len(last), total - sum(last), sms, launch.resident)
+    return TileBlocks(last, count - len(last), total - sum(last), sms, launch.resident)
 
 
-def _backwards(walk: Walk, walks: int, launch: Launch) -> Iterator[int]:
+def _backwards(walk: Walk, walks: int, launch: AttentionLaunch) -> Iterator[int]:
     """Tiles of every block, the last block to start first."""
     group, tiles = min(launch.group, walks), cache(walk.tiles)
     partial = group % launch.section or launch.section
@@ -223,7 +223,7 @@ def main_bytes(w: Attention, direction: str) -> int:
     return int(rows + keys + w.query_heads * w.kv_len * (w.d + w.dv) * w.dtype.size + 2 * w.query_heads * w.n * w.d * FP32)
 
 
-def side_bytes(w: Attention, launch: Launch, direction: str) -> int:
+def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
     """Of the kernels beside the main one. Forward: K and V copied, splits combined.
 
     Backward: O dO -> row sums, dQ zeroed; dQ in fp32 -> dQ; dK, dV of query heads -> of KV heads.
@@ -241,7 +241,7 @@ def side_bytes(w: Attention, launch: Launch, direction: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AttentionWork:
     """A case on a device before any parameter. Of a tile: cycles of its matmuls, ``exps`` and all ``other`` work in exponentials.
 
     Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` is the scores, backward twice
@@ -249,9 +249,9 @@ class Work:
     ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches.
     """
 
-    rates: Rates
-    launch: Launch
-    grid: Grid
+    rates: TileRates
+    launch: AttentionLaunch
+    grid: TileBlocks
     matmul: float
     exps: float
     other: float
@@ -274,7 +274,7 @@ class Work:
 
 
 @cached_by_identity
-def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Launch]) -> Work:
+def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], AttentionLaunch]) -> AttentionWork:
     """``case`` on ``device`` as ``launch_of`` has it; UnavailableError if there is no such kernel or the profile lacks a number."""
     w: Attention = case.workload
     rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
@@ -283,7 +283,7 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Laun
     moved, side = main_bytes(w, case.direction), side_bytes(w, launch, case.direction)
     held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
     copied = w.batch * w.kv_len * min(w.kv_heads * w.d, COPY_THREADS) / (rates.threads * rates.sms)
-    return Work(
+    return AttentionWork(
         rates=rates,
         launch=launch,
         grid=grid_of(w, launch, case.direction, rates.sms),
@@ -300,7 +300,7 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Laun
     )
 
 
-def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], Launch]) -> Launch:
+def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], AttentionLaunch]) -> AttentionLaunch:
     """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
 
     UnavailableError where it has no kernel: all of these are CUDA kernels.

@@ -29,7 +29,7 @@ from perfmodel.timing.models._attention_grid import (
     PING_PONG,
     TCGEN05,
     WGMMA,
-    Launch,
+    AttentionLaunch,
     blackwell_launch,
     matrix_rows,
     timed_again,
@@ -47,7 +47,7 @@ _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 PUBLISHED = ("cudnn-attention", "cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic")
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """That of Hopper's and of Blackwell's kernels; UnavailableError for other devices."""
     w: Attention = case.workload
     rows = matrix_rows(device)
@@ -57,12 +57,12 @@ def launch(case: Case, device: Device) -> Launch:
         return blackwell_launch(case)
     width = next((dim for dim in COMPILED if max(w.d, w.dv) <= dim), COMPILED[-1])
     if case.direction == FORWARD:
-        return Launch(128, 128, WGMMA, ASYNCHRONOUS, width=width)
+        return AttentionLaunch(128, 128, WGMMA, ASYNCHRONOUS, width=width)
     side = 4 if w.group > 1 else 2
     if rows == TCGEN05:
-        return Launch(128, 128, TCGEN05, PING_PONG, width=width, side_kernels=side)
+        return AttentionLaunch(128, 128, TCGEN05, PING_PONG, width=width, side_kernels=side)
     bc = 128 if width <= 128 else 64
-    return Launch(64, bc, WGMMA, ASYNCHRONOUS, width=width, side_kernels=side, paired=128 // bc)
+    return AttentionLaunch(64, bc, WGMMA, ASYNCHRONOUS, width=width, side_kernels=side, paired=128 // bc)
 
 
 def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -27,7 +27,17 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
-from perfmodel.timing.models._attention_grid import ASSUMES, FP32, PARAMETERS, Launch, Work, grid_of_walk, keys_walk, tensor_bytes, work_of
+from perfmodel.timing.models._attention_grid import (
+    ASSUMES,
+    FP32,
+    PARAMETERS,
+    AttentionLaunch,
+    AttentionWork,
+    grid_of_walk,
+    keys_walk,
+    tensor_bytes,
+    work_of,
+)
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
@@ -45,18 +55,18 @@ BACKWARD_PARAMETERS = (
 )
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """Tiles of the sm80 variants for two-byte elements, which later architectures share."""
     widest = max(case.workload.d, case.workload.dv)
     if case.direction == BACKWARD:
         return backward_launch(case.workload)
     if widest > 128:
-        return Launch(32, 128, resident=4, width=int(ceil_div(widest, 64)) * 64)
-    return Launch(64, 64, resident=4, width=64) if widest <= 64 else Launch(64, 128, resident=2, threads=256, width=128)
+        return AttentionLaunch(32, 128, resident=4, width=int(ceil_div(widest, 64)) * 64)
+    return AttentionLaunch(64, 64, resident=4, width=64) if widest <= 64 else AttentionLaunch(64, 128, resident=2, threads=256, width=128)
 
 
 @cached_by_identity
-def _parts(case: Case, work: Work) -> tuple[float, float]:
+def _parts(case: Case, work: AttentionWork) -> tuple[float, float]:
     """Of a tile's matmuls in the mean, the part that is done; of tiles, that which is not the first of its block."""
     launch = work.launch
     walk, tiles = replace(case.workload, packed=False, window=None), max(1.0, work.grid.mean_tiles)
@@ -82,12 +92,12 @@ _ACCESS = 8  # known
 """Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
 
 
-def backward_launch(w: Attention) -> Launch:
+def backward_launch(w: Attention) -> AttentionLaunch:
     """The first kernel that fits the head dim; blocks that fit registers and SRAM. ``threads``: of a row of O dO (kernels/cutlassB.h)."""
     widest = max(w.d, w.dv)
     if widest <= 64:
-        return Launch(64, 64, resident=3, threads=2, width=64)
-    return Launch(128, 128, 32, threads=4, width=128) if widest <= 128 else Launch(128, 64, 32, threads=2, width=int(w.d))
+        return AttentionLaunch(64, 64, resident=3, threads=2, width=64)
+    return AttentionLaunch(128, 128, 32, threads=4, width=128) if widest <= 128 else AttentionLaunch(128, 64, 32, threads=2, width=int(w.d))
 
 
 def splits(w: Attention) -> int:
@@ -104,7 +114,7 @@ class _Backward:
     thread for a row; ``done``: part of the matmuls on rows and keys that exist; ``moved``: bytes of the main kernel, ``beside`` of
     ``others``, the kernels beside it."""
 
-    work: Work
+    work: AttentionWork
     parts: int
     rows: int
     tiles: float

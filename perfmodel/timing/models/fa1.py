@@ -18,17 +18,17 @@ from math import hypot
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
-from perfmodel.timing.models._attention_grid import PARAMETERS, Launch, multiprocessors_of, work_of
+from perfmodel.timing.models._attention_grid import PARAMETERS, AttentionLaunch, multiprocessors_of, work_of
 
 RANDOM = 0.75  # tuned
 """A random number of dropout, in the time of an exponential."""
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """A block for each head, or parts of heads where these are fewer than multiprocessors."""
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
-    return Launch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
+    return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -37,8 +37,8 @@ from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
     PARAMETERS,
-    Launch,
-    Work,
+    AttentionLaunch,
+    AttentionWork,
     multiprocessors_of,
     padded,
     resident_blocks,
@@ -71,29 +71,29 @@ def check_copies(case: Case, device: Device) -> None:
         raise UnavailableError(f"{case.implementation} has no kernels for {device.id}, which has no asynchronous copies into shared memory")
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """Tile by head dim; blocks that fit the registers, 255 a thread, and shared memory. UnavailableError if there is no kernel."""
     w: Attention = case.workload
     check_copies(case, device)
     tile, widest = fa2_tile(w, device, device.sram_per_block, case.direction), max(w.d, w.dv)
-    if tile is None and not (case.direction == BACKWARD and 192 < widest <= WIDEST):
+    if case.direction == BACKWARD and (tile is not None or 192 < widest <= WIDEST):
+        br, bc = (64, 64) if tile is None else (int(tile.br), int(tile.bc))
+        return AttentionLaunch(br, bc, _WARP_ROWS.get((br, bc), MMA_ROWS), side_kernels=4 if w.group > 1 else 2, rounded=True)
+    if tile is None:
         raise UnavailableError(f"{case.implementation} has no {case.direction} kernel for head dim {widest} in {w.dtype.name}")
-    if case.direction == BACKWARD:
-        br, bc = (64, 64) if tile is None else (tile.br, tile.bc)
-        return Launch(br, bc, _WARP_ROWS.get((br, bc), MMA_ROWS), side_kernels=4 if w.group > 1 else 2, rounded=True)
     bc = split_keys(w)
     slots, tiles = BLOCKS_PER_MULTIPROCESSOR * multiprocessors_of(device), int(ceil_div(w.kv_len, bc))
     splits = int(effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, SPLIT_ROWS)), slots, tiles)))
     if splits > 1:
         resident = resident_blocks(device, SPLIT_ROWS, bc, 128, w)
-        return Launch(SPLIT_ROWS, bc, resident=resident, splits=splits, fixed_splits=True, side_kernels=1)
+        return AttentionLaunch(SPLIT_ROWS, bc, resident=resident, splits=splits, fixed_splits=True, side_kernels=1)
     assert tile is not None
     rows = max(16, 32 * tile.br // tile.threads)
-    return Launch(tile.br, tile.bc, rows, resident=resident_blocks(device, tile.br, tile.bc, tile.threads, w))
+    return AttentionLaunch(tile.br, tile.bc, rows, resident=resident_blocks(device, tile.br, tile.bc, tile.threads, w))
 
 
 @cached_by_identity
-def _crowded(case: Case, work: Work) -> float:
+def _crowded(case: Case, work: AttentionWork) -> float:
     """Of the masked tiles after a block's first: the share that blocks reach in the mean; 0 where their code fits."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d

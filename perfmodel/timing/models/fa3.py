@@ -34,7 +34,7 @@ from perfmodel.timing.models._attention_grid import (
     PARAMETERS,
     TCGEN05,
     WGMMA,
-    Launch,
+    AttentionLaunch,
     blackwell_launch,
     matrix_rows,
     multiprocessors_of,
@@ -60,7 +60,7 @@ def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
     return 128, (96 if paged else 112) if w.d <= 192 else 80
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """That of the kernel which FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
     if case.implementation == VLLM:
         return replace(_vllm(case, device), writes_cache=True)
@@ -70,17 +70,17 @@ def launch(case: Case, device: Device) -> Launch:
     return replace((_backward if case.direction == BACKWARD else _forward)(case.workload), overlap=overlap)
 
 
-def _vllm(case: Case, device: Device) -> Launch:
+def _vllm(case: Case, device: Device) -> AttentionLaunch:
     if matrix_rows(device) == WGMMA:
         return _paged(case.workload, device)
     if matrix_rows(device) == TCGEN05:
         return blackwell_launch(case)
     check_copies(case, device)
     bc = split_keys(case.workload)
-    return Launch(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload))
+    return AttentionLaunch(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload))
 
 
-def _forward(w: Attention) -> Launch:
+def _forward(w: Attention) -> AttentionLaunch:
     """Packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
     br, bc = tile_of(w, paged=False)
     rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
@@ -88,15 +88,15 @@ def _forward(w: Attention) -> Launch:
     fitting = L2_BYTES // max(1, 2 * w.kv_len * (w.d + w.dv) * w.dtype.size)
     section = (1 << max(0, fitting.bit_length() - 1)) * (1 if packed else w.group)
     walks = w.stored_kv_heads if packed else w.query_heads
-    return Launch(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
+    return AttentionLaunch(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
-def _backward(w: Attention) -> Launch:
+def _backward(w: Attention) -> AttentionLaunch:
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
-    return Launch(br, bc, WGMMA)
+    return AttentionLaunch(br, bc, WGMMA)
 
 
-def _paged(w: Attention, device: Device) -> Launch:
+def _paged(w: Attention, device: Device) -> AttentionLaunch:
     """Query heads packed, batch after batch, each in sections of heads."""
     br, bc = tile_of(w, paged=True)
     if padded(w.d) in (64, 128) and w.n * w.group <= 64:
@@ -104,7 +104,7 @@ def _paged(w: Attention, device: Device) -> Launch:
     halvings = min(4, (w.group - 1).bit_length())
     fitting = (L2_BYTES >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
     section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1), w.kv_heads))
-    plan = Launch(br, bc, WGMMA, ASYNCHRONOUS, packed=True, longest_first=w.causal, group=w.kv_heads, section=section)
+    plan = AttentionLaunch(br, bc, WGMMA, ASYNCHRONOUS, packed=True, longest_first=w.causal, group=w.kv_heads, section=section)
     return replace(plan, splits=_splits(w, br, bc, device))
 
 

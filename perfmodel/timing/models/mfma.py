@@ -24,8 +24,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
-from perfmodel.timing.engine import Grid, Rates, beside_dram, rates_of
-from perfmodel.timing.models._attention_grid import PARAMETERS, Launch, Walk, grid_of_walk, keys_walk, rows_walk
+from perfmodel.timing.engine import TileBlocks, TileRates, beside_dram, rates_of
+from perfmodel.timing.models._attention_grid import PARAMETERS, AttentionLaunch, Walk, grid_of_walk, keys_walk, rows_walk
 
 SUMS_SIZE = {"hipkittens": 2, "aiter": 4}  # known
 """Bytes of an element of dQ while it is added up."""
@@ -51,7 +51,7 @@ def is_ck(case: Case) -> bool:
     return library(case.implementation) == "aiter" and (grouped if case.direction == BACKWARD else w.d <= 64)
 
 
-def launch_of(case: Case, device: Device) -> tuple[Launch, bool]:
+def launch_of(case: Case, device: Device) -> tuple[AttentionLaunch, bool]:
     """The launch, its ``section`` heads one block of each in turn; whether a block has a long and a short tile row.
 
     HipKittens' backward blocks begin with the longest of all batches while K and V fit the last cache, else batch after batch.
@@ -60,12 +60,12 @@ def launch_of(case: Case, device: Device) -> tuple[Launch, bool]:
     ck, own = is_ck(case), library(case.implementation) == "hipkittens"
     if case.direction == FORWARD:
         together = w.heads if own or ck else 1
-        return Launch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not own and not ck
+        return AttentionLaunch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not own and not ck
     if own:
         kept = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size <= (device.cache_bytes or 0)
         together = int(w.stored_kv_heads if kept else w.kv_heads)
-        return Launch(64, 256, 64, packed=True, group=together, section=together), False
-    return Launch(16, 128 if ck else 256, 64), w.causal and not ck
+        return AttentionLaunch(64, 256, 64, packed=True, group=together, section=together), False
+    return AttentionLaunch(16, 128 if ck else 256, 64), w.causal and not ck
 
 
 def in_pairs(walk: Walk) -> Walk:
@@ -78,8 +78,8 @@ def in_pairs(walk: Walk) -> Walk:
 class _Work:
     """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``beside`` of the others."""
 
-    rates: Rates
-    grid: Grid
+    rates: TileRates
+    grid: TileBlocks
     matmul: float
     exps: float
     moved: float

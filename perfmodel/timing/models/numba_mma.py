@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model, Parameter, plain_attention
-from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, Launch, resident_blocks, work_of
+from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, AttentionLaunch, resident_blocks, work_of
 
 WIDEST = 128  # known
 _LAUNCH = {"br": 128, "bc": 64, "threads": 128}  # known
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """Tile, threads and shared memory of the case's launch."""
     br, bc, threads = (case.launch.get(name, default) for name, default in _LAUNCH.items())
     resident = resident_blocks(device, br, bc, threads, case.workload, case.launch.get("shared_bytes"))
-    return Launch(br, bc, max(16, 32 * br // threads), resident=resident, threads=threads)
+    return AttentionLaunch(br, bc, max(16, 32 * br // threads), resident=resident, threads=threads)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -15,16 +15,25 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import Case, Model, find_model, plain_attention
-from perfmodel.timing.models._attention_grid import ASYNCHRONOUS, IN_TURN, PARAMETERS, WGMMA, Launch, matrix_rows, timed_again, work_of
+from perfmodel.timing.models._attention_grid import (
+    ASYNCHRONOUS,
+    IN_TURN,
+    PARAMETERS,
+    WGMMA,
+    AttentionLaunch,
+    matrix_rows,
+    timed_again,
+    work_of,
+)
 
 WIDEST = 256  # known
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 
 
-def launch(case: Case, device: Device) -> Launch:
+def launch(case: Case, device: Device) -> AttentionLaunch:
     """128 queries by 64 keys on every device."""
     rows = max(32, matrix_rows(device))
-    return Launch(128, 64, rows, ASYNCHRONOUS if rows >= WGMMA else IN_TURN)
+    return AttentionLaunch(128, 64, rows, ASYNCHRONOUS if rows >= WGMMA else IN_TURN)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
