@@ -35,13 +35,12 @@ from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluat
 from perfmodel.kernels.tile import GIVEN, tile_threads
 from perfmodel.timing.base import MODELS, Case, Model, calibrations
 from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
+from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._attention_grid import WGMMA, AttentionLaunch, padded, with_tile
 from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction
-from perfmodel.timing.lenders import lender
-from perfmodel.timing.lenders import FallbackDevices
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 ACCUMULATOR_SIZE = STATISTIC_SIZE

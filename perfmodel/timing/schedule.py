@@ -11,10 +11,8 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from itertools import pairwise
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.timing.engine import ByRatio, SlotWork, ratio_range
 
 SHARED_ROUNDS = 4
 """Last rounds over all slots that are simulated block by block."""
@@ -99,50 +97,3 @@ def _simulated(order: Sequence[float], blocks: int, shares: SharedSlots, begin: 
         else:
             heappop(events)
     return now
-
-
-LaneEnds = frozenset[tuple[SlotWork, ...]]
-"""The different lanes; for each, (blocks, tiles) of its slots, in order of their end."""
-
-
-def lane_ends(tiles: Sequence[int], blocks: int, shares: SharedSlots) -> ByRatio[LaneEnds]:
-    """(blocks, tiles) of the slots of each lane at the end, by ratio, for ``blocks`` blocks that repeat the list ``tiles``.
-
-    All lanes hold equally many blocks. While blocks wait, every lane is full and all run at the same speed.
-    """
-    width, started = len(tiles), min(blocks, shares.slots)
-
-    def compute(ratio: float) -> tuple[LaneEnds, float, float]:
-        free = [(ratio + tiles[block % width], shares.lane_of(block), 1, tiles[block % width]) for block in range(started)]
-        heapify(free)
-        order = []
-        for block in range(started, blocks):
-            _, lane, before, run = free[0]
-            order.append((before, run))
-            count, run = before + 1, run + tiles[block % width]
-            heapreplace(free, (count * ratio + run, lane, count, run))
-        rest: dict[int, list[SlotWork]] = {}
-        for _, lane, *one in sorted(free):
-            rest.setdefault(lane, []).append((one[0], one[1]))
-        found = frozenset(map(tuple, rest.values()))
-        pairs = [*pairwise(order), *(pair for lane in found for pair in pairwise(lane))]
-        return found, *ratio_range([*pairs, *((order[-1], lane[0]) for lane in found if order)])
-
-    return ByRatio(compute)
-
-
-def drain_time(lanes: LaneEnds, ratio: float, speeds: Sequence[float]) -> float:
-    """Time at which the last lane ends, in times of a tile alone; ``speeds`` as in ``SharedSlots``.
-
-    >>> drain_time(frozenset([((1, 1), (1, 3))]), 1.0, (1.0, 0.5))
-    6.0
-    """
-
-    def end_of(lane: tuple[SlotWork, ...]) -> float:
-        now, clock = 0.0, 0.0
-        for speed, (count, run) in zip(speeds[len(lane) - 1 :: -1], lane, strict=True):
-            end = count * ratio + run
-            now, clock = now + (end - clock) / speed, end
-        return now
-
-    return max(map(end_of, lanes))

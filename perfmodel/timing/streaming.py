@@ -1,18 +1,19 @@
-"""Blocks that stream a cache from memory, tile by tile: decode attention of every library, and latent attention.
+"""Decode attention as blocks that stream the KV cache, tile by tile: the engine of every library's page.
 
 Blocks run in waves, as many at once as multiprocessors hold. A block waits once for its first loads, ``latency_us``, then works on a tile
-while it loads the next. A wave so takes the longer of its streaming and its work, near each other a little more (a norm with the exponent
-``overlap``), and one tile of the shorter, as work begins with the first tile. The memory system streams the bytes of all blocks of a wave
-at a share of the bandwidth of DRAM, or from L2 as far as the run before left the cache there. Work of a tile is what the units of a
-multiprocessor need for it, the blocks there one after the other, and waits that no other tile hides, counted in the same latency. Other
-kernels come on top: launches inside a CUDA graph, what they move, and, where keys were split, the sum over splits.
+while it loads the next. The first wave so takes the longer of its streaming and its work, near each other a little more (a norm with the
+exponent ``overlap``), and one tile of the shorter, as work begins with the first tile. Blocks of later waves start while others stream.
+The memory system streams the bytes of all blocks of a wave at a share of the bandwidth of DRAM, or from L2 where the cache fits it and the
+run before left it there. Work of a tile is what the units of a multiprocessor need for it, the blocks there one after the other, and the
+wait for the tile, in units of the same latency. Other kernels come on top: launches inside a CUDA graph, what they move, and, where keys
+were split, the sum over splits.
 Source: bandwidth under latency, Little 1961; split keys, Dao et al. 2023, Flash-Decoding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfmodel.core.architectures import BY_THREAD, traits_of
 from perfmodel.core.arith import ceil_div
@@ -21,22 +22,20 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.algorithms.split_kv import PARTIAL_SIZE
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Parameter, numbers_of, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case, plain_attention
 
 L2_PORT = 64.0  # known
 """Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
-PARTIAL_SIZE = 4  # known
-"""Bytes of an element of the outputs of a split: fp32."""
-MOST_QUERIES, MOST_DRAFTED = 16, 8  # known
-"""Queries of a sequence that one tile of rows holds; tokens of one over a cache of 8 bits: one, and those that were drafted."""
-WIDEST_HEAD = 256  # known
+MOST_FLOP = 4096  # known
+"""Of a multiprocessor per clock by ``mma.sync``, which was made no faster after Hopper."""
 WAIT_BYTES = 64 * 1024  # known
-"""Bytes of a tile for which a block waits as long as for its latency: the unit of ``tile_waits``."""
-CACHE = f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph"
-"""What a predicted time of decode attention assumes."""
+"""Unit of ``tile_waits``: a tile waits once for its latency and as long again for so many bytes."""
+MOST_QUERIES, MOST_DRAFTED, WIDEST_HEAD = 16, 8, 256  # known
+"""Queries of a sequence that are rows of one tile; over a cache of 8 bits one token and those drafted with it; head dims of the kernels."""
 
 ENGINE = (
     Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included"),
@@ -54,58 +53,99 @@ ENGINE = (
 class Stream:
     """One launch: ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles of ``rereads`` times the cache / ``blocks``.
 
-    ``tile_cycles``: clocks for which a tile's work occupies the units of its multiprocessor; ``tile_bytes``: of its keys and values.
-    ``gaps``: launches of kernels beside it, and ``moved_bytes`` by them.
+    ``tile_bytes``: of a tile's keys and values; ``tile_cycles``: clocks for which its work occupies the units of its multiprocessor.
+    ``gaps``: launches of kernels beside it, ``moved_bytes`` by them, and ``later_waits``. By name of a parameter, how often it counts:
+    ``block_terms``, waits before a block's first tile; ``later_terms``, waits of kernels after it; factors of the wait for a tile,
+    ``wait_factors``, and of its work, ``work_factors``.
     """
 
     blocks: int
     splits: int
     tiles: int
+    tile_bytes: float
     resident: int = 1
     tile_cycles: float = 0.0
-    tile_bytes: float = 0.0
     rereads: int = 1
     gaps: int = 0
     moved_bytes: float = 0.0
+    later_waits: float = 0.0
+    block_terms: Mapping[str, float] = field(default_factory=dict)
+    later_terms: Mapping[str, float] = field(default_factory=dict)
+    wait_factors: tuple[str, ...] = ()
+    work_factors: tuple[str, ...] = ()
 
 
-def seconds(
-    case: Case,
-    device: Device,
-    stream: Stream,
-    p: Mapping[str, float],
-    slower: float = 1.0,
-    work: float = 1.0,
-    block_waits: float = 1.0,
-    later_waits: float = 0.0,
-) -> float:
-    """Seconds of a call that streams the KV cache of ``case``.
+LaunchRule = Callable[[Attention, Device, int], Stream]
+"""The launch of a workload, in the format of its cache, on a device with so many multiprocessors."""
 
-    ``slower``, ``work``: factors of the waits of a tile and of its work; ``block_waits``: waits of a block before its first tile;
-    ``later_waits``: of kernels after it, beside the sum of splits. UnavailableError if the profile lacks a number.
+
+def page(
+    name: str,
+    terms: tuple[Parameter, ...],
+    launches: Mapping[str, Mapping[str, LaunchRule]],
+    source: str,
+    covers: Callable[[Case], bool] | None = None,
+) -> Model:
+    """The time model of a library's kernels: the engine's parameters and its own ``terms``.
+
+    ``launches``: by implementation and by matrix instruction of the devices on which that takes this kernel. ``covers``: which decoding
+    cases, all if not given.
     """
-    w = case.workload
+
+    def runs_on(implementation: str, device: Device) -> bool:
+        traits = traits_of(device)
+        return traits.copies != BY_THREAD and traits.matrix in launches.get(implementation, {})
+
+    @once_per_case
+    def launched(case: Case, device: Device) -> Stream:
+        if not runs_on(case.implementation, device):
+            found = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
+            known = " or ".join(launches[case.implementation])
+            raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {known}")
+        rule = launches[case.implementation][traits_of(device).matrix]
+        return rule(in_cache_format(case.workload), device, int(numbers_of(device, "multiprocessors")[0]))
+
+    def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+        """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
+        return streamed_seconds(case, device, launched(case, device), p)
+
+    def decoding(case: Case) -> bool:
+        """Forward, few queries per sequence, head dims up to 256; no mask, window, dropout or blocks."""
+        return decodes(case) and (covers is None or covers(case))
+
+    assumes = f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph"
+    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on)
+
+
+def streamed_seconds(case: Case, device: Device, stream: Stream, p: Mapping[str, float]) -> float:
+    """Seconds of a call that streams the KV cache of ``case``; UnavailableError if the profile lacks a number."""
+    w = in_cache_format(case.workload)
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
     dram, l2 = bandwidth * p["dram_share"], min(p["l2_bytes_per_clock"], L2_PORT) * sms * clock
-    size, latency_s = cache_bytes(in_cache_format(w)), p["latency_us"] * 1e-6
+    size, latency_s = float(w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size), p["latency_us"] * 1e-6
     lost = float(size > l2_bytes)  # a scan that is repeated finds all of itself again, or nothing
     shares = [one / stream.rereads for one in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
     block_s = size * stream.rereads / stream.blocks * max(one / dram + (1 - one) / l2 for one in shares)
-    start_s, slots = block_waits * latency_s, stream.resident * int(sms)
-    wait_s = p["tile_waits"] * (1 + stream.tile_bytes / WAIT_BYTES) * slower * latency_s
+    start_s = (1 + sum(p[name] * count for name, count in stream.block_terms.items())) * latency_s
+    wait_s, work_s = p["tile_waits"] * (1 + stream.tile_bytes / WAIT_BYTES) * latency_s, stream.tile_cycles / clock
+    for name in stream.wait_factors:
+        wait_s *= p[name]
+    for name in stream.work_factors:
+        work_s *= p[name]
 
     def worked_s(blocks: int) -> float:
-        beside = int(ceil_div(blocks, int(sms)))
-        return stream.tiles * (beside * work * stream.tile_cycles / clock + wait_s)
+        return stream.tiles * (int(ceil_div(blocks, int(sms))) * work_s + wait_s)
 
+    slots = stream.resident * int(sms)
     first = min(stream.blocks, slots)
     later, rest = divmod(stream.blocks - first, slots)
     worked, streamed = worked_s(first), first * block_s
     waves_s = start_s + joined(worked, streamed, p["overlap"]) + min(worked, streamed) / stream.tiles
     for count, blocks in ((later, slots), (1, rest)):
         waves_s += count * joined(start_s + worked_s(blocks), blocks * block_s, p["overlap"]) if count and blocks else 0.0
-    later_waits += p["combine_waits"] if stream.splits > 1 else 0.0
-    later_s = later_waits * latency_s + stream.gaps * graph_gap_s(device) + stream.moved_bytes / dram
+    waits = stream.later_waits + sum(p[name] * count for name, count in stream.later_terms.items())
+    waits += p["combine_waits"] if stream.splits > 1 else 0.0
+    later_s = waits * latency_s + stream.gaps * graph_gap_s(device) + stream.moved_bytes / dram
     return float(p["launch_us"] * 1e-6 + waves_s + later_s)
 
 
@@ -125,11 +165,6 @@ def graph_gap_s(device: Device) -> float:
     return GRAPH_GAP_S if known is None else float(known.number)
 
 
-def cache_bytes(w: Attention) -> float:
-    """Bytes of the keys and values of all sequences."""
-    return float(w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size)
-
-
 def in_cache_format(w: Attention) -> Attention:
     """``w`` in the format of its cache, in which a kernel multiplies."""
     if not isinstance(w, NarrowCacheAttention):
@@ -137,32 +172,14 @@ def in_cache_format(w: Attention) -> Attention:
     return Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
 
 
-def decodes(case: Case, most_queries: int = MOST_QUERIES) -> bool:
+def decodes(case: Case) -> bool:
     """Whether the case is forward attention of few queries over a cache of 16 or 8 bits, head dims up to 256; no mask, window or blocks."""
     w = case.workload
     if not plain_attention(case, "mask", "dropout", "sparsity", "window") or case.direction != FORWARD or max(w.d, w.dv) > WIDEST_HEAD:
         return False
     if isinstance(w, NarrowCacheAttention):
         return bool(w.n <= MOST_DRAFTED and w.kv_bits == 8 and w.dtype.size == 2)
-    return bool(w.n <= min(most_queries, w.kv_len) and w.dtype.size == 2)
-
-
-def check_kernel(implementation: str, device: Device, matrices: Mapping[str, tuple[str, ...]]) -> None:
-    """UnavailableError where ``runs_on`` is false."""
-    if not runs_on(matrices)(implementation, device):
-        found = f"{device.id}: no decode kernel of {implementation} is known for its architecture, {device.architecture}"
-        known = " or ".join(matrices.get(implementation, ()))
-        raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {known}")
-
-
-def runs_on(matrices: Mapping[str, tuple[str, ...]]) -> Callable[[str, Device], bool]:
-    """Whether an implementation takes a kernel on a device: its matrix instruction is one of ``matrices``, and it copies asynchronously."""
-
-    def found(implementation: str, device: Device) -> bool:
-        traits = traits_of(device)
-        return traits.copies != BY_THREAD and traits.matrix in matrices.get(implementation, ())
-
-    return found
+    return bool(w.n <= min(MOST_QUERIES, w.kv_len) and w.dtype.size == 2)
 
 
 def resident(sram_bytes: int, device: Device, most: int) -> int:
@@ -173,20 +190,20 @@ def resident(sram_bytes: int, device: Device, most: int) -> int:
     return max(1, min(most, int(sram.capacity.number // sram_bytes)))
 
 
+def partial_bytes(w: Attention, splits: int, columns: int) -> float:
+    """Bytes of the outputs of all splits, of ``columns`` each, which the kernel that sums them up reads."""
+    return float(splits * w.query_heads * w.n * columns * PARTIAL_SIZE) if splits > 1 else 0.0
+
+
 def tile_cycles(scores: int, flops: float, w: Attention, device: Device) -> float:
     """Clocks of a tile of ``scores``: ``flops`` and an exponential of each, one behind the other, as few warps do not hide either."""
     unit = device.matmul_unit(w.dtype.name, "tensor")
     flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
     exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)
     if flop_rate is None or exp_rate is None:
-        raise UnavailableError(
-            f"{device.id} lacks FLOP or exponentials per clock in its profile", "add per_clk to its tensor and exp peaks"
-        )
+        found = f"{device.id} lacks FLOP or exponentials per clock in its profile"
+        raise UnavailableError(found, "add per_clk to its tensor and exp peaks")
     return float(scores * (flops / min(flop_rate, MOST_FLOP) + 1 / exp_rate))
-
-
-MOST_FLOP = 4096  # known
-"""Of a multiprocessor per clock by ``mma.sync``, which was made no faster after Hopper."""
 
 
 def _per_clk(device: Device, peak: Quantity | None, clock: Quantity | None) -> float | None:

@@ -11,38 +11,32 @@ al. 2024, FlashAttention-3, section 3.3; how blocks stream: ``timing/streaming.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from perfmodel.core.architectures import WGMMA
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing import streaming
-from perfmodel.timing.base import Case, Model, Parameter, numbers_of, once_per_case
-from perfmodel.timing.streaming import CACHE, ENGINE, Stream, check_kernel, decodes, in_cache_format, runs_on
+from perfmodel.timing.base import Parameter
+from perfmodel.timing.streaming import Stream, page
 
-WIDE = 128  # known
-ROWS = 64  # known
-"""Rows of a wgmma."""
+ROWS, WIDE = 64, 128  # known
+"""Rows of a wgmma; head dim above which a tile waits longer."""
 APPENDED = 1  # known
 """Keys of the new token, which vLLM appends to a cache of ``kv_len`` keys before the kernel reads it."""
 KEYS = {2: ((64, 192), (128, 128), (256, 80)), 1: ((64, 160), (192, 160), (256, 128))}  # known
-"""Keys of a tile, by bytes of an element and head dim."""
+"""Largest head dim and keys of a tile, by bytes of an element."""
 GRAPH_SPLITS = 32  # known: vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
 SPLIT_BATCHES = 992  # known: a larger batch is not split
 SPREAD = 1.1  # known: tiles per multiprocessor are rounded up with this margin
 BATCHES_PER_LOOK = 31  # known: sequences that the scheduler's warp passes at once in its search for the next block
-MATRICES = dict.fromkeys(("vllm-flash-attn", "vllm-flash-attn-fp8-cache"), (WGMMA,))
 
-PARAMETERS = (
-    *ENGINE,
+TERMS = (
     Parameter("look_waits", "waits of a look for the next block"),
     Parameter("wide_factor", "waits for a tile of heads wider than 128 over others of its bytes"),
 )
 
 
-def launch(w: Attention, multiprocessors: int) -> Stream:
-    """The launch on ``multiprocessors``."""
+def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+    """Persistent blocks, splits chosen per sequence on the device."""
     single = w.d in (64, 128) and w.n * w.group <= ROWS
     bc = next(keys for width, keys in KEYS[w.dtype.size] if w.d <= width)
     tiles = int(ceil_div(w.kv_len + APPENDED, bc))
@@ -50,31 +44,19 @@ def launch(w: Attention, multiprocessors: int) -> Stream:
     most = 1 if w.batch > SPLIT_BATCHES else w.splits or GRAPH_SPLITS
     per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
     splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
-    return Stream(blocks * splits, splits, int(ceil_div(tiles, splits)), tile_bytes=bc * (w.d + w.dv) * w.dtype.size)
+    return Stream(
+        blocks * splits,
+        splits,
+        int(ceil_div(tiles, splits)),
+        bc * (w.d + w.dv) * w.dtype.size,
+        block_terms={"look_waits": multiprocessors / (BATCHES_PER_LOOK * w.kv_heads * splits)},
+        wait_factors=("wide_factor",) if w.d > WIDE else (),
+    )
 
 
-@once_per_case
-def launched(case: Case, device: Device) -> Stream:
-    """The launch on all multiprocessors of ``device``."""
-    return launch(in_cache_format(case.workload), int(numbers_of(device, "multiprocessors")[0]))
-
-
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call, with the append of the new token to its cache; UnavailableError without kernel or number."""
-    check_kernel(case.implementation, device, MATRICES)
-    w, stream = case.workload, launched(case, device)
-    looks = numbers_of(device, "multiprocessors")[0] / (BATCHES_PER_LOOK * w.kv_heads * stream.splits)
-    slower = p["wide_factor"] if w.d > WIDE else 1.0
-    return streaming.seconds(case, device, stream, p, slower, block_waits=1 + p["look_waits"] * looks)
-
-
-MODEL = Model(
+MODEL = page(
     "decode-fa3",
-    PARAMETERS,
-    decodes,
-    seconds,
+    TERMS,
+    {key: {WGMMA: launch} for key in ("vllm-flash-attn", "vllm-flash-attn-fp8-cache")},
     "Shah et al. 2024, FlashAttention-3; hopper/ of vLLM's version",
-    assumes=CACHE,
-    implementations=tuple(MATRICES),
-    runs_on=runs_on(MATRICES),
 )

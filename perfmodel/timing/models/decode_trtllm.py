@@ -11,65 +11,47 @@ cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from perfmodel.core.architectures import TCGEN05, WGMMA, traits_of
+from perfmodel.core.architectures import TCGEN05, WGMMA
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing import streaming
-from perfmodel.timing.base import Case, Model, Parameter, numbers_of, once_per_case
+from perfmodel.timing.base import Parameter
 from perfmodel.timing.models.decode_fa3 import APPENDED
-from perfmodel.timing.streaming import CACHE, ENGINE, Stream, check_kernel, decodes, in_cache_format, runs_on
+from perfmodel.timing.streaming import Stream, page
 
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
 """Keys of a tile, fewest of a part, and most blocks per multiprocessor of XQA (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
-MATRICES = {**dict.fromkeys(("vllm-flash-attn", "vllm-flash-attn-fp8-cache"), (TCGEN05,)), "trtllm-attention-fp8-cache": (WGMMA, TCGEN05)}
 
-PARAMETERS = (*ENGINE, Parameter("split_waits", "waits of the sum of splits, for each of them"))
+TERMS = (Parameter("split_waits", "waits of the sum of splits, for each of them"),)
 
 
-def launch(w: Attention, multiprocessors: int) -> Stream:
-    """The launch on Blackwell."""
+def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+    """Blackwell's: as many splits as fill the device once."""
     steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
     blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
     splits = w.splits or min(int(ceil_div(steps, STEPS_PER_SPLIT)), max(1, multiprocessors // blocks))
-    return _stream(w, blocks, splits, steps, STEP_KEYS)
+    return _stream(w, blocks, int(splits), steps, STEP_KEYS)
 
 
-def xqa(w: Attention, multiprocessors: int) -> Stream:
-    """The launch on Hopper."""
+def xqa(w: Attention, device: Device, multiprocessors: int) -> Stream:
+    """Hopper's: as many splits as make eight waves."""
     keys, blocks = int(w.kv_len + APPENDED), int(w.stored_kv_heads)
     splits = w.splits or max(1, min(keys // XQA_KEYS_PER_SPLIT, XQA_WAVES * multiprocessors // blocks))
-    return _stream(w, blocks, splits, int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)
+    return _stream(w, blocks, int(splits), int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)
 
 
 def _stream(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> Stream:
-    return Stream(blocks * splits, splits, int(ceil_div(tiles, splits)), tile_bytes=keys * (w.d + w.dv) * w.dtype.size)
+    later = {"split_waits": splits} if splits > 1 else {}
+    return Stream(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size, later_terms=later)
 
 
-@once_per_case
-def launched(case: Case, device: Device) -> Stream:
-    """The launch on all multiprocessors of ``device``."""
-    rule = xqa if traits_of(device).matrix == WGMMA else launch
-    return rule(in_cache_format(case.workload), int(numbers_of(device, "multiprocessors")[0]))
-
-
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call, with the append of the new token to its cache; UnavailableError without kernel or number."""
-    check_kernel(case.implementation, device, MATRICES)
-    stream = launched(case, device)
-    return streaming.seconds(case, device, stream, p, later_waits=stream.splits * p["split_waits"] if stream.splits > 1 else 0.0)
-
-
-MODEL = Model(
+MODEL = page(
     "decode-trtllm",
-    PARAMETERS,
-    decodes,
-    seconds,
+    TERMS,
+    {
+        **{key: {TCGEN05: launch} for key in ("vllm-flash-attn", "vllm-flash-attn-fp8-cache")},
+        "trtllm-attention-fp8-cache": {TCGEN05: launch, WGMMA: xqa},
+    },
     "NVIDIA TensorRT-LLM's generation kernels, as in FlashInfer",
-    assumes=CACHE,
-    implementations=tuple(MATRICES),
-    runs_on=runs_on(MATRICES),
 )

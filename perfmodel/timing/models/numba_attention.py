@@ -6,8 +6,8 @@ latency shows. O = P V: a block per query tile walks the keys in stages of 32, a
 ones too. With a causal mask the softmax guards every element in its loops, and takes longer over those that are visible.
 
 numba-flash1 has K and V outermost: one block per head visits every pair of a key tile and a query tile that sees it. A pair costs
-as much as in numba-flash, except that Q is copied instead of K and V. In addition every pair pays the wait for Q and O that
-numba-flash pays once per block, and moves O from L2 and back. Three kernels fill O, l and m first.
+as much as in numba-flash, except that Q is copied instead of K and V. In addition every pair waits for Q and O, and moves O from L2
+and back. Three kernels fill O, l and m first.
 Source: the kernels' own loops; instruction costs of numba-flash; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
@@ -23,6 +23,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
+from perfmodel.timing.streaming import L2_PORT
 
 DEFAULT_TILE = (128, 64)  # known
 REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
@@ -44,7 +45,7 @@ def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: M
     columns = bc // layout.lanes
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
-    work = tiles.Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
+    work = tiles.Instructions(stored * w.d, loads, 0, (br + bc) * w.d / 4 / layout.threads)
     block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * tiles.FLOAT_BYTES)
     blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
     return tiles.grid_seconds(
@@ -122,8 +123,8 @@ def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         shape.threads, case.launch.get("registers", tiles.UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * tiles.FLOAT_BYTES
     )
     visit = replace(tiles.instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
-    key_tile = tiles.Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
-    waits = costs["block_cycles"] + 2 * shape.br * shape.d * tiles.FLOAT_BYTES / p["l2_bytes_per_clock"]
+    key_tile = tiles.Instructions(0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
+    waits = p["pair_cycles"] + 2 * shape.br * shape.d * tiles.FLOAT_BYTES / L2_PORT
     pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
 
     def cycles(_: int, warps: float) -> float:
@@ -149,7 +150,7 @@ _LISTED = (
     ),
     Model(
         "numba-flash1",
-        (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor"),),
+        (Parameter("pair_cycles", "a pair's wait for Q and O"),),
         tiles.covers,
         flash1_seconds,
         "instructions of the kernel's loops",

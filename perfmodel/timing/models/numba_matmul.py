@@ -45,11 +45,11 @@ def stage(layout: tiles.TileLayout, columns: int, depth: int = DEPTH) -> tiles.I
     """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
 
     >>> stage(layout_of(128), 128)
-    Instructions(multiply_adds=2048, loads=128, scores=0, chunks=0, copies=8.0)
+    Instructions(multiply_adds=2048, loads=128, scores=0, copies=8.0)
     """
     width = columns // layout.lanes
     loads = depth // 4 * layout.rows + depth * (width // 4)
-    return tiles.Instructions(layout.rows * width * depth, loads, 0, 0, (layout.br + columns) * depth / 4 / layout.threads)
+    return tiles.Instructions(layout.rows * width * depth, loads, 0, (layout.br + columns) * depth / 4 / layout.threads)
 
 
 def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

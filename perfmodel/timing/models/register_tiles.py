@@ -1,7 +1,7 @@
 """Attention in fp32 whose tiles are register-blocked: numba-flash, forward; and what all fp32 kernels of the project share.
 
-A block's time alone is its tiles' instructions at the rate of one warp per scheduler, where latencies show; blocks that share
-schedulers are bound by the slots in which those issue. Between the two the time is their p-norm. Blocks start in the order of
+A block takes its tiles' instructions: multiply-adds, loads, copies and the softmax, each in issue slots of a scheduler. A warp alone on
+its scheduler leaves slots empty while it waits, a known share of all; warps that share one take turns. Blocks start in the order of
 the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
 
 All these kernels add products in registers from tiles in shared memory by the same loops: a block works on ``br`` rows, ``lanes``
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError, UsageError
@@ -22,8 +23,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.engine import ByRatio
-from perfmodel.timing.schedule import LaneEnds, SharedSlots, drain_time, lane_ends, shared_makespan, spread_evenly
+from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 WARP = 32  # known
 BANK_GROUPS = 8  # known: 16-byte columns of shared memory
@@ -36,17 +36,13 @@ DEFAULT_TILE = (64, 64)  # known
 UNKNOWN_REGISTERS = 255  # known
 """Registers per thread where a launch does not say: the most that the compiler uses."""
 _ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)  # known
-SHARPNESS = 4  # tuned
-"""p of the norm between latency-bound and issue-bound."""
 
 PARAMETERS = (
     Parameter("launch_us", "before the first block and after the last one"),
-    Parameter("block_cycles", "per block: loading Q, storing O"),
-    Parameter("fma_issue_cycles", "issue slots per multiply-add of a warp"),
-    Parameter("fma_alone_cycles", "cycles per multiply-add of a warp alone on its scheduler"),
+    Parameter("fma_cycles", "issue slots per multiply-add of a warp"),
+    Parameter("alone_factor", "time of a warp alone on its scheduler over its issue slots"),
     Parameter("load_cycles", "per load of a warp from shared memory"),
     Parameter("score_cycles", "softmax, per score of a thread"),
-    Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling"),
     Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory"),
 )
 
@@ -155,7 +151,6 @@ class Instructions:
     multiply_adds: int
     loads: int
     scores: int
-    chunks: int
     copies: float
 
 
@@ -163,22 +158,18 @@ def instructions(shape: Geometry) -> Instructions:
     """Instructions of one key tile.
 
     >>> instructions(geometry(64, 128, 64))
-    Instructions(multiply_adds=8192, loads=512, scores=64, chunks=1, copies=16.0)
+    Instructions(multiply_adds=8192, loads=512, scores=64, copies=16.0)
     """
     chunks, rows = shape.bc // shape.chunk, shape.rows
     per_chunk = shape.d // 4 * (rows + shape.columns) + shape.chunk // 4 * (rows + shape.width)
     scores = rows * shape.bc // shape.lanes
-    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, chunks, 2 * shape.bc * shape.d / 4 / shape.threads)
+    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, 2 * shape.bc * shape.d / 4 / shape.threads)
 
 
 def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, float]) -> float:
     """Cycles of a key tile for a block whose schedulers hold that many warps, at least one."""
-    rest = (
-        work.loads * p["load_cycles"] + work.scores * p["score_cycles"] + work.chunks * p["chunk_cycles"] + work.copies * p["copy_cycles"]
-    )
-    alone = work.multiply_adds * p["fma_alone_cycles"] + rest
-    issue = max(1.0, warps_per_scheduler) * (work.multiply_adds * p["fma_issue_cycles"] + rest)
-    return float((alone**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
+    rest = work.loads * p["load_cycles"] + work.scores * p["score_cycles"] + work.copies * p["copy_cycles"]
+    return float(max(p["alone_factor"], warps_per_scheduler) * (work.multiply_adds * p["fma_cycles"] + rest))
 
 
 def instruction_costs(device: Device) -> Mapping[str, float]:
@@ -226,49 +217,29 @@ def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
     return [ceil_div(max(0, last), bc) for last in lasts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head.
-
-    ``last``: how unequal blocks end, ``early`` of which come before and fill the device evenly; None where a sum or a round tells.
-    """
-
-    clock_hz: float
-    places: SharedSlots
-    warps: int
-    tile: Instructions
-    tiles: list[int]
-    early: int
-    last: ByRatio[LaneEnds] | None
-
-
 @once_per_case
-def _grid(case: Case, device: Device) -> _Grid:
-    w: Attention = case.workload
-    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+def _grid(case: Case, device: Device) -> tuple[Instructions, tuple[int, ...], int, SharedSlots]:
+    """Instructions of a tile, tiles of each block of a head, warps of a block, and slots, before any parameter."""
     shape = launched_shape(case)
     held = held_blocks(ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
-    warps, tiles = shape.threads // WARP, tiles_by_block(w, shape.br, shape.bc)
-    places, blocks = SharedSlots(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
-    early = spread_evenly(blocks, len(tiles), places)
-    even = held < places.lanes or held % places.lanes == 0
-    last = lane_ends(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None
-    return _Grid(clock, places, warps, instructions(shape), tiles, early, last)
+    warps, sms = shape.threads // WARP, int(numbers_of(device, "multiprocessors")[0])
+    slots = SharedSlots(sms, held, max(1, SCHEDULERS // warps), ())
+    return instructions(shape), tuple(tiles_by_block(case.workload, shape.br, shape.bc)), warps, slots
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError without clock or multiprocessors in the profile."""
-    grid = _grid(case, device)
-    most = ceil_div(grid.places.blocks, grid.places.lanes)
-    times = [tile_cycles(grid.tile, number * max(1.0, grid.warps / SCHEDULERS), p) for number in range(1, most + 1)]
-    tile, block = times[0], p["block_cycles"]
-    shares = replace(grid.places, speeds=tuple(tile / time for time in times))
-    if grid.last is None:
-        cycles = shared_makespan([tiles * tile + block for tiles in grid.tiles], int(case.workload.query_heads), shares)
-    else:
-        early = (sum(grid.tiles) * tile + len(grid.tiles) * block) * grid.early / len(grid.tiles) / shares.rate
-        cycles = early + tile * drain_time(grid.last.at(block / tile), block / tile, shares.speeds)
-    return p["launch_us"] * 1e-6 + cycles / grid.clock_hz
+    [clock] = numbers_of(device, "highest clock")
+    work, tiles, warps, slots = _grid(case, device)
+    most = ceil_div(slots.blocks, slots.lanes)
+    beside = [number * max(1.0, warps / SCHEDULERS) for number in range(1, most + 1)]
+    alone = tile_cycles(work, beside[0], p)
+    shares = replace(slots, speeds=tuple(max(p["alone_factor"], beside[0]) / max(p["alone_factor"], one) for one in beside))
+    return p["launch_us"] * 1e-6 + alone * _makespan(tiles, int(case.workload.query_heads), shares) / clock
+
+
+_makespan = lru_cache(1 << 14)(shared_makespan)
+"""In the time of a tile of a block alone: the same for all parameters but ``alone_factor``."""
 
 
 def covers(case: Case) -> bool:
