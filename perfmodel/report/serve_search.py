@@ -84,7 +84,7 @@ class Searched:
         if engine.id not in LINES:
             return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
-        return [launch(model, engine, split, point.users, self.load, role) for split, role in both]
+        return [launch(model, engine, split, point.sequences, self.load, role) for split, role in both]
 
 
 def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
@@ -166,7 +166,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("layout", f"{asked.copies(point)} x " * (asked.copies(point) > 1) + layout_words(point), "layout", "text"),
         Metric("gpus", asked.copies(point) * point.gpus),
         Metric("copies", asked.copies(point)),
-        Metric("users", asked.copies(point) * point.workers * point.users, "users"),
+        Metric("users", asked.copies(point) * point.users, "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
         Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
@@ -191,7 +191,7 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = counted(asked.copies(point) * point.workers * point.users, "user" if point.prefill is None else "decoding user")
+    users = counted(asked.copies(point) * point.users, "user")
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
@@ -267,7 +267,7 @@ def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
 def _notes(asked: Searched) -> list[str]:
     counts = asked.found.counts
     return [
-        f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
+        f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
-        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout, but for the best.",
+        "Replicas of fewer GPUs are repeated to fill all.",
     ]
