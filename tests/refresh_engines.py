@@ -25,8 +25,9 @@ from perfmodel.serving.engine import Overhead
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 
-REQUEST = "request_s"
-FITTED = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", REQUEST)
+REQUEST = ("request_s", "request_token_s")
+"""Seconds before a request is known, by which its first token comes later."""
+FITTED = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", *REQUEST)
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")
@@ -40,8 +41,6 @@ MOST = 3
 LEAST_PLAIN = 0.01
 """Smaller seconds are written with an exponent, and a point: YAML takes a number with an exponent alone for text."""
 FACTORS = tuple(0.05 * step for step in range(20 * MOST + 1))
-PARTS = {REQUEST: (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, MOST)}
-"""Of a second, at which it is predicted anew: a request's makes it miss one step more at a time."""
 ROUNDS = 6
 GAIN = 0.01
 """Part of the error that other seconds have to save: what stands is what a second fit finds."""
@@ -105,14 +104,17 @@ def _run(record: dict[str, Any], run: ServingRun, times: KernelTimes) -> Run:
         assert answer.tpot is not None
         return answer.tpot[0], answer.ttft[0]
 
+    def moved(name: str, part: float) -> tuple[float, float]:
+        if name not in REQUEST:
+            return figures(replace(own, **{name: part * seconds[name]}))
+        tokens = s["isl"] * (1 + s.get("spread", 1.0)) / 2 if name == "request_token_s" else 1.0
+        return at[0], at[1] + (part - 1) * seconds[name] * tokens
+
+    s, kind = record["shape"], "experts" if run.model.is_moe else "dense"
     own = times.engine.overhead
     seconds = {name: getattr(own, name) for name in FITTED if getattr(own, name)}
     at = figures(own)
-    ways = {
-        name: [(part * value, at if part == 1 else figures(replace(own, **{name: part * value}))) for part in PARTS.get(name, (0, 1, MOST))]
-        for name, value in seconds.items()
-    }
-    s, kind = record["shape"], "experts" if run.model.is_moe else "dense"
+    ways = {name: [(part * value, at if part == 1 else moved(name, part)) for part in (0, 1, MOST)] for name, value in seconds.items()}
     group = s["model"], record["hardware"], s["engine"]
     return Run(group, kind, (record["tpot_s"], record["ttft_s"]), seconds, at, ways)
 
@@ -139,7 +141,7 @@ def fitted(groups: Mapping[Group, Sequence[Run]]) -> Seconds:
     for _ in range(ROUNDS):
         before = dict(best)
         for name, value in start.items():
-            figure = int(name == REQUEST)
+            figure = int(name in REQUEST)
             ways = [best | {name: min(float(f"{factor * value:.2g}"), MOST * value)} for factor in FACTORS]
             least = min(ways, key=lambda one: error(groups, one, figure))
             best = least if error(groups, least, figure) < (1 - GAIN) * error(groups, best, figure) else best

@@ -315,6 +315,7 @@ def overhead_words(engine: Engine) -> str:
         ("kernel", o.kernel_s),
         ("sequence", o.sequence_s),
         ("request", o.request_s),
+        ("token of its prompt", o.request_token_s),
     )
     times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     if not times:

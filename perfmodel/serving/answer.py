@@ -150,7 +150,7 @@ class ServingAnswer:
         if shown is None or has_guesses(self.times.passed(step)):
             seconds, low, high = self.times.interval(step)
             first, last = min(low / seconds, first), max(high / seconds, last)
-        unsure = self.engine.overhead.request_s if name == "ttft" and not self.fitted else 0.0
+        unsure = self.engine.overhead.before_s(self.load.isl) if name == "ttft" and not self.fitted else 0.0
         return value, max(value - unsure, 0.0) * first, value * last
 
     @property
@@ -303,7 +303,7 @@ def serve(
     alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={}, attention={})
     own = load.among(groups)
     pool = Pool(alone, engine.batching.over(one), slots // groups)
-    found = simulate(pool, own, engine.overhead.request_s, spread=spread, requests=requests and ceil(requests / groups))
+    found = simulate(pool, own, engine.overhead.before_s(load.isl * (1 + spread) / 2), spread=spread, requests=requests and ceil(requests / groups))
     copies = groups if load.concurrency is None or own.concurrency is None else load.concurrency / own.concurrency
     return ServingAnswer(times, load, memory, most, found.times(copies), gpu_hour, spread)
 
@@ -324,9 +324,10 @@ def serve_pools(
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
     first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
     second = pool_of(pools.decode, engine, split, slots, pools.workers)
-    cache = before.fit(max(round(load.isl * (1 + spread) / 2), 1)).sequence
+    isl = load.isl * (1 + spread) / 2
+    cache = before.fit(max(round(isl), 1)).sequence
     moved_s = transfer_s(cache, pools.prefill.like.split, split, pools.decode.device, pools.gpus)
-    found = simulate(second, load, engine.overhead.request_s, spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
+    found = simulate(second, load, engine.overhead.before_s(isl), spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
     return ServingAnswer(pools.decode, load, after, most, found, gpu_hour, spread, pools)
 
 

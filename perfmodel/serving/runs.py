@@ -78,7 +78,7 @@ class ServingRun:
         accepted = s.get("acceptance", ACCEPTED) if drafts else 0.0
         load = Load(s["isl"], s["osl"], users, rate, draft_tokens=drafts, acceptance=accepted)
         given, spread = {name: s.get(name) for name in BATCHING}, s.get("spread", 1.0)
-        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users else None)
+        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users and spread < 1 else None)
         if isinstance(times, Pools):
             decode = replace(times.decode, engine=times.decode.engine.with_batching(**given))
             return serve_pools(replace(times, decode=decode), load, spread, requests)

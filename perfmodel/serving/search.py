@@ -162,7 +162,7 @@ def most_users(replica: Replica) -> int:
 
 def estimated(replica: Replica, load: Load, users: int) -> Candidate:
     """One replica with so many users, by the closed form."""
-    batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.request_s
+    batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.before_s(load.isl)
     loop = loop_estimate(replica.times, load, batching, request_s, users)
     empty = Candidate(replica.engine.id, replica.split, users, replica.gpus, 0, 0, 0, 0, 0, 0)
     return empty.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
@@ -240,7 +240,7 @@ def _paired(
         for x, y in fits[:1] if users is None else fits:
             used = x * before.gpus + y * after.gpus
             moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, used)
-            found = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.request_s, load)
+            found = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.before_s(load.isl), load)
             share = None if users is None else -(-users // (gpus // used))
             if found is None or (share and not 0.9 < found.users / share < 1.1):
                 continue
@@ -332,7 +332,7 @@ def simulated(known: Sequence[Replica], load: Load, device: Device) -> Callable[
 
     def metrics(point: Candidate) -> ServingMetrics:
         after, of = replica(point.engine, point.split), load.of(point.users)
-        request_s = after.engine.overhead.request_s
+        request_s = after.engine.overhead.before_s(load.isl)
         if point.prefill is None:
             return simulate(Pool(after.times, after.engine.batching.over(after.split), after.most_running), of, request_s)
         before = replica(point.engine, point.prefill)

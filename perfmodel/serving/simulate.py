@@ -49,6 +49,7 @@ class Simulation:
         self.random = Random(seed)
         self.even = [self.random.random() for _ in STRIDES]
         self.events: list[tuple[float, int, Worker | None, int, Request | None]] = []
+        self.ready: list[Worker] = []
         self.clock, self.count, self.ended = 0.0, 0, 0
         self.unsent: int | None = None
         self.tally = Tally()
@@ -119,8 +120,7 @@ class Simulation:
                 worker = self.workers[place % len(self.workers)]
                 worker.held += 1
                 worker.join(request, 0.0, self.random.randrange(request.steps))
-        for worker in self.workers:
-            self.go_on(worker)
+        self.ready = [worker for worker in self.workers if worker.held]
         if load.concurrency is None:
             self.push(0.0, None, 0, None)
         else:
@@ -136,6 +136,7 @@ class Simulation:
 
     def run(self, warm_up: int, requests: int) -> Tally:
         """Until ``requests`` have ended after the first ``warm_up``."""
+        self.plan()
         self.begin_count()
         counting = not warm_up
         while not counting or len(self.tally.ttft) < requests:
@@ -150,6 +151,8 @@ class Simulation:
             if not counting and self.ended >= warm_up:
                 counting = True
                 self.begin_count()
+            if not self.events or self.events[0][0] > self.clock:  # all that happens at this moment is known
+                self.plan()
         self.tally.seconds = self.clock - self.tally.start
         for one in self.workers:
             for name in ("gaps", "decodes", "mixed", "waiting"):
@@ -169,15 +172,19 @@ class Simulation:
     def arrive(self, request: Request, worker: Worker) -> None:
         """A request reaches the scheduler of a worker."""
         worker.waiting.append(request)
+        if worker in self.ready:
+            return
         if not worker.count:
-            self.go_on(worker)
+            self.ready.append(worker)
         elif (end := worker.cut(self.clock)) is not None:
             self.push(end, worker, worker.version, None)
 
-    def go_on(self, worker: Worker) -> None:
-        """The next steps of a worker."""
-        if (end := worker.plan(self.clock)) is not None:
-            self.push(end, worker, worker.version, None)
+    def plan(self) -> None:
+        """The next steps of the workers whose last ones have ended."""
+        for worker in self.ready:
+            if (end := worker.plan(self.clock)) is not None:
+                self.push(end, worker, worker.version, None)
+        self.ready.clear()
 
     def finish(self, worker: Worker) -> None:
         """The steps of a worker have run: tokens go out, and the next ones begin."""
@@ -196,7 +203,7 @@ class Simulation:
             else:
                 request.first = self.clock
                 self.end(request)
-        self.go_on(worker)
+        self.ready.append(worker)
 
     def end(self, request: Request) -> None:
         """A request has all its tokens; its user sends the next."""
