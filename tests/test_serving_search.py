@@ -20,11 +20,23 @@ from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.launch import hub_name, launch
 from perfmodel.serving.load import Load
-from perfmodel.serving.pools import prompt_time, pools_estimate, ratios
+from perfmodel.serving.pools import pools_estimate, prompt_time, ratios
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.replica import Replica, sizes, splits
 from perfmodel.serving.scheduler import Pool
-from perfmodel.serving.search import CLOSED_FORM, Candidate, Search, Targets, front, in_pools, in_replicas, ladder, search, search_among, simulated
+from perfmodel.serving.search import (
+    CLOSED_FORM,
+    Candidate,
+    Search,
+    Targets,
+    front,
+    in_pools,
+    in_replicas,
+    ladder,
+    search,
+    search_among,
+    simulated,
+)
 from perfmodel.serving.simulate import simulate
 from perfmodel.transformer.step import DECODE, ModelPass, Split
 

@@ -285,9 +285,7 @@ def answered(
     return serve_pools(pools, load, asked.spread, asked.requests, asked.gpu_hour)
 
 
-def serve(
-    times: KernelTimes, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None
-) -> ServingAnswer:
+def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
     """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does.
 
     ``spread`` and ``requests`` as of ``simulate``. Data-parallel groups of a model without experts wait for nothing of each other: each
@@ -303,14 +301,14 @@ def serve(
     alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={}, attention={})
     own = load.among(groups)
     pool = Pool(alone, engine.batching.over(one), slots // groups)
-    found = simulate(pool, own, engine.overhead.before_s(load.isl * (1 + spread) / 2), spread=spread, requests=requests and ceil(requests / groups))
+    found = simulate(
+        pool, own, engine.overhead.before_s(load.isl * (1 + spread) / 2), spread=spread, requests=requests and ceil(requests / groups)
+    )
     copies = groups if load.concurrency is None or own.concurrency is None else load.concurrency / own.concurrency
     return ServingAnswer(times, load, memory, most, found.times(copies), gpu_hour, spread)
 
 
-def serve_pools(
-    pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None
-) -> ServingAnswer:
+def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
     """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users."""
     if load.check().concurrency is None or load.osl < 2:
         raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")

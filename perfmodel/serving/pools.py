@@ -94,8 +94,10 @@ def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, i
     return tuple(sorted((pair for pair in pairs if gcd(*pair) == 1), key=lambda pair: pair[0] / pair[1]))
 
 
-def pools_estimate(time: PromptTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load) -> LoopEstimate | None:
-    """The closed form of a search: ``counts`` of prefill and decode workers, ``sequences`` on each of these; None where prefill falls behind.
+def pools_estimate(
+    time: PromptTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load
+) -> LoopEstimate | None:
+    """The closed form of ``counts`` of prefill and decode workers, ``sequences`` on each of these; None where prefill falls behind.
 
     Prompts wait as before a server of constant service (M/D/1; Pollaczek 1930). ``before_s``: of a request beside its prompt and its
     steps; ``decode_s``: of these.

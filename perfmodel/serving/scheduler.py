@@ -4,7 +4,7 @@
   ``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
   ``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve).
 * Prompts first: while a prompt waits and a slot is free, a batch of prompts of up to ``token_budget`` runs alone and decoding waits
-  (SGLang, ``python/sglang/srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
+  (SGLang, ``srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
 * Ahead: the next step is scheduled as one begins, so what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``,
   ``step_with_batch_queue``; SGLang, ``event_loop_overlap``; TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``).
 * Looks: every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``). Holding: prompts wait for others to fill a step, at most

@@ -50,9 +50,13 @@ class Targets:
         asked = {"ttft": (point.ttft_s, self.ttft_s), "tpot": (point.tpot_s, self.tpot_s)}
         return {name: value / limit for name, (value, limit) in asked.items() if limit is not None}
 
+    def worst(self, point: Candidate) -> float:
+        """How many times its limit the figure takes that is furthest beyond; 0 without limits."""
+        return max(self.excess(point).values(), default=0.0)
+
     def hold(self, point: Candidate, slack: float = 1.0) -> bool:
         """Whether the candidate is within all."""
-        return all(times <= slack for times in self.excess(point).values())
+        return self.worst(point) <= slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Candidate:
     """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated to fill all GPUs.
 
     ``prefill``: their layout; None where the same GPUs run prompts. ``formats``: of weights and of the KV cache, where several are
-    searched.
+    searched. ``at_least``: its times are roofs for a good part.
     """
 
     engine: str
@@ -77,6 +81,7 @@ class Candidate:
     prefill_workers: int = 0
     workers: int = 1
     formats: Formats = (None, None)
+    at_least: bool = False
 
     @property
     def sequences(self) -> int:
@@ -97,20 +102,46 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found. ``counts``: candidates that were evaluated, of them simulated, behind (prefill that does not keep up with decode),
-    and layouts without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
-    ``at_least``: its times are roofs for a good part. ``together``, ``pooled``: the best within the limits of each kind.
+    """``points``: the candidates that were simulated. ``counts``: of those evaluated, simulated, behind (prefill that does not keep up with
+    decode), and of layouts without room, which are ``missed``.
     """
 
-    front: Sequence[Candidate]
-    best: Candidate | None
-    nearest: Candidate | None
+    points: Sequence[Candidate]
     counts: Mapping[str, int]
     limits: Targets
     missed: Sequence[Missed] = ()
-    at_least: bool = False
-    together: Candidate | None = None
-    pooled: Candidate | None = None
+
+    @property
+    def front(self) -> list[Candidate]:
+        """The front of all points, whether within the limits or not."""
+        return front(self.points)
+
+    @property
+    def best(self) -> Candidate | None:
+        """Most tokens a second of a GPU within the limits."""
+        return _most(self.points, self.limits)
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """The least beyond the limits, where nothing is within them."""
+        over = min(self.points, key=self.limits.worst, default=None)
+        return over if self.best is None else None
+
+    @property
+    def together(self) -> Candidate | None:
+        """The best of replicas that run prompts themselves."""
+        return _most([one for one in self.points if one.prefill is None], self.limits)
+
+    @property
+    def pooled(self) -> Candidate | None:
+        """The best of pools."""
+        return _most([one for one in self.points if one.prefill is not None], self.limits)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the times of the best, or of the nearest, are roofs for a good part."""
+        chosen = self.best or self.nearest
+        return chosen is not None and chosen.at_least
 
     @property
     def configurations(self) -> int:
@@ -128,6 +159,10 @@ class Search:
         over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
         words = " and ".join(f"{name} {times:,.{0 if times > 100 else 2}f} times" for name, times in over.items())
         return f"nothing is within the limits: the nearest takes {words} its limit"
+
+
+def _most(points: Iterable[Candidate], limits: Targets) -> Candidate | None:
+    return max((one for one in points if limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None)
 
 
 def front(points: Iterable[Candidate]) -> list[Candidate]:
@@ -177,7 +212,9 @@ def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | No
             yield estimated(replica, load, each)
 
 
-def in_pools(known: Sequence[Replica], load: Load, gpus: int, users: int | None, device: Device, counts: Counter[str]) -> Iterator[Candidate]:
+def in_pools(
+    known: Sequence[Replica], load: Load, gpus: int, users: int | None, device: Device, counts: Counter[str]
+) -> Iterator[Candidate]:
     """Prefill and decode workers of one engine, each number of sequences with the ratios that just keep up and that have twice the room.
 
     Of the layouts of one size, those count that no other beats in both speed and rate. ``users``: share of those of all GPUs.
@@ -270,15 +307,7 @@ def search(
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
     found = search_among(known, device, gpus, load, limits or Targets(), pools, users)
-    at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
-    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
-
-
-def predicted(known: Iterable[Replica], point: Candidate, load: Load) -> bool:
-    """Whether its decode steps are, by time models."""
-    own = next(one.times for one in known if one.engine.id == point.engine and one.split == point.split)
-    step = Iteration(decodes=point.sequences, context=load.isl + load.osl // 2, queries=load.queries)
-    return not isinstance(own, KernelTimes) or mostly_predicted(own.passed(step))
+    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(
@@ -300,17 +329,10 @@ def search_among(
             if point.tokens_per_s_gpu * CLOSED_FORM > best:
                 best = max([best, *(one.tokens_per_s_gpu for one in asked([point]) if limits.hold(one))])
     asked(_spread(front([*together, *apart]), MOST_FRONT))
-    within = [one for one in seen.values() if limits.hold(one)]
-    if not within:
-        asked(sorted([*together, *apart], key=lambda one: max(limits.excess(one).values(), default=0.0))[:MOST_BEST])
-        within = [one for one in seen.values() if limits.hold(one)]
-    of_kinds = [[one for one in within if (one.prefill is None) == mixed] for mixed in (True, False)]
-    first, second = (max(kind, key=lambda one: one.tokens_per_s_gpu, default=None) for kind in of_kinds)
-    best_of = max((one for one in (first, second) if one), key=lambda one: one.tokens_per_s_gpu, default=None)
-    over = sorted(seen.values(), key=lambda one: max(limits.excess(one).values(), default=0.0))
+    if not any(map(limits.hold, seen.values())):
+        asked(sorted([*together, *apart], key=limits.worst)[:MOST_BEST])
     found = {"evaluated": len(together) + len(apart), "simulated": len(seen), "behind": counts["behind"]}
-    nearest = over[0] if over and best_of is None else None
-    return Search(front(seen.values()), best_of, nearest, found, limits, together=first, pooled=second)
+    return Search(list(seen.values()), found, limits)
 
 
 def _spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
@@ -343,7 +365,11 @@ def simulated(known: Sequence[Replica], load: Load, device: Device) -> Callable[
 
     def exactly(point: Candidate) -> Candidate:
         found = metrics(point)
-        return point.rated(load, found.mean_ttft_s, found.p99_ttft_s, found.mean_tpot_s or 0.0, found.requests_per_s)
+        step = Iteration(decodes=point.sequences, context=load.isl + load.osl // 2, queries=load.queries)
+        times = replica(point.engine, point.split).times
+        least = isinstance(times, KernelTimes) and not mostly_predicted(times.passed(step))
+        seconds = found.mean_ttft_s, found.p99_ttft_s, found.mean_tpot_s or 0.0
+        return replace(point.rated(load, *seconds, found.requests_per_s), at_least=least)
 
     return exactly
 
@@ -352,23 +378,9 @@ def merged(searches: Mapping[Formats, Search]) -> Search:
     """One search of all, each candidate with its formats."""
     if len(searches) == 1:
         return next(iter(searches.values()))
-
-    def tagged(name: str) -> list[tuple[Candidate, Search]]:
-        listed = ((formats, found, getattr(found, name)) for formats, found in searches.items())
-        return [(replace(point, formats=formats), found) for formats, found, point in listed if point is not None]
-
-    def most(name: str) -> Candidate | None:
-        return max((point for point, _ in tagged(name)), key=lambda one: one.tokens_per_s_gpu, default=None)
-
-    first, *_ = searches.values()
-    best, limits = most("best"), first.limits
-    near = [point for point, _ in tagged("nearest")]
-    nearest = None if best else min(near, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
-    chosen = best or nearest
-    at_least = any(found.at_least for name in ("best", "nearest") for point, found in tagged(name) if point == chosen)
-    points = [replace(one, formats=formats) for formats, found in searches.items() for one in found.front]
     counts = Counter[str]()
     for found in searches.values():
         counts.update(found.counts)
+    points = [replace(one, formats=formats) for formats, found in searches.items() for one in found.points]
     missed = [one for found in searches.values() for one in found.missed]
-    return Search(front(points), best, nearest, counts, limits, missed, at_least, most("together"), most("pooled"))
+    return Search(points, counts, next(iter(searches.values())).limits, missed)

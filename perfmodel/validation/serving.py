@@ -15,8 +15,8 @@ from perfmodel.catalog import find_engine, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.pools import Pools
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.pools import Pools
 from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
