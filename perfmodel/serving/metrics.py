@@ -49,7 +49,7 @@ class ServingMetrics:
 
 
 @dataclass(slots=True)
-class Tally:
+class SimulatedRun:
     """Sums over one simulated stretch of time from ``start``. ``stays``: seconds from sending to the last token; ``osl``: tokens given.
 
     ``gaps``, ``decodes``: seconds between decode steps and their number, each of a sequence; ``mixed``: those with prompts between.
@@ -68,11 +68,11 @@ class Tally:
     seconds: float = 0.0
 
 
-def metrics(tallies: Sequence[Tally], users: int | None, rate: float | None, benchmark: bool) -> ServingMetrics:
+def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | None, benchmark: bool, slots: float) -> ServingMetrics:
     """The means over ``tallies`` alike.
 
     In steady state requests end as they come: at ``rate``, or in a closed loop as Little's law (1961) has it, users over the mean stay.
-    Those of a ``benchmark`` are counted from the first one sent to the last token.
+    Those of a ``benchmark`` are counted from the first one sent to the last token. No more run than there are ``slots``.
     """
     ttft, tpot = ([value for one in tallies for value in getattr(one, name)] for name in ("ttft", "tpot"))
     count, seconds = len(ttft), sum(one.seconds for one in tallies)
@@ -80,7 +80,7 @@ def metrics(tallies: Sequence[Tally], users: int | None, rate: float | None, ben
     per_s = count / seconds if benchmark else rate or (users or 0) / stay
     gaps, decodes = sum(one.gaps for one in tallies), sum(one.decodes for one in tallies)
     steps_s = sum(map(_decoding_s, tallies)) / count
-    waiting = sum(one.waiting for one in tallies) / seconds
+    running = min(max(per_s * stay - sum(one.waiting for one in tallies) / seconds, 0.0), slots)
     return ServingMetrics(
         mean_ttft_s=fmean(ttft),
         median_ttft_s=median(ttft),
@@ -91,8 +91,8 @@ def metrics(tallies: Sequence[Tally], users: int | None, rate: float | None, ben
         requests_per_s=per_s,
         output_tokens_per_s=per_s * osl,
         decoding=per_s * steps_s,
-        running=max(per_s * stay - waiting, 0.0),
-        waiting=waiting,
+        running=running,
+        waiting=max(per_s * stay - running, 0.0),
         with_prompts=sum(one.mixed for one in tallies) / decodes if decodes else 1.0,
         prompt_s=sum(one.prompts for one in tallies) / count,
         requests=count,
@@ -101,7 +101,7 @@ def metrics(tallies: Sequence[Tally], users: int | None, rate: float | None, ben
     )
 
 
-def _decoding_s(tally: Tally) -> float:
+def _decoding_s(tally: SimulatedRun) -> float:
     """Seconds between the first tokens and the last ones of all requests."""
     return tally.stays - sum(tally.ttft)
 

@@ -23,11 +23,11 @@ from math import ceil, sqrt
 from perfmodel.serving.engine import FULL, Batching
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
-from perfmodel.serving.metrics import Tally
+from perfmodel.serving.metrics import SimulatedRun
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SentRequest:
     """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``arrived``: at the scheduler.
 
     ``begun``: start of its first step; ``first``: when it has its first token. ``counted``: simulated from its sending on.
@@ -65,17 +65,17 @@ class Worker:
         self.times, self.batching, self.load = pool.times, pool.batching, load
         tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
         self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
-        self.waiting: deque[Request] = deque()
-        self.prompts: deque[Request] = deque()
-        self.fresh: list[Request] = []
-        self.decoding: list[tuple[int, int, Request]] = []  # with the count of decode steps at which each ends
+        self.waiting: deque[SentRequest] = deque()
+        self.prompts: deque[SentRequest] = deque()
+        self.fresh: list[SentRequest] = []
+        self.decoding: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
         self.decode_steps = self.looked = self.waited = self.joined = self.held = 0
         self.tokens = self.decoded = 0.0
-        self.chunks: list[tuple[Request, int]] = []
+        self.chunks: list[tuple[SentRequest, int]] = []
         self.start = self.first = self.growth = 0.0
         self.decodes = self.count = self.version = 0
         self.had_prompts = False
-        self.tally = Tally()
+        self.tally = SimulatedRun()
 
     # What runs next
 
@@ -118,13 +118,13 @@ class Worker:
                 self.fresh.append(request)
                 self.join(request, now)
 
-    def take(self, room: int, beside: bool) -> list[tuple[Request, int]]:
+    def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
         """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
 
         Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's (SGLang,
         ``schedule_policy.py``, ``add_one_req``).
         """
-        taken: list[tuple[Request, int]] = []
+        taken: list[tuple[SentRequest, int]] = []
         chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
         for request in self.prompts:
             whole = not chunked or (not mixed and bool(taken))
@@ -135,7 +135,7 @@ class Worker:
             room -= tokens
         return taken
 
-    def hold_back(self, chunks: list[tuple[Request, int]], decodes: int) -> list[tuple[Request, int]]:
+    def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
         """None of ``chunks`` while they wait for others to fill the step."""
         few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
         if chunks and decodes and few and self.waited < self.batching.hold_steps:
@@ -177,9 +177,9 @@ class Worker:
 
     # What has run
 
-    def finish(self, now: float) -> tuple[list[Request], list[Request]]:
+    def finish(self, now: float) -> tuple[list[SentRequest], list[SentRequest]]:
         """The steps under way have run: the requests whose prompt is done, and those that have all their tokens."""
-        tally, took, prompted, ended = self.tally, now - self.start, list[Request](), list[Request]()
+        tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
         tally.seconds += took
         if self.held >= self.slots:
             tally.waiting += took * len(self.waiting)
@@ -209,7 +209,7 @@ class Worker:
                 prompted.append(request)
         return prompted, ended
 
-    def join(self, request: Request, now: float, done: int = 0) -> None:
+    def join(self, request: SentRequest, now: float, done: int = 0) -> None:
         """A request decodes from now on, ``done`` of its steps behind it."""
         if not self.decoding:
             self.decoded, self.had_prompts = now, False

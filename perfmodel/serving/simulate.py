@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import sqrt
+from math import inf, sqrt
 from random import Random
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.load import Load
-from perfmodel.serving.metrics import ServingMetrics, Tally, metrics
-from perfmodel.serving.scheduler import Pool, Request, Worker
+from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
+from perfmodel.serving.scheduler import Pool, SentRequest, Worker
 
 RUNS, FEWEST_RUNS = 8, 2
 """Simulated runs of a loop: many of a small one, few of a large one, whose own requests are many."""
@@ -48,11 +48,11 @@ class Simulation:
         self.prefill = [Worker(prefill, load) for _ in range(prefill.workers)] if prefill else []
         self.random = Random(seed)
         self.even = [self.random.random() for _ in STRIDES]
-        self.events: list[tuple[float, int, Worker | None, int, Request | None]] = []
+        self.events: list[tuple[float, int, Worker | None, int, SentRequest | None]] = []
         self.ready: list[Worker] = []
         self.clock, self.count, self.ended = 0.0, 0, 0
         self.unsent: int | None = None
-        self.tally = Tally()
+        self.tally = SimulatedRun()
 
     # Users
 
@@ -67,10 +67,10 @@ class Simulation:
         )
         return 2 * delay * self.request_s, isl, osl
 
-    def new_request(self, at: float) -> Request:
+    def new_request(self, at: float) -> SentRequest:
         """A request sent at a moment."""
         delay, isl, osl = self.drawn()
-        return Request(at, isl, max(isl - self.load.prefix, 1), osl, self.steps_for(osl - 1), at + delay)
+        return SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, self.steps_for(osl - 1), at + delay)
 
     def send(self, at: float) -> None:
         """The next request of a user, unless all are sent."""
@@ -129,12 +129,12 @@ class Simulation:
 
     # Events
 
-    def push(self, at: float, worker: Worker | None, version: int, request: Request | None) -> None:
+    def push(self, at: float, worker: Worker | None, version: int, request: SentRequest | None) -> None:
         """Something is to happen at a moment: to a worker's steps or to a request; with neither, one is sent."""
         self.count += 1
         heappush(self.events, (at, self.count, worker, version, request))
 
-    def run(self, warm_up: int, requests: int) -> Tally:
+    def run(self, warm_up: int, requests: int) -> SimulatedRun:
         """Until ``requests`` have ended after the first ``warm_up``."""
         self.plan()
         self.begin_count()
@@ -161,15 +161,15 @@ class Simulation:
 
     def begin_count(self) -> None:
         """What happens from now on counts."""
-        self.tally = Tally(self.clock)
+        self.tally = SimulatedRun(self.clock)
         for worker in self.workers:
-            worker.tally = Tally()
+            worker.tally = SimulatedRun()
 
     def fewest(self, workers: Sequence[Worker]) -> Worker:
         """The worker with the fewest requests."""
         return workers[0] if len(workers) == 1 else min(workers, key=lambda one: one.held + len(one.waiting))
 
-    def arrive(self, request: Request, worker: Worker) -> None:
+    def arrive(self, request: SentRequest, worker: Worker) -> None:
         """A request reaches the scheduler of a worker."""
         worker.waiting.append(request)
         if worker in self.ready:
@@ -205,7 +205,7 @@ class Simulation:
                 self.end(request)
         self.ready.append(worker)
 
-    def end(self, request: Request) -> None:
+    def end(self, request: SentRequest) -> None:
         """A request has all its tokens; its user sends the next."""
         self.ended += 1
         if request.counted:
@@ -238,14 +238,15 @@ def simulate(
     def run(seed: int) -> Simulation:
         return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)
 
+    slots = pool.workers * Worker(pool, load).slots
+    most = inf if prefill else slots
     if requests is not None:
         tallies = []
         for seed in range(min(max(SIMULATED // requests, 1), RUNS)):
             one = run(seed)
             one.all_at_once(requests)
             tallies.append(one.run(0, requests))
-        return metrics(tallies, load.concurrency, load.rate, True)
-    slots = pool.workers * Worker(pool, load).slots
+        return metrics(tallies, load.concurrency, load.rate, True, most)
     if load.rate is not None:
         under_way, late = _at_a_rate(pool, load, request_s, slots, spread), 0
     else:
@@ -259,7 +260,7 @@ def simulate(
         one = run(seed)
         one.in_the_middle(under_way, slots)
         tallies.append(one.run(2 * under_way, counted))
-    found = metrics(tallies, load.concurrency, load.rate, False)
+    found = metrics(tallies, load.concurrency, load.rate, False, most)
     return found.behind(late) if late else found
 
 
