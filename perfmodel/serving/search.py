@@ -96,8 +96,15 @@ class Candidate:
         """The same with these figures: seconds to the first token, those of the latest, seconds per token, requests a second."""
         tokens = requests_per_s * load.osl
         each = 1 / tpot_s if tpot_s else tokens / self.users
-        figures = {"ttft_s": first_s, "ttft_p99_s": last_s, "tpot_s": tpot_s, "requests_per_s": requests_per_s}
-        return replace(self, **figures, tokens_per_s_gpu=tokens / self.gpus, tokens_per_s_user=each)
+        return replace(
+            self,
+            ttft_s=first_s,
+            ttft_p99_s=last_s,
+            tpot_s=tpot_s,
+            requests_per_s=requests_per_s,
+            tokens_per_s_gpu=tokens / self.gpus,
+            tokens_per_s_user=each,
+        )
 
 
 @dataclass(frozen=True, slots=True)
