@@ -9,13 +9,13 @@ from statistics import median
 
 import pytest
 from each import each
+from perfmodel.timing.models.row_kernels import REGISTERS, REPEATED, SHARED, WARP, padded, softmax_kernel, thread_elements
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import CLEAN, WARM, Case
 from perfmodel.timing.models import row_kernels, stream
-from perfmodel.timing.models.row_kernels import REGISTERS, REPEATED, SHARED, WARP, padded, softmax_kernel, thread_elements
 from perfmodel.timing.predict import find_model, modelled_s
 from perfmodel.validation.records import read_records, shipped_records
 

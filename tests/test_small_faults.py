@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from each import each
+from perfmodel.serving.apart import Pools, transfer_s
 from test_power import plain
 
 from perfmodel.catalog import data_folder, find_device
@@ -21,7 +22,6 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import causal_share
 from perfmodel.kernels.attention.algorithms.flash2 import length_spread
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.serving.apart import Pools, transfer_s
 from perfmodel.serving.pools import link
 from perfmodel.timing.base import Case, find_model
 from perfmodel.transformer.step import Split

@@ -7,6 +7,7 @@ from math import ceil, hypot
 from typing import Any
 
 import pytest
+from perfmodel.timing.models._decode_kernels import FLASH_NARROWER, SOFTMAX_CYCLES, Decode, cudnn, fa2, fa3, flash, resident, trtllm
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -14,7 +15,6 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_decode as decode
-from perfmodel.timing.models._decode_kernels import FLASH_NARROWER, SOFTMAX_CYCLES, Decode, cudnn, fa2, fa3, flash, resident, trtllm
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")

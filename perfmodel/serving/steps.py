@@ -35,7 +35,7 @@ AT_ROOF = 0.1
 """Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 EXACT = 0
 """Nodes at every number."""
-PER_OCTAVE = {"tokens": (16, 1), "groups": (16, 16, 1), "heads": (4, 1), "decode": (64, 8, 4), "prompt": (8, 4, 2), "power": (1, 1, 1)}
+PER_OCTAVE = {"tokens": (8, 1), "groups": (16, 16, 1), "heads": (2, 1), "decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 COARSELY = {
     "tokens": (1, 1),
