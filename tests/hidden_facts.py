@@ -9,11 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perfmodel.core.architectures import are_kin, distance
-from perfmodel.core.device_scaling import number, quantity, with_quantity
+from perfmodel.core.device_scaling import FACTS, completed, number, quantity, with_quantity
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
-from perfmodel.timing.estimated import FACTS, completed
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
 from perfmodel.validation.fit_points import FitPoint

@@ -12,7 +12,7 @@ import refresh_pooled
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, are_kin, traits_of, wide_matrix
-from perfmodel.core.device_scaling import number
+from perfmodel.core.device_scaling import completed, number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.core.hardware import Clocks, Device
@@ -21,15 +21,15 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
-from perfmodel.timing.estimated import SPREADS, completed, in_words, moved, needed
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.intervals import widened
+from perfmodel.timing.intervals import SPREADS, moved, widened
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import flash_decode
 from perfmodel.timing.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
+from perfmodel.timing.transfer import in_words, needed
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.records import read_records, shipped_records
 

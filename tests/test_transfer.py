@@ -16,7 +16,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.pooled import as_probed
 from perfmodel.timing.predict import Prediction, TimeRequest, predict
-from perfmodel.timing.transfer import COPY, LAUNCH, MATMUL, lent
+from perfmodel.timing.transfer import COPY, LAUNCH, MATMUL, carried_over
 from perfmodel.validation.cuda import microbench
 from perfmodel.validation.statistics import StoppingRule
 
@@ -69,22 +69,22 @@ def test_a_copy_beside_the_lenders_scales_the_bandwidth() -> None:
     lender = with_probes(H100, copy="3.0 TB/s")
     share = 3.0e12 / (H100.dram.bandwidth_bytes_per_s or 1)
     bandwidth = L40S.dram.bandwidth_bytes_per_s or 0
-    found = lent(with_probes(L40S, copy="400 GB/s"), lender, block)
+    found = carried_over(with_probes(L40S, copy="400 GB/s"), lender, block)
     assert found.device.dram.bandwidth_bytes_per_s == pytest.approx(400e9 / share)
     assert (found.probes, found.narrowed) == (("launch", "copy"), True)
-    assert lent(L40S, lender, block).device.dram.bandwidth_bytes_per_s == bandwidth
+    assert carried_over(L40S, lender, block).device.dram.bandwidth_bytes_per_s == bandwidth
 
 
 def test_starts_go_with_launches_and_waits_with_the_clock() -> None:
     """1.64 and 2.5 us are stated alike by both profiles; probes stand before them; the clocks are 2520 and 1980 MHz."""
     [block] = [one for one in find_device(H100.id).calibration if one.model == "flash-decode"]
     start, wait = block.parameters["launch_us"], block.parameters["latency_us"]
-    stated = lent(L40S, H100, block).parameters
+    stated = carried_over(L40S, H100, block).parameters
     assert stated["launch_us"] == pytest.approx(start * 1.64 / 2.5)
     assert stated["latency_us"] == pytest.approx(wait * 1980 / 2520)
-    timed = lent(with_probes(L40S, launch="3 us"), with_probes(H100, launch="2 us"), block).parameters
+    timed = carried_over(with_probes(L40S, launch="3 us"), with_probes(H100, launch="2 us"), block).parameters
     assert timed["launch_us"] == pytest.approx(start * 1.5)
-    unknown = lent(replace(L40S, launch_overhead=None), H100, block).parameters
+    unknown = carried_over(replace(L40S, launch_overhead=None), H100, block).parameters
     assert unknown["launch_us"] == pytest.approx(start * 1980 / 2520)
 
 

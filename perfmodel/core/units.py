@@ -186,7 +186,7 @@ class Quantity(ProfilePart):
     """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
 
     ``measured_on``: the device with the same chip that lends it, at this device's clock. ``kind``: estimated only where a prediction
-    completes a profile from its kin, never in a file.
+    completes a profile from a reference device, never in a file.
     """
 
     value: str | int

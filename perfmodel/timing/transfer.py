@@ -1,10 +1,10 @@
-"""A borrowed calibration on another device: what carries over, and what the borrower's own microbenchmarks say.
+"""A calibration of a source device on another one: what carries over, and what the other's own microbenchmarks say.
 
-The parameters of a calibration are cycles, and shares of what the lender's profile states; the borrower's profile gives its own clock,
-peaks and bandwidth. Three numbers of the borrower narrow what is left. An empty launch: starts of kernels are as much longer or
-shorter; without it they are so many cycles of the clock. A copy: the share of the DRAM bandwidth that is reached, beside the
-lender's. A large matrix product: the clock and the rates at which products run under the power limit are those at which the time
-model gives the time that was measured.
+The parameters of a calibration are cycles, and shares of what the source's profile states; the other's profile gives its own clock,
+peaks and bandwidth, and what it lacks is estimated from the source's (``core/device_scaling.py``), for such predictions alone. Three
+numbers narrow what is left. An empty launch: starts of kernels are as much longer or shorter; without it they are so many cycles of the
+clock. A copy: the share of the DRAM bandwidth that is reached, beside the source's. A large matrix product: the clock and the rates at
+which products run under the power limit are those at which the time model gives the time that was measured.
 
 Attention keeps the profile's boost clock, but on a board short of watts that has no power model. Boards of one compute capability have the
 same multiprocessors, made alike. The one with the most watts per multiprocessor and clock sets the standard; another holds (its watts /
@@ -16,20 +16,20 @@ eight boards list them and on half of a table of L40S prefills (NVIDIA aiconfigu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 from perfmodel.core.architectures import are_kin
-from perfmodel.core.device_scaling import CHIP, DRAM, faster, number, ratio
+from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
 from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import TIMED_PRODUCT
 from perfmodel.core.units import parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
-from perfmodel.timing.estimated import in_words, moved, needed
-from perfmodel.timing.intervals import Ends, lent_ends, widened
+from perfmodel.timing.intervals import Ends, lent_ends, moved, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", TIMED_PRODUCT
 """Names of the three microbenchmarks; the last one with its number format."""
@@ -44,10 +44,10 @@ LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class CarriedOver:
     """A device and parameters for a time model.
 
-    ``probes``: in words, the microbenchmarks of the borrower that shaped them. ``narrowed``: that of the resource which kernels of this
+    ``probes``: in words, the microbenchmarks of the device that shaped them. ``narrowed``: that of the resource which kernels of this
     workload wait for most is one of them: a product of matrices, else a copy.
     """
 
@@ -58,31 +58,31 @@ class Lent:
 
 
 @cached_by_identity
-def lent(device: Device, lender: Device, block: Calibration) -> Lent:
-    """``device``, and the parameters of ``block`` of ``lender``, as the time of a kernel on ``device`` is worked out."""
-    start, timed = launch_ratio(device, lender)
-    factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, ratio(lender, device, "clocks.max"))}
+def carried_over(device: Device, source: Device, block: Calibration) -> CarriedOver:
+    """``device``, and the parameters of ``block`` of ``source``, as the time of a kernel on ``device`` is worked out."""
+    start, timed = launch_ratio(device, source)
+    factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, ratio(source, device, "clocks.max"))}
     parameters = {name: value * factors.get(name, 1.0) for name, value in block.parameters.items()}
     probes = ["launch"] if timed else []
-    own, its = copied_share(device), copied_share(lender)
+    own, its = copied_share(device), copied_share(source)
     if own and its:
         device, probes = faster(device, {DRAM: own / its}), [*probes, "copy"]
-    product, the_same = (product_of(one, block) if block.workload == "matmul" else None for one in (device, lender))
+    product, the_same = (product_of(one, block) if block.workload == "matmul" else None for one in (device, source))
     if product is not None and (the_same is None or product.value != the_same.value):
         device, probes = faster(device, dict.fromkeys(CHIP, _core_ratio(device, product, block))), [*probes, "matmul"]
-    return Lent(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
+    return CarriedOver(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """``block`` of ``lender`` as it prices kernels of the device ``own``.
+    """``block`` of ``source`` as it prices kernels of the device ``own``.
 
     ``device``: that with its rates as probed and what its profile lacks estimated (``facts``); ``held``: the same at the clock that its
     power limit leaves, ``share`` of the boost clock, where long calls run so.
     """
 
     block: Calibration
-    lender: Device
+    source: Device
     own: Device
     device: Device
     parameters: dict[str, float]
@@ -101,14 +101,14 @@ class Transferred:
 
     @property
     def guess(self) -> str:
-        """Why to go by the interval, in words: what is estimated, or that the lender is of another maker; empty if nothing."""
-        if not are_kin(self.own, self.lender):
-            return f"passes over memory as on {self.lender.id}, of another maker"
-        return in_words(self.facts, self.lender) if self.facts else ""
+        """Why to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
+        if not are_kin(self.own, self.source):
+            return f"passes over memory as on {self.source.id}, of another maker"
+        return in_words(self.facts, self.source) if self.facts else ""
 
     def ends(self, variant: bool) -> Ends:
         """The interval in shares of the time; ``variant``: of another kernel than the block's."""
-        return lent_ends(self.block, self.own, self.lender, self.narrowed, variant)
+        return lent_ends(self.block, self.own, self.source, self.narrowed, variant)
 
     def widened(self, interval: Ends, slower: float) -> Ends:
         """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
@@ -116,15 +116,66 @@ class Transferred:
 
 
 def transferred(
-    block: Calibration, lender: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
+    block: Calibration, source: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
 ) -> Transferred:
-    """``block`` of ``lender`` on ``device``; ``seconds``: of what is asked for on a device, which tells what of its profile it needs."""
-    complete, facts = needed(device, lender, seconds) if are_kin(device, lender) else (device, [])
-    if lender is device:
-        return Transferred(block, lender, device, device, block.parameters, facts=tuple(facts))
-    known, share = lent(complete, lender, block), share_beside(device, lender, block, others)
+    """``block`` of ``source`` on ``device``; ``seconds``: of what is asked for on a device, which tells what of its profile it needs."""
+    complete, facts = needed(device, source, seconds) if are_kin(device, source) else (device, [])
+    if source is device:
+        return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
+    known, share = carried_over(complete, source, block), share_beside(device, source, block, others)
     held = at_held_clock(known.device, share) if share < 1 else None
-    return Transferred(block, lender, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share)
+    return Transferred(block, source, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share)
+
+
+def needed(device: Device, reference: Device, seconds: Callable[[Device], float]) -> tuple[Device, list[str]]:
+    """``device`` with the estimates that ``seconds`` of it depend on, and their fields; unchanged if it depends on none.
+
+    UnavailableError if no estimate helps.
+    """
+    known = _kept(device, reference)
+    facts = known.facts
+    with_all = _tried(seconds, known.device(facts)) if facts else None
+    if with_all is None or with_all == _tried(seconds, device):
+        return device, []
+    for field in facts:
+        rest = [one for one in facts if one != field]
+        if _tried(seconds, known.device(rest)) == with_all:
+            facts = rest
+    return known.device(facts), facts
+
+
+def _tried(seconds: Callable[[Device], float], device: Device) -> float | None:
+    try:
+        return seconds(device)
+    except UnavailableError:
+        return None
+
+
+class _Completed:
+    """A device and its reference: one profile for the same estimates, as time models keep what they know of a device by its identity."""
+
+    def __init__(self, device: Device, reference: Device) -> None:
+        self.own, self.reference = device, reference
+        self.whole, self.facts = completed(device, reference)
+        self.known: dict[tuple[str, ...], Device] = {}
+
+    def device(self, facts: Iterable[str]) -> Device:
+        """The device with the estimates of these fields alone."""
+        key = tuple(facts)
+        if key not in self.known:
+            made = replace(self.own, sources=self.whole.sources)
+            for field in key:
+                made = with_quantity(made, field, quantity(self.whole, field), self.reference)
+            self.known[key] = made
+        return self.known[key]
+
+
+_kept = cached_by_identity(_Completed)
+
+
+def in_words(facts: Iterable[str], reference: Device) -> str:
+    """What is estimated, and from what."""
+    return f"{', '.join(dict.fromkeys(FACTS[field] for field in facts))} estimated from {reference.id}"
 
 
 def probe(device: Device, name: str) -> Microbenchmark | None:
@@ -148,13 +199,13 @@ def product_share(device: Device, dtype: str) -> float | None:
     return None
 
 
-def launch_ratio(device: Device, lender: Device) -> tuple[float, bool]:
-    """A launch of ``device`` over one of ``lender``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
+def launch_ratio(device: Device, source: Device) -> tuple[float, bool]:
+    """A launch of ``device`` over one of ``source``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
     for seconds in (_probed_launch, lambda one: number(one, "launch_overhead.stream")):
-        own, its = seconds(device), seconds(lender)
+        own, its = seconds(device), seconds(source)
         if own and its:
             return own / its, True
-    return ratio(lender, device, "clocks.max"), False
+    return ratio(source, device, "clocks.max"), False
 
 
 def _probed_launch(device: Device) -> float | None:
@@ -204,8 +255,8 @@ def held_share(device: Device, others: Iterable[Device]) -> float:
     return 1.0 if own is None or own >= most or not device.capability else float((own / most) ** EXPONENT)
 
 
-def share_beside(device: Device, lender: Device, block: Calibration, others: Iterable[Device]) -> float:
-    """``held_share`` of ``device`` over that of ``lender``, for a kernel of ``block`` that waits for tensor units; at most 1.
+def share_beside(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
+    """``held_share`` of ``device`` over that of ``source``, for a kernel of ``block`` that waits for tensor units; at most 1.
 
     1, too, where a power model or a large product that was timed on ``device`` says it.
     """
@@ -214,7 +265,7 @@ def share_beside(device: Device, lender: Device, block: Calibration, others: Ite
     if not tensor or timed or device.power is not None:
         return 1.0
     among = list(others)
-    return min(held_share(device, among) / held_share(lender, among), 1.0)
+    return min(held_share(device, among) / held_share(source, among), 1.0)
 
 
 def at_held_clock(device: Device, share: float) -> Device:

@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
-from perfmodel.timing.transfer import lent
+from perfmodel.timing.transfer import carried_over
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
@@ -75,7 +75,7 @@ def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bo
     lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
     assert lender is not None
     block = blocks[lender.id]
-    known = lent(device, lender, block)
+    known = carried_over(device, lender, block)
     return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
 
 
