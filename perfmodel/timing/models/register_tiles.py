@@ -2,7 +2,7 @@
 
 A block's time alone is its tiles' instructions at the rate of one warp per scheduler, where latencies show; blocks that share
 schedulers are bound by the slots in which those issue. Between the two the time is their p-norm. Blocks start in the order of
-the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
+the grid, each head's longest rows first, and follow each other on multiprocessors (``engine.TileBlocks``).
 
 All these kernels add products in registers from tiles in shared memory by the same loops: a block works on ``br`` rows, ``lanes``
 neighbouring threads share a row, each owns ``rows`` rows, ``step`` apart, and of the columns of a product every ``lanes``-th one or
@@ -14,7 +14,7 @@ Source: the kernel's own loops (instructions per tile); CUDA C++ Programming Gui
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError, UsageError
@@ -22,8 +22,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
-from perfmodel.timing.engine import ByRatio
-from perfmodel.timing.schedule import LaneEnds, SharedSlots, drain_time, lane_ends, shared_makespan, spread_evenly
+from perfmodel.timing.engine import ROUNDS, TileBlocks
 
 WARP = 32  # known
 BANK_GROUPS = 8  # known: 16-byte columns of shared memory
@@ -203,8 +202,8 @@ def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Thre
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
     times = [cycles(number, max(1.0, number * warps / SCHEDULERS)) for number in range(1, held + 1)]
-    shares = SharedSlots(int(sms), held, 1, tuple(times[0] / time for time in times))
-    return shared_makespan([times[0]], blocks, shares) / clock
+    rounds, rest = divmod(int(ceil_div(blocks, int(sms))), held)
+    return (rounds * times[-1] + (times[rest - 1] if rest else 0.0)) / clock
 
 
 def launches_seconds(kernels: int, device: Device, costs: Mapping[str, float]) -> float:
@@ -226,49 +225,26 @@ def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
     return [ceil_div(max(0, last), bc) for last in lasts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head.
-
-    ``last``: how unequal blocks end, ``early`` of which come before and fill the device evenly; None where a sum or a round tells.
-    """
-
-    clock_hz: float
-    places: SharedSlots
-    warps: int
-    tile: Instructions
-    tiles: list[int]
-    early: int
-    last: ByRatio[LaneEnds] | None
-
-
 @once_per_case
-def _grid(case: Case, device: Device) -> _Grid:
+def _blocks(case: Case, device: Device) -> TileBlocks:
+    """The grid, head after head."""
     w: Attention = case.workload
-    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
-    shape = launched_shape(case)
+    (sms,), shape = numbers_of(device, "multiprocessors"), launched_shape(case)
     held = held_blocks(ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
-    warps, tiles = shape.threads // WARP, tiles_by_block(w, shape.br, shape.bc)
-    places, blocks = SharedSlots(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
-    early = spread_evenly(blocks, len(tiles), places)
-    even = held < places.lanes or held % places.lanes == 0
-    last = lane_ends(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None
-    return _Grid(clock, places, warps, instructions(shape), tiles, early, last)
+    tiles = tiles_by_block(w, shape.br, shape.bc)
+    count = int(w.query_heads) * len(tiles)
+    last = tuple(tiles[i % len(tiles)] for i in range(max(0, count - ROUNDS * int(sms) * held), count))
+    return TileBlocks(last, count - len(last), int(w.query_heads) * sum(tiles) - sum(last), int(sms), held)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError without clock or multiprocessors in the profile."""
-    grid = _grid(case, device)
-    most = ceil_div(grid.places.blocks, grid.places.lanes)
-    times = [tile_cycles(grid.tile, number * max(1.0, grid.warps / SCHEDULERS), p) for number in range(1, most + 1)]
-    tile, block = times[0], p["block_cycles"]
-    shares = replace(grid.places, speeds=tuple(tile / time for time in times))
-    if grid.last is None:
-        cycles = shared_makespan([tiles * tile + block for tiles in grid.tiles], int(case.workload.query_heads), shares)
-    else:
-        early = (sum(grid.tiles) * tile + len(grid.tiles) * block) * grid.early / len(grid.tiles) / shares.rate
-        cycles = early + tile * drain_time(grid.last.at(block / tile), block / tile, shares.speeds)
-    return p["launch_us"] * 1e-6 + cycles / grid.clock_hz
+    shape, blocks = launched_shape(case), _blocks(case, device)
+    work, warps, (clock,) = instructions(shape), shape.threads / WARP, numbers_of(device, "highest clock")
+    times = [tile_cycles(work, number * warps / SCHEDULERS, p) for number in range(1, blocks.resident + 1)]
+    share = times[-1] / blocks.resident
+    cycles = blocks.cycles(share, p["block_cycles"], beside=lambda held: times[held - 1] / share)
+    return p["launch_us"] * 1e-6 + cycles / clock
 
 
 def covers(case: Case) -> bool:
