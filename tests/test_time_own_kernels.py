@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, row_kernels, stream
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import EDGES, Geometry, geometry, grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
@@ -56,60 +54,6 @@ def seconds(name: str, workload: Any, device: Device = H200, launch: dict[str, i
 
 def workload_of(name: str) -> Any:
     return Matmul(512, 512, 512, dtype=DTYPES["fp32"]) if "matmul" in name else attention(512, 8)
-
-
-# shared_makespan, against a simulation in time steps from one end of a block to the next
-
-
-def simulated(works: Sequence[float], shares: SharedSlots) -> float:
-    """Each lane keeps the work that its blocks still have to do; all of them share its speed."""
-    lanes: list[list[float]] = [[] for _ in range(shares.multiprocessors * shares.lanes)]
-    for number, work in enumerate(works[: shares.slots]):
-        turn, processor = divmod(number, shares.multiprocessors)
-        lanes[processor * shares.lanes + turn % shares.lanes].append(work)
-    waiting, now = list(works[shares.slots :]), 0.0
-    while any(lanes):
-        rates = [shares.speeds[len(lane) - 1] for lane in lanes]
-        soonest, place = min((min(lane) / rate, place) for place, (lane, rate) in enumerate(zip(lanes, rates, strict=True)) if lane)
-        now += soonest
-        lanes = [[left - soonest * rate for left in lane] for lane, rate in zip(lanes, rates, strict=True)]
-        lanes[place].remove(min(lanes[place]))
-        if waiting:
-            lanes[place].append(waiting.pop(0))
-    return now
-
-
-SHARES = [
-    SharedSlots(1, 1, 1, (1.0,)),
-    SharedSlots(3, 1, 1, (1.0,)),
-    SharedSlots(2, 3, 1, (1.0, 0.7, 0.5)),
-    SharedSlots(2, 4, 2, (1.0, 0.55)),
-    SharedSlots(3, 3, 2, (1.0, 0.6)),
-    SharedSlots(2, 5, 4, (1.0, 0.8)),
-]
-
-
-@each("shares", SHARES)
-@each("count", [1, 2, 5, 11, 20])
-def test_blocks_that_share_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
-    count = min(count, 4 * shares.slots)
-    works = [random.Random(f"{count} {place}").uniform(1, 5) for place in range(count)]
-    assert shared_makespan(works, 1, shares) == pytest.approx(simulated(works, shares))
-
-
-@each("shares", SHARES)
-@each("count", [1, 3, 6, 13, 17])
-def test_equal_blocks_end_when_a_simulation_says(shares: SharedSlots, count: int) -> None:
-    count = min(count, 4 * shares.slots)
-    assert shared_makespan([2.0], count, shares) == pytest.approx(simulated([2.0] * count, shares))
-
-
-@given(st.lists(st.floats(0.5, 4), min_size=1, max_size=9), st.integers(1, 200), st.sampled_from(SHARES))
-@settings(deadline=None)
-def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: SharedSlots) -> None:
-    """List scheduling leaves no slot empty while blocks wait; a full multiprocessor does more in all than one less full."""
-    whole = repeats * sum(works) / shares.rate
-    assert whole * (1 - 1e-9) <= shared_makespan(works, repeats, shares) <= whole + max(works) / min(shares.speeds) + 1e-9
 
 
 # The fit

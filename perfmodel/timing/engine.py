@@ -148,20 +148,23 @@ class TileBlocks:
         order = sorted(self.last[: self.sms], reverse=True) + sorted(self.last[self.sms :], reverse=True)
         return {tuple(sorted(order[i :: self.sms])) for i in range(min(self.sms, len(order)))}
 
-    def cycles(self, tile: float, block: float, alone: float = ALONE) -> float:
+    def cycles(self, tile: float, block: float, alone: float = ALONE, beside: Callable[[int], float] | None = None) -> float:
         """Cycles until the last block ends, each with a latency ``block`` and ``tile`` cycles of a full multiprocessor for a tile.
 
-        ``alone``: time of a tile alone on a multiprocessor, over its share of the time there among ``resident`` blocks.
+        ``beside(m)``: time of a tile in each of m blocks on a multiprocessor, over its share of a full one; if not given, from ``alone``
+        of one to ``resident`` of all in even steps.
         """
         resident = self.resident
-        alone = min(max(alone, 1.0), resident)
+        if beside is None:
+            alone = min(max(alone, 1.0), resident)
+            beside = lambda m: alone + (resident - alone) * (m - 1) / max(1, resident - 1)  # noqa: E731
         if self.equal:
-            return self._rounds(self.last[0] * tile, block, alone)
+            return self._rounds(self.last[0] * tile, block, beside)
         if resident == 1:
             return self._ends(tile, block)[0]
         if self.count <= self.slots:
-            return block + max(_together(tiles, tile, resident, alone) for tiles in self.together)
-        mean = self.mean_tiles * tile
+            return block + max(_together(tiles, tile, beside) for tiles in self.together)
+        mean, alone = self.mean_tiles * tile, beside(1)
         waiting = block / _steady(block, mean, resident, alone) if mean else 1.0
         waiting *= max(0.0, 1 - IN_STEP * self.slots / self.count)
         end, balanced = self._ends(tile * (resident - (resident - alone) * waiting), block)
@@ -174,24 +177,19 @@ class TileBlocks:
         balanced = (early + len(self.last) * block + self.last_tiles * tile) / slots
         return early / slots + (count * block + tiles * tile), balanced
 
-    def _rounds(self, tiles: float, block: float, alone: float) -> float:
+    def _rounds(self, tiles: float, block: float, beside: Callable[[int], float]) -> float:
         """Cycles of equal blocks: the multiprocessor with the most of them ends last."""
         rounds, rest = divmod(-(-self.count // self.sms), self.resident)
         in_step = min(rounds, IN_STEP)
-        before = in_step * (block + self.resident * tiles) + (rounds - in_step) * _steady(block, tiles, self.resident, alone)
-        return float(before + (block + tiles * _beside(rest, self.resident, alone) if rest else 0.0))
+        before = in_step * (block + self.resident * tiles) + (rounds - in_step) * _steady(block, tiles, self.resident, beside(1))
+        return float(before + (block + tiles * beside(rest) if rest else 0.0))
 
 
-def _beside(blocks: int, resident: int, alone: float) -> float:
-    """Time of a tile in each of ``blocks`` on a multiprocessor, over its share of a full one: ``alone`` for one, ``resident`` for all."""
-    return alone + (resident - alone) * (blocks - 1) / max(1, resident - 1)
-
-
-def _together(tiles: Sequence[int], tile: float, resident: int, alone: float) -> float:
+def _together(tiles: Sequence[int], tile: float, beside: Callable[[int], float]) -> float:
     """Cycles of blocks that start together, shortest first."""
     cycles, before = 0.0, 0
     for left, each in zip(range(len(tiles), 0, -1), tiles, strict=True):
-        cycles += (each - before) * tile * _beside(left, resident, alone)
+        cycles += (each - before) * tile * beside(left)
         before = each
     return cycles
 

@@ -1,8 +1,7 @@
 """C = A B in fp32 by the project's own kernels: numba-matmul, by register tiles, and numba-matmul-naive, one thread per element of C.
 
 By tiles: a block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, and a barrier per stage,
-where a block waits unless others fill the time. Blocks that share schedulers slow each other down and follow each other on
-multiprocessors (``shared_makespan``).
+where a block waits unless others fill the time. Blocks that share schedulers slow each other down.
 Naive: a warp walks k: one element of A, which stays in L1, and 32 neighbours of B, which come from L2 every time, for neighbouring
 blocks share a row of A and not a column of B. L2 delivers to each multiprocessor at one rate; a last, partly filled round of
 blocks takes as long as a full one. Source: the kernels' own loops; profiled loads from L2 are 4 m n k bytes.

@@ -194,8 +194,8 @@ def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Thre
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
     times = [cycles(number, max(1.0, number * warps / SCHEDULERS)) for number in range(1, held + 1)]
-    shares = SharedSlots(int(sms), held, 1, tuple(times[0] / time for time in times))
-    return shared_makespan([times[0]], blocks, shares) / clock
+    rounds, rest = divmod(int(ceil_div(blocks, int(sms))), held)
+    return (rounds * times[-1] + (times[rest - 1] if rest else 0.0)) / clock
 
 
 def launches_seconds(kernels: int, device: Device, costs: Mapping[str, float]) -> float:
