@@ -28,6 +28,7 @@ from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
 from perfmodel.timing.models._attention_grid import (
+    dense,
     ASSUMES,
     FP32,
     PARAMETERS,
@@ -38,6 +39,7 @@ from perfmodel.timing.models._attention_grid import (
     tensor_bytes,
     work_of,
 )
+from perfmodel.timing.models.flash_decode import covers as is_decode
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
@@ -192,9 +194,8 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, dense, with d = d_v of at most 256."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= 256 and w.n > 1
+    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
+    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
 
 
 def covers_backward(case: Case) -> bool:
@@ -203,10 +204,7 @@ def covers_backward(case: Case) -> bool:
     return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == BACKWARD and w.d == w.dv and w.dtype.size == 2
 
 
-_NAMES = ("torch-sdpa-efficient", "xformers")
-_SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
-_LISTED = (
-    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch, shares_kernels=True),
+_NAMES, launch=launch, shares_kernels=True),
     Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, shares_kernels=True),
 )
 MODELS = {model.name: model for model in _LISTED}
