@@ -28,12 +28,12 @@ from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
 from perfmodel.timing.models._attention_grid import (
-    dense,
     ASSUMES,
     FP32,
     PARAMETERS,
     AttentionLaunch,
     AttentionWork,
+    dense,
     grid_of_walk,
     keys_walk,
     tensor_bytes,
@@ -204,7 +204,10 @@ def covers_backward(case: Case) -> bool:
     return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == BACKWARD and w.d == w.dv and w.dtype.size == 2
 
 
-_NAMES, launch=launch, shares_kernels=True),
+_NAMES = ("torch-sdpa-efficient", "xformers")
+_SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
+_LISTED = (
+    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch, shares_kernels=True),
     Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, shares_kernels=True),
 )
 MODELS = {model.name: model for model in _LISTED}
