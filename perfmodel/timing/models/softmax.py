@@ -34,7 +34,7 @@ REGISTERS_SINCE = 9.0  # known
 """Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
 HALF_LANES = ("AMD",)  # known
 """Makers whose multiprocessors start 64 operations of 32 bits a cycle, not 128. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
-HARDEST = 20.0  # known
+HARDEST = 50.0  # known
 """A norm that hides the shorter time wholly; beyond, powers lose their digits."""
 
 PARAMETERS = (
@@ -61,7 +61,10 @@ def joined(power: float, *seconds: float) -> float:
     >>> joined(2.0, 3.0, 4.0), joined(1.0, 3.0, 4.0)
     (5.0, 7.0)
     """
-    exponent, longest = min(max(power, 1.0), HARDEST), max(seconds)
+    longest = max(seconds)
+    if power >= HARDEST:
+        return longest
+    exponent = max(power, 1.0)
     return float(longest * sum((one / longest) ** exponent for one in seconds) ** (1 / exponent))
 
 
