@@ -29,10 +29,10 @@ LARGEST_SAVING = 0.6  # known
 def write_back_s(clean_s: float, read: float, written: float, device: Device, p: Mapping[str, float] = L2_STATE) -> float:
     """Seconds that a kernel of ``clean_s`` loses as it drives dirty lines out; 0 where the size of the L2 is unknown.
 
-    ``read`` and ``written`` in bytes. ``p``: ``dirty_share``, of the L2, lines that wait to be written after a flush by writes; ``pushing``,
-    of what a kernel moves, bytes that push others out; ``start_us`` of a kernel in which DRAM is idle, and ``busy_power`` of the DRAM's
-    share of the rest by which write-backs cost time; ``first_line_us``, latency of the first line that has to wait, and ``first_line_mb``
-    moved from which there is surely one. UnavailableError without a DRAM bandwidth in the profile.
+    ``read`` and ``written`` in bytes. ``p``: ``dirty_share``, of the L2, lines that wait to be written after a flush by writes;
+    ``pushing``, of what a kernel moves, bytes that push others out; ``start_us`` of a kernel in which DRAM is idle, and ``busy_power``
+    of the DRAM's share of the rest by which write-backs cost time; ``first_line_us``, latency of the first line that has to wait, and
+    ``first_line_mb`` moved from which there is surely one. UnavailableError without a DRAM bandwidth in the profile.
     """
     size, moved = device.cache_bytes, read + written
     if not size or not moved:
