@@ -42,6 +42,7 @@ PARAMETERS = (
     Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
     Parameter("column_ns", "latency of a warp's first row, per element"),
     Parameter("element_cycles", "of a multiprocessor, per element that warps hold"),
+    Parameter("row_cycles", "of a multiprocessor, per row of a warp"),
     Parameter("spill", "time of a warp's rows that its registers do not hold, over what they would take"),
     Parameter("register_cycles", "of a multiprocessor, per element that blocks hold in registers, two blocks at once"),
     Parameter("single_cycles", "the same of one block at once, and of the first"),
@@ -126,7 +127,7 @@ def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, p: Mapping[str, floa
     """Seconds of rows that a warp takes."""
     columns, at_once = padded(w.cols), 2 if w.cols <= TWO_ROWS_COLUMNS else 1
     first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
-    issued_s = w.rows * columns * p["element_cycles"] / cycles_per_s
+    issued_s = w.rows * (p["row_cycles"] + columns * p["element_cycles"]) / cycles_per_s
     return hypot(first_s, (issued_s + bytes_s) * (p["spill"] if columns > SPILLING_COLUMNS else 1.0))
 
 
