@@ -145,9 +145,7 @@ def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
     monkeypatch.setattr(register_tiles, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
-    numba_attention.flash1_seconds(
-        Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
-    )
+    numba_attention.flash1_seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"pair_cycles": 1.0})
     threads = geometry(128, 128, 64).threads
     assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
 

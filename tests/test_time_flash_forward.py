@@ -10,7 +10,7 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import flash_decode
+from perfmodel.timing.models import decode_fa2
 from perfmodel.timing.models._flash_blocks import FlashPlan, TileBlocks, blocks_of, equal_cycles, interleaved_cycles
 from perfmodel.timing.models._flash_forward import code_s, mask_latencies, masked, parts_of_tiles
 from perfmodel.timing.models._flash_gradients import gradient_blocks
@@ -109,4 +109,4 @@ def test_the_longest_blocks_meet():
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])
 def test_few_queries_over_one_tile_of_keys_are_prefill(n, kv_len, d, decode):
-    assert flash_decode.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode
+    assert decode_fa2.MODEL.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode

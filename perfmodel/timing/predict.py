@@ -48,7 +48,7 @@ ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters to be lent."""
 ENOUGH_ALIKE = 2  # known
 """Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
-FEW_SIZES = ("custom-allreduce", "custom-allreduce-switch")
+FEW_SIZES = ("custom-allreduce",)
 """Models of kernels of which each device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""

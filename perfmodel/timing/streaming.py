@@ -111,10 +111,10 @@ def page(
 
     def decoding(case: Case) -> bool:
         """Forward, few queries per sequence, head dims up to 256; no mask, window, dropout or blocks."""
-        return decodes(case) and (covers is None or covers(case))
+        return case.implementation in launches and decodes(case) and (covers is None or covers(case))
 
     assumes = f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph"
-    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on)
+    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on, regime="decode")
 
 
 def streamed_seconds(case: Case, device: Device, stream: Stream, p: Mapping[str, float]) -> float:

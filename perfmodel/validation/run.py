@@ -14,6 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.timing.base import find_model
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.timing.predict import FallbackDevices, kernels_of
@@ -127,9 +128,6 @@ def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
     return found
 
 
-REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """Quantiles of |predicted / measured - 1| over the ``points`` of a group; None if there is no prediction."""
@@ -184,8 +182,8 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
 
 def _regime(row: RecordRow) -> str:
     """`` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
-    model = row.prediction.calibration.model if row.prediction else ""
-    return f" {REGIMES[model]}" if model in REGIMES else ""
+    regime = find_model(row.prediction.calibration.model).regime if row.prediction else ""
+    return f" {regime}" if regime else ""
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:

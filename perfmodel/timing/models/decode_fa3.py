@@ -57,6 +57,6 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
 MODEL = page(
     "decode-fa3",
     TERMS,
-    dict.fromkeys(("vllm-flash-attn", "vllm-flash-attn-fp8-cache"), {WGMMA: launch}),
+    {"vllm-flash-attn": {WGMMA: launch}, "vllm-flash-attn-fp8-cache": {WGMMA: launch}},
     "Shah et al. 2024, FlashAttention-3; hopper/ of vLLM's version",
 )

@@ -243,6 +243,7 @@ MODEL = Model(
     seconds=seconds,
     source="FlashAttention-2 (Dao 2023, Alg. 1 and 2) and the published sources of each kernel; list scheduling, Graham 1966",
     assumes=f"{ALONE}; Q, K and V stored as [batch, length, heads, d]",
+    regime="prefill",
     implementations=(
         *("numba-flash-mma", "vllm-flash-attn", "torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient"),
         *("fa2", "fa3", "fa3-no-pipelining", "fa3-no-specialization", "xformers"),
