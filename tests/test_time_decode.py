@@ -15,7 +15,7 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Model, model_of
 from perfmodel.timing.models import decode_cudnn, decode_fa2, decode_fa3, decode_trtllm
-from perfmodel.timing.streaming import Stream, joined, resident, streamed_seconds
+from perfmodel.timing.streaming import StreamLaunch, joined, resident, streamed_seconds
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")
@@ -186,19 +186,19 @@ P = {
 LATENCY = 2e-6
 
 
-def streamed(stream: Stream, cold: bool = True, **changes: float) -> float:
+def streamed(stream: StreamLaunch, cold: bool = True, **changes: float) -> float:
     return streamed_seconds(case(cold), H200, stream, {**P, **changes}) - 5e-6
 
 
 def test_one_wave_starts_overlaps_and_waits_for_its_first_tile() -> None:
     """Of 64 heads of 4,096 keys, 512 B each for K and V; a tile of 64 KiB is two waits of 0.4 latencies."""
     worked, whole = 10 * 0.8 * LATENCY, 64 * 4096 * 512 / (0.9 * 4.8e12)
-    found = streamed(Stream(132, 1, 10, 65536))
+    found = streamed(StreamLaunch(132, 1, 10, 65536))
     assert found == pytest.approx(LATENCY + joined(worked, whole, 3.0) + min(worked, whole) / 10)
 
 
 def test_later_waves_start_behind_the_streaming_of_others() -> None:
-    one, three = (streamed(Stream(132 * waves, 1, 10, 65536)) for waves in (1, 3))
+    one, three = (streamed(StreamLaunch(132 * waves, 1, 10, 65536)) for waves in (1, 3))
     worked, part = 10 * 0.8 * LATENCY, 64 * 4096 * 512 / (0.9 * 4.8e12) / 3
     assert three == pytest.approx(LATENCY + joined(worked, part, 3.0) + min(worked, part) / 10 + 2 * joined(LATENCY + worked, part, 3.0))
     assert three != pytest.approx(3 * one)
@@ -207,15 +207,15 @@ def test_later_waves_start_behind_the_streaming_of_others() -> None:
 def test_blocks_of_one_multiprocessor_work_one_after_the_other() -> None:
     """A clock of 1,980 MHz; streaming and waits are nothing."""
     one, two, last = (
-        streamed(Stream(blocks, 1, 5, 0, resident=2, tile_cycles=1980.0), latency_us=0.0, dram_share=1e9, overlap=50.0)
+        streamed(StreamLaunch(blocks, 1, 5, 0, resident=2, tile_cycles=1980.0), latency_us=0.0, dram_share=1e9, overlap=50.0)
         for blocks in (132, 264, 396)
     )
     assert (one, two, last) == pytest.approx((5e-6, 10e-6, 15e-6), rel=1e-3)
 
 
 def test_kernels_beside_take_launches_bytes_and_waits() -> None:
-    alone = streamed(Stream(132, 1, 10, 65536))
-    more = Stream(132, 4, 10, 65536, gaps=1, moved_bytes=4.32e6, later_waits=2, later_terms={"split_waits": 4})
+    alone = streamed(StreamLaunch(132, 1, 10, 65536))
+    more = StreamLaunch(132, 4, 10, 65536, gaps=1, moved_bytes=4.32e6, later_waits=2, later_terms={"split_waits": 4})
     gap = H200.launch_overhead.graph.number if H200.launch_overhead and H200.launch_overhead.graph else 0.0
     assert streamed(more, split_waits=0.1) - alone == pytest.approx(gap + 1e-6 + (1.5 + 2 + 0.4) * LATENCY)
 
