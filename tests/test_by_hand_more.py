@@ -28,6 +28,7 @@ from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, 
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.register_tiles import geometry
 from perfmodel.kernels.softmax import VARIANTS, Softmax, Variant, kernel
 from perfmodel.remat.chain import Chain, ChainLayer
 from perfmodel.remat.optimal_dp import Program
@@ -46,7 +47,6 @@ from perfmodel.timing.models import flash_published, gemm, numba_attention, regi
 from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, interleaved_cycles, key_tile_visits
 from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
-from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse

@@ -2,11 +2,10 @@
 
 A block has 16 query heads of a KV group for its rows and walks its part of the keys in steps of 256. As many parts as fill the device
 once, of 512 keys or more; the blocks of a head sum up their parts among themselves, the last one to end. Loads run far ahead of the work,
-which hides behind them. On Hopper it is XQA, whose blocks have a KV head each and walk tiles of 64 keys: as many parts of 128 keys or more as
-make eight blocks per multiprocessor.
-Source: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig); NVIDIA TensorRT-LLM,
-cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how blocks stream:
-``timing/streaming.py``.
+which hides behind them. On Hopper it is XQA, whose blocks have a KV head each and walk tiles of 64 keys: as many parts of 128 keys or
+more as make eight blocks per multiprocessor.
+Sources: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig); NVIDIA
+TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how blocks stream: ``timing/streaming.py``.
 """
 
 from __future__ import annotations
