@@ -41,7 +41,6 @@ TARGETS = [
 ]
 MISSED = {
     (B200, TRTLLM): "13.3 %: tiles of 8 to 16 rows stream slower than smaller ones, which the model does not know",
-    (H100, CACHE): "10.7 %: head dims 192 and 256 take up to 1.8 times as long as the blocks of 16 bits suggest",
 }
 
 
