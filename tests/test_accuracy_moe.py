@@ -39,9 +39,7 @@ TARGETS = [
     *((name, LINEAR, 0.07) for name in (H100, H200, B200)),
     *((name, CACHE, 0.10) for name in (H100, H200, B200)),
 ]
-MISSED = {
-    (B200, TRTLLM): "13.3 %: tiles of 8 to 16 rows stream slower than smaller ones, which the model does not know",
-}
+MISSED = {(B200, TRTLLM): "13.3 %: tiles of 8 to 16 rows stream slower than smaller ones, which the model does not know"}
 
 
 @pytest.mark.parametrize(("hardware", "group", "median"), TARGETS, ids=str)
