@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """Work of the busiest multiprocessor with one tile and split of k.
 
     ``flops``, and bytes ``loaded`` and ``stored``, of all its blocks; ``waits``: slices of those blocks that follow each other, others
-    being resident beside them; ``waves`` of such blocks; ``idle``: share of the multiprocessors without work; ``parts`` of k; the tile
+    being resident beside them; ``idle``: share of the multiprocessors without work; ``parts`` of k; the tile
     ``br`` x ``bc``; ``kind``: place of the kernel's costs in a list.
     """
 
@@ -32,7 +32,6 @@ class Plan(NamedTuple):
     loaded: float
     stored: float
     waits: int
-    waves: int
     idle: float
     parts: int
     br: int
@@ -55,13 +54,12 @@ class Costs(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Seconds of a launch, of the start of a later wave, of DRAM traffic at full bandwidth, of adding up parts of k, and of each part.
+    """Seconds of a launch, of DRAM traffic at full bandwidth, of adding up parts of k, and of each part.
 
     ``half``: share of the multiprocessors at which the bandwidth would be half of its limit; ``norm`` joins DRAM and multiprocessors.
     """
 
     launch: float
-    wave: float
     dram: float
     half: float
     norm: float
@@ -76,17 +74,15 @@ def plan_of(
 
     ``sizes``: bytes of an element loaded, and of one stored.
 
-    >>> plan_of((256, 256, 64, 1), (128, 128), 1, slots=3, depth=64, sizes=(2, 2))[:6]
-    (4194304, 65536, 65536, 2, 2, 0)
+    >>> plan_of((256, 256, 64, 1), (128, 128), 1, slots=3, depth=64, sizes=(2, 2))[:5]
+    (4194304, 65536, 65536, 2, 0)
     """
     (m, n, k, batch), (br, bc) = shape, tile
     rows, columns, steps = min(br, m), min(bc, n), ceil_div(ceil_div(k, depth), parts)
     blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
     turns, along = ceil_div(blocks, slots), min(steps * depth, k)
-    waves, loaded, stored = ceil_div(turns, resident), (rows + columns) * along * sizes[0], rows * columns * sizes[1]
-    return Plan(
-        turns * 2 * br * bc * along, turns * loaded, turns * stored, waves * steps, waves, max(1 - blocks / slots, 0), parts, br, bc, kind
-    )
+    waits, loaded, stored = ceil_div(turns, resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
+    return Plan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
 
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
@@ -107,22 +103,22 @@ def worth_timing(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
     kept: list[Plan] = []
     for plan in sorted(plans):
-        demand, kind = plan[:7], plan.kind
-        if not any(before[9] == kind and all(map(le, before, demand)) for before in kept):
+        demand, kind = plan[:6], plan.kind
+        if not any(before[8] == kind and all(map(le, before, demand)) for before in kept):
             kept.append(plan)
     return tuple(kept)
 
 
 def fastest(plans: Sequence[Plan], costs: Sequence[Costs], run: Run) -> tuple[float, Plan]:
     """Seconds of the fastest of ``plans``, whose ``kind`` is a place in ``costs``, and that plan."""
-    launch, wave_s, dram_s, half, norm, split_s, part_s = run
+    launch, dram_s, half, norm, split_s, part_s = run
     best, found = inf, plans[0]
     for plan in plans:
-        flops, loaded, stored, waits, waves, idle, parts, _, _, kind = plan
+        flops, loaded, stored, waits, idle, parts, _, _, kind = plan
         flop_s, load_s, store_s, wait_s, inner, start_s = costs[kind]
         multiply, load = flops * flop_s, loaded * load_s
         busy = max(multiply, load) if inner == inf else joined(multiply, load, inner)
-        busy += stored * store_s + waits * wait_s + (waves - 1) * wave_s
+        busy += stored * store_s + waits * wait_s
         time = launch + start_s + joined(busy, dram_s * ramp(1 - idle, half), norm)
         if parts > 1:
             time += split_s + parts * part_s

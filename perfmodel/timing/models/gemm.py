@@ -82,8 +82,8 @@ WHOLE: Tiles = {(128, 64): 3, (64, 128): 3, (64, 64): 4}  # known
 """``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which run small products on later architectures too."""
 TWO_STAGES, STAGES = 2, 3  # known
 """Slices that SRAM holds in kernels of 7.5 and of the vector unit; in those of 8.0."""
-FEW_COLUMNS = 8  # known
-"""Columns of a block of ``gemv`` kernels."""
+GEMV_ROWS = 8  # known
+"""Rows of the matrix in a block of ``gemv`` kernels."""
 
 
 class Kernels(NamedTuple):
@@ -164,12 +164,11 @@ def free_tiles(m: int, n: int) -> list[Tile]:
 def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int]) -> tuple[list[Kernels], tuple[Plan, ...]]:
     """Kernels for ``w``, and what may run on ``slots`` multiprocessors; only the tile of ``launch`` (br, bc) if it has one."""
     given = (launch["br"], launch["bc"]) if "br" in launch and "bc" in launch else None
-    width = copy_width(w, device)
-    if given is None and is_vector(w, width):
-        return [Kernels({}, 1, WIDE_COPY if w.dtype.size >= WORD else width, TWO_STAGES)], (vector_plan(w, slots),)
-    listed = kernels_of(w, device)
+    listed, width = kernels_of(w, device), copy_width(w, device)
     if given is not None:
         listed = [listed[0]._replace(tiles={given: listed[0].tiles.get(given, 1)})]
+    elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 of any alignment, whole
+        return [listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)], (vector_plan(w, slots),)
     found = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
     return listed, found
 
@@ -187,33 +186,38 @@ def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> I
 def vector_plan(w: Matmul, slots: int) -> Plan:
     """A matrix times a vector: its bytes, dealt out to all multiprocessors; k in two where the matrix has fewer rows than those are."""
     rows = max(w.m, w.n)
-    loaded, parts = rows * w.k * w.dtype.size / slots, 2 if rows <= slots else 1
-    return Plan(0, loaded, 0, 0, 1, 0, parts, min(w.m, FEW_COLUMNS), min(w.n, FEW_COLUMNS))
+    loaded, waits, parts = rows * w.k * w.dtype.size / slots, ceil_div(rows, GEMV_ROWS * slots), 2 if rows <= slots else 1
+    return Plan(0, loaded, 0, waits, 0, parts, min(w.m, GEMV_ROWS), min(w.n, GEMV_ROWS))
 
 
 # Stage
 
+WAIT, LATENCY, HALF, PART, TMA, PICOJOULES = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "picojoules"
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
     Parameter("multiply_share", "share of the peak, of wgmma or mma.sync or the vector unit, that tiles reach"),
     Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time a byte comes from the L2 in copies of 16"),
     Parameter("store_cost", "bytes loaded in the time that one is stored"),
-    Parameter("wave_cycles", "start and end of a block, for each wave after the first"),
-    Parameter("wait_cycles", "step of a block beyond the work of its slice, in kernels fed by TMA or copies of 16 bytes"),
-    Parameter("latency_cycles", "of copies that pass through threads, over one less than the slices in SRAM"),
+    Parameter(WAIT, "step of a block beyond the work of its slice, in kernels fed by TMA or copies of 16 bytes"),
+    Parameter(LATENCY, "of copies that pass through threads, over one less than the slices in SRAM"),
     Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach"),
-    Parameter("half_bandwidth_share", "share of the multiprocessors at which the bandwidth would be half of its limit"),
+    Parameter(HALF, "share of the multiprocessors at which the bandwidth would be half of its limit"),
     Parameter("overlap", "norm that joins DRAM traffic and multiprocessors: 1 adds them up, more takes the longer"),
     Parameter("split_us", "split k: second pass over the parts"),
-    Parameter("part_us", "split k: each part"),
+    Parameter(PART, "split k: each part"),
 )
-LATENCY, PICOJOULES, TMA = "latency_cycles", "picojoules", "tma_us"
+
+
+def _without(*names: str) -> tuple[Parameter, ...]:
+    return tuple(parameter for parameter in PARAMETERS if parameter.name not in names)
+
+
+TF32_PARAMETERS = (*_without(HALF), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
 SIMT_PARAMETERS = (
-    *(parameter for parameter in PARAMETERS if parameter.name != "wait_cycles"),
+    *_without(WAIT, HALF),
     Parameter(PICOJOULES, "of the whole board for an fp32 FLOP on the vector unit: its power limit over this is its highest rate"),
 )
-TF32_PARAMETERS = (*PARAMETERS, Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
-FP8_PARAMETERS = tuple(parameter for parameter in PARAMETERS if parameter.name != LATENCY)
+FP8_PARAMETERS = _without(LATENCY, HALF)
 LINEAR_PARAMETERS = (*FP8_PARAMETERS, Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
@@ -283,7 +287,7 @@ def _costs(kernels: Kernels, work: _Work, p: Mapping[str, float]) -> Costs:
     if work.vector_unit:
         rate = min(rate, work.watts / (p[PICOJOULES] * 1e-12))
     load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
-    wait = p[LATENCY] / (kernels.stages - 1) if kernels.stages else p.get("wait_cycles", 0.0)
+    wait = p[LATENCY] / (kernels.stages - 1) if kernels.stages else p.get(WAIT, 0.0)
     norm, start_s = p["overlap"] if work.vector_unit else math.inf, 0.0 if kernels.stages else p.get(TMA, 0.0) * 1e-6
     return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s)
 
@@ -295,8 +299,8 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     """
     work = _work(case, device)
     dram_s = work.dram_bytes / (work.bandwidth * p["dram_share"])
-    split_s, part_s = p["split_us"] * 1e-6, p["part_us"] * 1e-6 + work.part_bytes / work.bandwidth
-    run = Run(p["launch_us"] * 1e-6, p["wave_cycles"] * work.cycle_s, dram_s, p["half_bandwidth_share"], p["overlap"], split_s, part_s)
+    split_s, part_s = p["split_us"] * 1e-6, p.get(PART, 0.0) * 1e-6 + work.part_bytes / work.bandwidth
+    run = Run(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
     return products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
 
 
