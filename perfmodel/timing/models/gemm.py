@@ -217,7 +217,7 @@ SIMT_PARAMETERS = (
     *_without(WAIT, HALF),
     Parameter(PICOJOULES, "of the whole board for an fp32 FLOP on the vector unit: its power limit over this is its highest rate"),
 )
-FP8_PARAMETERS = _without(LATENCY, HALF)
+FP8_PARAMETERS = _without(LATENCY, HALF, PART)
 LINEAR_PARAMETERS = (*FP8_PARAMETERS, Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
