@@ -31,7 +31,7 @@ CLOSED_FORM = 1.15  # tuned
 """By how much the closed form may be off: candidates so far beyond a limit or behind the best are not simulated."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
-MOST_BEST, MOST_FRONT = 6, 10
+MOST_BEST, MOST_FRONT = 4, 8
 """Candidates that are simulated to find the best of a kind, and of the front."""
 MOST_USERS = 4096
 """Of a replica, where neither cache nor engine ends it before."""
