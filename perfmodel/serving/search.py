@@ -229,10 +229,9 @@ def in_pools(
     Of the layouts of one size, those count that no other beats in both speed and rate. ``users``: share of those of all GPUs.
     """
     by_engine = defaultdict(list)
-    for replica in known if load.osl > 1 else ():
+    for replica in [one for one in known if one.gpus < gpus] if load.osl > 1 else ():
         by_engine[replica.engine.id].append(replica)
     for own in by_engine.values():
-        own = [one for one in own if one.gpus < gpus]
         first = _fastest([(one, time.seconds, time.per_s, time) for one in own for time in [prompt_time(one, load)]])
         second = [
             (one, took, each / took, each) for one in own for each in ladder(most_users(one)) for took in [_decode_s(one, load, each)]
