@@ -156,6 +156,12 @@ def test_energy_is_the_power_of_all_gpus_over_time_and_never_below_static_power(
     assert drawn >= static_w()
 
 
+def test_a_curve_over_batches_pays_for_each_token_with_the_power_of_all_gpus(run: Any) -> None:
+    for row in run("batch llama-3.1-8b --tp 2 --kv-len 512 --hardware h200 --json").json["results"]:
+        drawn = row["sustained"]
+        assert drawn["energy_per_token_j"] * row["batch"] == pytest.approx(2 * drawn["power_w"] * row["time_s"]["sustained"])
+
+
 @each(
     ("one", "several"),
     [
