@@ -247,6 +247,13 @@ def test_the_wait_for_a_slot_is_that_of_a_queue(run: Any, busy: float, waits: fl
     assert found["ttft_s"]["mean"] / stay == pytest.approx(waits, rel=0.4)
 
 
+@each("more", ["", "--dp 2", "--prefill-workers 1 --workers 2"])
+def test_every_user_has_one_request_that_runs_or_waits(run: Any, more: str) -> None:
+    found = run(f"{SERVED} --max-sequences 4 --concurrency 40 {more} --json").json
+    assert found["running"] + found["waiting"] == pytest.approx(40, rel=0.01)
+    assert found["waiting"] > 1
+
+
 def test_requests_of_uneven_lengths_wait_longer_for_the_one_slot(run: Any) -> None:
     """Of lengths spread evenly from none to the longest, the mean square is 4/3 of the squared mean (Pollaczek-Khinchine)."""
     waits = []
