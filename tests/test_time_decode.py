@@ -12,7 +12,7 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, Attention
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import WARM_LATENCY_S, Case
 from perfmodel.timing.models import flash_decode as decode
 from perfmodel.timing.models._decode_kernels import FLASH_NARROWER, SOFTMAX_CYCLES, Decode, cudnn, fa2, fa3, flash, resident, trtllm
 
@@ -210,7 +210,7 @@ def test_a_case_by_hand() -> None:
     found = seconds(H100, batch=8, heads=8, kv_heads=8, kv_len=32)
     latency, streamed = STARTS["latency_us"] * 1e-6, 64 * 32 * 256 * 2 / (3352.32e9 * STARTS["dram_share"])
     steps = 1 + 0.3 * 132 / (31 * 8)
-    cold = 0.8e-6  # a flush delays first loads, and vLLM's kernels were timed warm
+    cold = WARM_LATENCY_S  # a flush delays first loads, and vLLM's kernels were timed warm
     assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + cold + steps * latency + hypot(0.5 * latency, streamed))
 
 
