@@ -310,7 +310,8 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
 
 def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
     """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users."""
-    if load.check().concurrency is None or load.osl < 2:
+    users = load.check().concurrency
+    if users is None or load.osl < 2:
         raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")
     before, after = (Memory(one.model, one.device, one.engine, one.like) for one in (pools.prefill, pools.decode))
     length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
@@ -321,8 +322,9 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
             words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
             raise UsageError(words, f"give it more GPUs, by {option}")
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
-    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
-    second = pool_of(pools.decode, engine, split, slots, pools.workers)
+    busy, alone = min(pools.prefill_workers, users), min(pools.workers, users)  # more than users are idle
+    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, busy)
+    second = pool_of(pools.decode, engine, split, slots, alone)
     isl = load.isl * (1 + spread) / 2
     cache = before.fit(max(round(isl), 1)).sequence
     moved_s = transfer_s(cache, pools.prefill.like.split, split, pools.decode.device, pools.gpus)
