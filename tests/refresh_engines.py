@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from statistics import fmean, median
 from typing import Any
 
@@ -25,8 +25,10 @@ from perfmodel.serving.engine import Overhead
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 
-REQUEST = "request_s"
-FITTED = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", REQUEST)
+STEP = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s")
+"""Seconds that make steps longer, and so times per token."""
+REQUEST = {"request_s": [0.005 * part for part in range(41)], "request_token_s": [5e-7 * part for part in range(41)]}
+"""Seconds before a request is known, by which its first token comes later, with what is tried of each."""
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")
@@ -40,8 +42,6 @@ MOST = 3
 LEAST_PLAIN = 0.01
 """Smaller seconds are written with an exponent, and a point: YAML takes a number with an exponent alone for text."""
 FACTORS = tuple(0.05 * step for step in range(20 * MOST + 1))
-PARTS = {REQUEST: (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, MOST)}
-"""Of a second, at which it is predicted anew: a request's makes it miss one step more at a time."""
 ROUNDS = 6
 GAIN = 0.01
 """Part of the error that other seconds have to save: what stands is what a second fit finds."""
@@ -53,25 +53,28 @@ Missed = Mapping[Group, Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Run:
-    """``at``: predicted TPOT and TTFT at the seconds ``around``; ``ways``: with other seconds of one name. Measured: ``took``."""
+    """``at``: predicted TPOT and TTFT at the seconds ``around``; ``most``: with ``MOST`` times those of one name. Measured: ``took``.
+
+    ``tokens``: mean prompt tokens of a request.
+    """
 
     group: Group
     kind: str
     took: tuple[float, float]
     around: Seconds
     at: tuple[float, float]
-    ways: Mapping[str, Sequence[tuple[float, tuple[float, float]]]]
+    most: Mapping[str, tuple[float, float]]
+    tokens: float
 
     def missed(self, seconds: Seconds, figure: int) -> float:
-        """log(measured / predicted): what each name adds is added up, and is linear in between."""
-        moved = sum(self._way(name, seconds[name], figure) - self.at[figure] for name in seconds)
+        """log(measured / predicted): what each name adds is linear, and added up."""
+        moved = sum(
+            (seconds[name] / self.around[name] - 1) * (found[figure] - self.at[figure]) / (MOST - 1) for name, found in self.most.items()
+        )
+        if figure:
+            more = {name: seconds[name] - self.around[name] for name in REQUEST}
+            moved += more["request_s"] + more["request_token_s"] * self.tokens
         return math.log(self.took[figure] / max(self.at[figure] + moved, 0.1 * self.at[figure]))
-
-    def _way(self, name: str, value: float, figure: int) -> float:
-        for (low, before), (high, behind) in pairwise(self.ways[name]):
-            if value <= high * (1 + 1e-9):
-                return before[figure] + (behind[figure] - before[figure]) * (value - low) / (high - low)
-        raise ValueError(f"{name} {value:g}")
 
 
 def sampled() -> list[dict[str, Any]]:
@@ -105,16 +108,14 @@ def _run(record: dict[str, Any], run: ServingRun, times: KernelTimes) -> Run:
         assert answer.tpot is not None
         return answer.tpot[0], answer.ttft[0]
 
-    own = times.engine.overhead
-    seconds = {name: getattr(own, name) for name in FITTED if getattr(own, name)}
-    at = figures(own)
-    ways = {
-        name: [(part * value, at if part == 1 else figures(replace(own, **{name: part * value}))) for part in PARTS.get(name, (0, 1, MOST))]
-        for name, value in seconds.items()
-    }
     s, kind = record["shape"], "experts" if run.model.is_moe else "dense"
+    own = times.engine.overhead
+    step = {name: getattr(own, name) for name in STEP if getattr(own, name)}
+    most = {name: figures(replace(own, **{name: MOST * value})) for name, value in step.items()}
+    seconds = step | {name: getattr(own, name) for name in REQUEST}
     group = s["model"], record["hardware"], s["engine"]
-    return Run(group, kind, (record["tpot_s"], record["ttft_s"]), seconds, at, ways)
+    tokens = s["isl"] * (1 + s.get("spread", 1.0)) / 2
+    return Run(group, kind, (record["tpot_s"], record["ttft_s"]), seconds, figures(own), most, tokens)
 
 
 def by_group(runs: Iterable[Run]) -> dict[Group, list[Run]]:
@@ -133,19 +134,19 @@ def error(groups: Mapping[Group, Sequence[Run]], seconds: Seconds, figure: int) 
 
 
 def fitted(groups: Mapping[Group, Sequence[Run]]) -> Seconds:
-    """Seconds of least error to two digits, one after the other until none changes: of a request by TTFT, others by TPOT."""
-    start = next(iter(groups.values()))[0].around
-    best = dict(start)
+    """Seconds of least error to two digits: those of steps by TPOT, one after the other until none changes; then of a request by TTFT."""
+    first = next(iter(groups.values()))[0]
+    best = dict(first.around)
     for _ in range(ROUNDS):
         before = dict(best)
-        for name, value in start.items():
-            figure = int(name == REQUEST)
-            ways = [best | {name: min(float(f"{factor * value:.2g}"), MOST * value)} for factor in FACTORS]
-            least = min(ways, key=lambda one: error(groups, one, figure))
-            best = least if error(groups, least, figure) < (1 - GAIN) * error(groups, best, figure) else best
+        for name in first.most:
+            ways = [best | {name: min(float(f"{factor * first.around[name]:.2g}"), MOST * first.around[name])} for factor in FACTORS]
+            least = min(ways, key=lambda one: error(groups, one, 0))
+            best = least if error(groups, least, 0) < (1 - GAIN) * error(groups, best, 0) else best
         if best == before:
             break
-    return best
+    ways = [best | dict(zip(REQUEST, both, strict=True)) for both in product(*REQUEST.values())]
+    return min(ways, key=lambda one: error(groups, one, 1))
 
 
 def left_out(groups: Mapping[Group, Sequence[Run]], kinds: bool = False) -> dict[Group, list[tuple[float, float]]]:
@@ -186,8 +187,12 @@ def width(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def widths(missed: Missed, kinds: Mapping[Group, str]) -> dict[str, dict[str, tuple[float, float]]]:
-    """By kind of model and figure. A kind of too few groups to say anything of one more takes those of all."""
+    """By kind of model and figure. A kind of too few groups to say anything of one more takes those of all.
+
+    A group of a single run says nothing of how far those of a group are off together.
+    """
     found: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    missed = {name: own for name, own in missed.items() if len(own) > 1}
     for kind, (figure, name) in product(KINDS, enumerate(FIGURES)):
         own = [group for group in missed if kinds[group] == kind]
         used = own if own and SHARE * (1 + 1 / len(own)) <= 1 else list(missed)
@@ -210,8 +215,8 @@ def holding(missed: Missed, kinds: Mapping[Group, str]) -> dict[Group, list[floa
 def written(text: str, seconds: Seconds, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
     """The file of an engine with those figures; its widths are at its end."""
     for name, value in seconds.items():
-        told = f"{value:.1e}".replace("e-0", "e-") if value < LEAST_PLAIN else f"{value:g}"
-        text, count = re.subn(rf"\b{name}: [-0-9.e]+", f"{name}: {told}", text)
+        told = f"{value:.1e}".replace("e-0", "e-") if 0 < value < LEAST_PLAIN else f"{value:g}"
+        text, count = re.subn(rf"\b{name}: [-+0-9.e]+", f"{name}: {told}", text)
         assert count == 1, name
     lines = [
         f"  {kind}: {{{', '.join(f'{name}: [{low:g}, {high:g}]' for name, (low, high) in own.items())}}}" for kind, own in found.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from perfmodel.catalog import find_engine
 from perfmodel.cli import main
+from perfmodel.core.units import format_time
 
 LLAMA = "serve llama-3.1-8b --hardware h200 --engine vllm"
 
@@ -40,12 +42,20 @@ def test_a_kind_of_model_that_no_run_of_the_engine_is_of_is_said_to_be_so_and_ha
     assert ends["sglang"]["ttft_s"]["low"] < ends["sglang"]["ttft_s"]["mean"] - find_engine("sglang").overhead.request_s
 
 
-def test_notes_name_the_method_and_every_second_of_the_engine(run) -> None:
-    several, one = (run(f"serve deepseek-v3 --hardware h200 --engine sglang --tp 8 --osl {osl} --full").out for osl in (64, 1))
-    assert "mean-value analysis" in several
-    assert "mean-value analysis" not in one
-    assert "simulated step by step" in one
-    assert "1.4 ms a layer of experts of a step with prompts" in " ".join(several.split())
+def test_notes_name_the_method_its_error_and_every_second_of_the_engine(run) -> None:
+    said = " ".join(run("serve deepseek-v3 --hardware h200 --engine sglang --tp 8 --osl 64 --full").out.split())
+    assert re.search(r"Simulated step by step: means of [\d,]+ requests, with standard errors of \d\.\d% of the first token and", said)
+    seconds = format_time(find_engine("sglang").overhead.expert_layer_s, 3)
+    assert f"{seconds} a layer of experts of a step with prompts" in said
+
+
+def test_requests_of_a_benchmark_change_every_figure(run) -> None:
+    """The start and the end of 128 requests of 64 users count."""
+    loop, short = (run(f"{LLAMA} --osl 128 --concurrency 64 {more} --json").json for more in ("", "--requests 128"))
+    assert short["ttft_s"]["mean"] > 1.5 * loop["ttft_s"]["mean"]
+    assert short["tokens_per_s"] < loop["tokens_per_s"]
+    assert short["tpot_s"]["mean"] != loop["tpot_s"]["mean"]
+    assert short["tokens_per_s"] == pytest.approx(128 * short["requests_per_s"])
 
 
 def test_kept_prefixes_and_drafts_make_it_faster(run) -> None:

@@ -38,13 +38,13 @@ def _answer(r: random.Random, engines: list[str]) -> ServingAnswer | None:
     drafts = r.choice((0, 0, 0, 2))
     load = Load(isl, osl, users, rate, r.choice((0, 0, isl // 2)), drafts, 0.7 if drafts else 0.0)
     try:
-        return serve(times.model, times.engine, times.like, load, times)
+        return serve(times, load)
     except UsageError:
         return None
 
 
 def _laws_hold(found: ServingAnswer) -> None:
-    load, s, memory = found.load, found.found, found.memory
+    load, s, memory = found.load, found.metrics, found.memory
     most, length = memory.slots(load.isl, load.osl, found.spread), load.isl + load.osl // 2
     asked = f"{memory.model.name}, {found.engine.id}, {load}"
     assert memory.total(most, length) <= memory.usable <= memory.capacity, asked  # of sequences whose outputs are half done
@@ -53,8 +53,8 @@ def _laws_hold(found: ServingAnswer) -> None:
     assert found.tokens_per_s <= found.bound * (1 + 1e-6), asked
     one = found.decode_pass
     assert one.seconds >= max(float(one.cost.lower_warm_s), one.at_peak_s / found.gpus) * (1 - 1e-9), asked
-    if s.tpot_s is not None:
-        assert s.step_s >= s.decode_s * (1 - 1e-6), asked
+    if s.mean_tpot_s is not None:
+        assert s.mean_itl_s >= found.decode_s, asked
         least = float(found.times.passed(found.decode_step).cost.lower_warm_s)
         assert found.times.seconds(found.decode_step) >= least / found.split.pp * (1 - 1e-6), asked
 
@@ -142,8 +142,8 @@ def test_nobody_waits_where_slots_are_empty(run) -> None:
     assert run("serve gpt2-medium --isl 128 --osl 871 --engine tensorrt-llm --rate 0.02 --hardware l40s --json").json["waiting"] == 0
 
 
-@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm", "sglang"])
-@pytest.mark.parametrize("osl", [128, 1024])
+@pytest.mark.parametrize("engine", ["vllm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorrt-llm", "sglang"))])
+@pytest.mark.parametrize("osl", [128, pytest.param(1024, marks=pytest.mark.slow)])
 def test_more_users_or_fewer_watts_give_no_earlier_first_token(run, engine: str, osl: int) -> None:
     """A request comes back at any part of a step: longer steps are waited for longer, whatever their number in its delay."""
     line = f"serve llama-3.1-8b --hardware h200 --engine {engine} --isl 512 --osl {osl} --json --concurrency "
@@ -151,5 +151,6 @@ def test_more_users_or_fewer_watts_give_no_earlier_first_token(run, engine: str,
         [f"{users}" for users in (1, 2, 4, 8, 16, 32, 64)],
         [f"4 --power-limit {watts}W" for watts in (700, 600, 550, 500, 400)],
     ):
-        waits = [run(line + option).json["ttft_s"]["mean"] for option in options]
-        assert all(later >= 0.998 * sooner for sooner, later in pairwise(waits)), waits
+        found = [run(line + option).json for option in options]
+        waits = [(one["ttft_s"]["mean"], one["standard_error"]["ttft"]) for one in found]
+        assert all(later >= (1 - 3 * (error + other)) * sooner for (sooner, error), (later, other) in pairwise(waits)), waits

@@ -1,9 +1,10 @@
-"""The search: the front is that of brute force, limits hold, and nothing is pruned that could be on the front or the best."""
+"""The search: its closed form is near the simulation, limits hold, and no candidate delivers more than the best."""
 
 from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,14 +16,28 @@ from perfmodel.catalog import find_device, find_engine, find_model
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Batching, Engine
-from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.launch import hub_name, launch
 from perfmodel.serving.load import Load
-from perfmodel.serving.pools import DecodeWorker, PrefillWorker, decode_worker, pooled, prefill_worker, ratios
+from perfmodel.serving.pools import pools_estimate, prompt_time, ratios
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.replica import Replica, sizes, splits
-from perfmodel.serving.search import Candidate, Search, Targets, evaluate, ladder, search, search_among
+from perfmodel.serving.scheduler import Pool
+from perfmodel.serving.search import (
+    CLOSED_FORM,
+    Candidate,
+    Search,
+    Targets,
+    front,
+    in_pools,
+    in_replicas,
+    ladder,
+    search,
+    search_among,
+    simulated,
+)
+from perfmodel.serving.simulate import simulate
 from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 ENGINE = Engine("vllm", "vLLM", batching=Batching(token_budget=2048, max_sequences=256))
@@ -67,8 +82,8 @@ def rates(points: list[Candidate]) -> set[tuple[float, float]]:
     return {(one.tokens_per_s_gpu, one.tokens_per_s_user) for one in points}
 
 
-def everything(seed: int, device: Device, limits: Targets, prune: bool) -> Search:
-    return search_among(drawn(seed), device, 8, Load(600, 40, 1), limits, prune=prune)
+def everything(seed: int, device: Device, limits: Targets) -> Search:
+    return search_among(drawn(seed), device, 8, Load(600, 40, 1), limits)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -78,37 +93,36 @@ def test_the_front_is_that_of_brute_force(seed: int) -> None:
     assert rates(front(points)) == rates([one for one in points if not any(dominates(other, one) for other in points)])
 
 
-@pytest.mark.parametrize("strictly", [True, False])
-def test_beaten_points_are_those_of_brute_force(strictly: bool) -> None:
-    rng, seen, beaten = random.Random(5), list[tuple[int, int]](), Beaten()
-    for _ in range(300):
-        a, b = rng.randint(1, 40), rng.randint(1, 40)
-        by = [one for one in seen if (one[0] > a and one[1] > b if strictly else one[0] >= a and one[1] >= b)]
-        assert beaten.by(a, b, strictly) == bool(by)
-        seen.append((a, b))
-        beaten.see(a, b)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_closed_form_is_near_the_simulation(device: Device, seed: int) -> None:
+    """Within what candidates are let go by, of four in five."""
+    load = Load(600, 40, 1)
+    points = list(in_replicas(drawn(seed), load, 8, None))[::6]
+    exactly = simulated(drawn(seed), load, device)
+    near = [1 / CLOSED_FORM < exactly(one).tokens_per_s_gpu / one.tokens_per_s_gpu < CLOSED_FORM for one in points]
+    assert sum(near) > 0.8 * len(near)
 
 
-@pytest.mark.parametrize("limits", [Targets(), Targets(0.2, 0.012), Targets(None, 0.02, p99=True), Targets(1e-6)])
-def test_what_is_pruned_is_neither_on_the_front_nor_the_best(device: Device, limits: Targets) -> None:
-    pruned = 0
-    for seed in range(3):
-        whole, part = everything(seed, device, limits, prune=False), everything(seed, device, limits, prune=True)
-        assert rates(list(part.front)) == rates(list(whole.front))
-        assert part.best == whole.best
-        assert part.configurations == whole.configurations
-        assert whole.counts["pruned"] == 0
-        pruned += part.counts["pruned"]
-    assert pruned or limits.ttft_s == 1e-6
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [Targets(), Targets(0.2, 0.012), Targets(None, 0.02), Targets(1e-6)])
+def test_no_candidate_within_the_limits_delivers_more_than_the_best(device: Device, limits: Targets) -> None:
+    """Of all replicas when each is simulated, but for 1 %: the closed form ranks what is nearly alike."""
+    for seed in range(2):
+        found, load = everything(seed, device, limits), Load(600, 40, 1)
+        exactly = simulated(drawn(seed), load, device)
+        within = [point for one in in_replicas(drawn(seed), load, 8, None) if limits.hold(point := exactly(one))]
+        best = found.best.tokens_per_s_gpu if found.best is not None else 0.0
+        assert best >= 0.99 * max((one.tokens_per_s_gpu for one in within), default=0.0)
+        assert found.counts["simulated"] < 0.2 * found.configurations
 
 
 def test_the_best_is_within_the_limits_and_the_nearest_says_why_not(device: Device) -> None:
     limits = Targets(0.2, 0.012)
-    found = everything(1, device, limits, prune=True)
+    found = everything(1, device, limits)
     assert found.best is not None
     assert limits.hold(found.best)
     assert not found.why
-    never = everything(1, device, Targets(1e-6, 1e-6), prune=True)
+    never = everything(1, device, Targets(1e-6, 1e-6))
     assert never.best is None
     assert never.nearest is not None
     assert "ttft" in never.why
@@ -143,38 +157,36 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def test_most_candidates_cost_little(device: Device) -> None:
-    """Pools compare workers that are evaluated once each: a candidate costs a few calls."""
-    known = [replace(one, most_running=200) for seed in range(2) for one in drawn(seed)]
-    found: list[Search] = []
-    spent = calls(lambda: found.append(search_among(known, device, 24, Load(600, 40, 1), Targets(), prune=True)))
-    assert found[0].configurations > 10_000
-    assert spent < 100 * found[0].configurations
+    """The closed form of a candidate takes few calls."""
+    known = [replace(one, most_running=200) for seed in range(8) for one in drawn(seed)]
+    found: list[Candidate] = []
 
+    def work() -> None:
+        found.extend(in_replicas(known, Load(600, 40, 1), 24, None))
+        found.extend(in_pools(known, Load(600, 40, 1), 24, None, device, Counter()))
 
-def test_a_replica_of_the_search_is_that_of_the_steady_state() -> None:
-    from perfmodel.serving.steady import steady
-
-    replica, load = Replica(ENGINE, Split(2), Formula(2), 64), Load(600, 40, 20)
-    exact = steady(replica.times, load, ENGINE.batching, ENGINE.overhead, 64)
-    found = evaluate(replica, load, 20)
-    assert found.tokens_per_s_gpu == pytest.approx(exact.tokens_per_s / 2, rel=0.01)
-    assert found.tpot_s == pytest.approx(exact.tpot_s, rel=0.01)
-    assert found.dollars(3.6) == pytest.approx(1000 / found.tokens_per_s_gpu)
+    spent = calls(work)
+    assert len(found) > 1000
+    assert spent < 60 * len(found)
 
 
 def test_pools_deliver_what_their_decode_workers_do() -> None:
     replica, load = Replica(ENGINE, Split(2), Formula(2), 64, cache_bytes=1e9), Load(3000, 101, 1)
-    first, second = prefill_worker(replica, load), decode_worker(replica, load, 10)
-    assert first.seconds == pytest.approx(3000 * 4e-5 / 2 + 2 * 4e-4)  # two chunks of at most 2048 tokens
+    time = prompt_time(replica, load)
+    assert time.seconds == pytest.approx(3000 * 4e-5 / 2 + 2 * 4e-4)  # two chunks of at most 2048 tokens
+    assert time.per_s == pytest.approx(1 / time.seconds)
     step_s = (0.02 + 1e-8 * 10 * 3050) / 2 + 4e-4
-    assert (second.step_s, second.request_s) == pytest.approx((step_s, 100 * step_s))
-    found = pooled(first, 1, second, 1, 1, load, 1e11)
+    found = pools_estimate(time, 10, 100 * step_s, (1, 1), 0.01, load)
     assert found is not None
     assert found.requests_per_s == pytest.approx(10 / (100 * step_s))
-    assert found.tpot_s == pytest.approx(step_s + 0.01 / 100)
-    assert found.prefill_busy == pytest.approx(found.requests_per_s * first.seconds)
-    assert found.users == pytest.approx(found.requests_per_s * (found.ttft_s + 100 * found.tpot_s))  # Little's law
-    assert pooled(PrefillWorker(1.0, 1, 0.0), 1, DecodeWorker(10, 1, 0.01, 1.0), 1, 1, load, 1e11) is None
+    assert found.ttft_s > 0.01 + time.seconds + step_s
+    assert pools_estimate(replace(time, per_s=1.0), 10, 1.0, (1, 1), 0.0, load) is None
+
+
+def test_the_closed_form_of_one_user_is_exact() -> None:
+    loop = loop_estimate(Formula(1), Load(600, 41, 1), Batching(), 0.1, 1)
+    found = simulate(Pool(Formula(1), Batching(), 8), Load(600, 41, 1), 0.1)
+    assert (loop.ttft_s, loop.decode_s / 40) == pytest.approx((found.mean_ttft_s, found.mean_tpot_s), rel=2e-3)
 
 
 def test_numbers_of_users_and_of_workers() -> None:
@@ -239,20 +251,19 @@ def test_the_question_can_be_asked_again() -> None:
 
 
 def test_the_best_is_what_its_own_question_answers(device: Device) -> None:
-    from perfmodel.serving.steady import steady
+    from perfmodel.serving.answer import serve
     from perfmodel.serving.steps import step_times
 
     load, model, engine = Load(700, 60, 1), find_model("llama-3.2-1b"), find_engine("vllm").with_batching(max_sequences=24)
     like = ModelPass(DECODE, 1, 1, 1)
     best = search(model, device, 1, load, [engine], like, Targets(0.5, 0.05), pools=False).best
     assert best is not None
-    times = step_times(model, device, engine, replace(like, split=best.split))
-    alone = steady(times, load.of(best.users), engine.batching, engine.overhead, 24)
-    assert (best.tpot_s, best.ttft_s, best.requests_per_s) == (alone.tpot_s, alone.ttft_s, alone.requests_per_s)
+    alone = serve(step_times(model, device, engine, replace(like, split=best.split)), load.of(best.users)).metrics
+    assert (best.tpot_s, best.ttft_s, best.requests_per_s) == (alone.mean_tpot_s, alone.mean_ttft_s, alone.requests_per_s)
 
 
 def test_a_search_predicts_few_kernels_for_each_configuration(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers are built for a few nodes, and numbers of users are evaluated where their neighbours leave room."""
+    """Layers are built for a few nodes."""
     from perfmodel.serving import steps
 
     built, count = steps.body_ops, 0
@@ -266,5 +277,5 @@ def test_a_search_predicts_few_kernels_for_each_configuration(device: Device, mo
     engines = [find_engine(name).with_batching(max_sequences=128) for name in ("vllm", "sglang")]
     found = search(find_model("llama-3.2-1b"), device, 4, Load(512, 64, 1), engines, ModelPass(DECODE, 1, 1, 1), pools=False)
     assert found.configurations > 150
-    assert found.counts["evaluated"] < 0.8 * found.configurations
-    assert count < 0.8 * found.configurations
+    assert found.counts["simulated"] < 0.2 * found.configurations
+    assert count < 2 * found.configurations

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from each import each
@@ -23,8 +22,7 @@ from perfmodel.kernels.attention.algorithms.flash1 import causal_share
 from perfmodel.kernels.attention.algorithms.flash2 import length_spread
 from perfmodel.kernels.collectives import ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.serving.apart import Pools, transfer_s
-from perfmodel.serving.pools import link
+from perfmodel.serving.pools import link, transfer_s
 from perfmodel.timing.base import Case, find_model
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import weight_bytes
@@ -156,6 +154,12 @@ def test_energy_is_the_power_of_all_gpus_over_time_and_never_below_static_power(
     assert drawn >= static_w()
 
 
+def test_a_curve_over_batches_pays_for_each_token_with_the_power_of_all_gpus(run: Any) -> None:
+    for row in run("batch llama-3.1-8b --tp 2 --kv-len 512 --hardware h200 --json").json["results"]:
+        drawn = row["sustained"]
+        assert drawn["energy_per_token_j"] * row["batch"] == pytest.approx(2 * drawn["power_w"] * row["time_s"]["sustained"])
+
+
 @each(
     ("one", "several"),
     [
@@ -215,8 +219,7 @@ def test_tokens_are_paid_for_by_the_hours_of_all_gpus(run: Any, line: str, gpus:
 @each(("before", "after", "links"), [(4, 4, 4), (4, 2, 2), (1, 4, 1), (8, 1, 1)])
 def test_the_cache_of_all_gpus_of_a_prefill_worker_moves(before: int, after: int, links: int) -> None:
     device = find_device(H200)
-    first, second = (SimpleNamespace(device=device, like=SimpleNamespace(split=Split(tp))) for tp in (before, after))
-    moved = transfer_s(cast(Pools, SimpleNamespace(prefill=first, decode=second, gpus=before + after)), 1e9)
+    moved = transfer_s(1e9, Split(before), Split(after), device, before + after)
     assert moved == pytest.approx(before * 1e9 / (links * link(device, before + after)))
 
 
@@ -239,6 +242,13 @@ def test_the_wait_for_a_slot_is_that_of_a_queue(run: Any, busy: float, waits: fl
     found = run(f"{SERVED} --max-sequences 2 --rate {busy * alone['requests_per_s']} --json").json
     stay = 2 / alone["requests_per_s"]
     assert found["ttft_s"]["mean"] / stay == pytest.approx(waits, rel=0.4)
+
+
+@each("more", ["", "--dp 2", "--prefill-workers 1 --workers 2"])
+def test_every_user_has_one_request_that_runs_or_waits(run: Any, more: str) -> None:
+    found = run(f"{SERVED} --max-sequences 4 --concurrency 40 {more} --json").json
+    assert found["running"] + found["waiting"] == pytest.approx(40, rel=0.01)
+    assert found["waiting"] > 1
 
 
 def test_requests_of_uneven_lengths_wait_longer_for_the_one_slot(run: Any) -> None:

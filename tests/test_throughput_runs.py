@@ -12,11 +12,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.engine import Batching, Overhead
-from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.load import Load
 from perfmodel.serving.runs import ServingRun
-from perfmodel.serving.simulate import simulate
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import HELD_OUT, THROUGHPUT_RUNS, as_record, held_out, raw_of, read_records, shipped_records
 from perfmodel.validation.serving import checked
@@ -36,13 +32,6 @@ def answer(**changes: Any) -> ServingAnswer:
     shape = {**SHAPE, **changes}
     run = ServingRun(find_model(shape["model"]), find_device(RAW["hardware"]), find_engine(shape["engine"]), shape)
     return run.predicted(run.times(cache(calibrated_devices)))
-
-
-class Second:
-    """Each step takes a second."""
-
-    def seconds(self, _step: Iteration) -> float:
-        return 1.0
 
 
 def test_tokens_a_second_are_read_and_written_as_they_stand() -> None:
@@ -69,19 +58,11 @@ def test_users_without_meaning_have_a_reason(changes: dict[str, Any], words: str
         checked(as_record({**RAW, "shape": {**SHAPE, **changes}}))
 
 
-def test_requests_that_are_sent_once_end_as_counted_by_hand() -> None:
-    """Two slots, and five steps each, the prompt's with them: two requests end together, the third runs alone."""
-    batching = Batching(token_budget=100, max_sequences=2)
-    options: dict[str, Any] = {"requests": 3, "benchmark": True}
-    seen = simulate(Second(), Load(10, 5, 3), batching, Overhead(), 9, **options)
-    assert (seen.requests, seen.given, seen.requests / seen.requests_per_s) == (3, 15, 10.0)
-
-
 def test_many_requests_at_once_come_near_to_always_enough() -> None:
     steady, long, short = (answer(max_sequences=64, **given) for given in ({}, {"requests": 1000}, {"requests": 16}))
     assert long.tokens_per_s == pytest.approx(steady.tokens_per_s, rel=0.1)
     assert short.tokens_per_s < 0.8 * steady.tokens_per_s
-    assert long.found.ttft_s > 10 * short.found.ttft_s
+    assert long.metrics.mean_ttft_s > 10 * short.metrics.mean_ttft_s
 
 
 def test_users_at_a_rate_get_what_they_ask_for() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.apart import Pools
+from perfmodel.serving.pools import Pools
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.validation.records import THROUGHPUT_RUNS, read_records, shipped_records

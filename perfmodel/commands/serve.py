@@ -45,10 +45,6 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     def times(own: Engine, like: ModelPass) -> KernelTimes:
         return step_times(model, device, own, like, fallbacks)
 
-    if asked.prefill_workers is not None:
-        from perfmodel.serving.apart import answered_apart
-
-        return report(answered_apart(asked, model, stored, device, engine, times), pictures)
     return report(answered(asked, model, stored, device, engine, times), pictures)
 
 

@@ -14,15 +14,13 @@ from perfmodel.report.op_common import guessed, head
 from perfmodel.report.power import with_power
 from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.apart import PooledAnswer
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.memory import LEFT_FREE, RUNTIME, Memory
+from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.steps import Times
 from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
 
-SIMULATED = "Steady state of the scheduler, simulated step by step."
-ANALYSED = "Steady state by mean-value analysis; the first token's median and 99 % by the Poisson number of prompts that come at once."
 LEAST_WAITING = 0.05
 """Requests in a queue that are worth a word."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
@@ -35,7 +33,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
     metrics = _metrics(found)
     meters = step_meters(found.cost, parts, one.seconds)
     data = {**head("serve", _inputs(found), device), **as_json(metrics), "steps": {"decode": list(map(as_json, _rows(one, parts)))}}
-    step, pooled = _step_name(found), isinstance(found, PooledAnswer)
+    step, pooled = _step_name(found), found.pools is not None
     charts: list[Chart] = [time_bars(parts, f"Time of a {step}")] if pictures else []
     return Report(
         _title(found),
@@ -83,13 +81,13 @@ BRIEF = (
 
 
 def _metrics(found: ServingAnswer) -> list[Metric]:
-    s, memory, load = found.found, found.memory, found.load
+    s, memory, load = found.metrics, found.memory, found.load
     length = load.isl + load.osl
     first, each = _known(found, found.ttft), _known(found, found.tpot)
     return [
         Metric("ttft_s.mean", *_ends(first, "first token, mean")),
-        Metric("ttft_s.p50", s.ttft_p50_s, "first token, median", "s"),
-        Metric("ttft_s.p99", s.ttft_p99_s, "first token, 99 %", "s"),
+        Metric("ttft_s.p50", s.median_ttft_s, "first token, median", "s"),
+        Metric("ttft_s.p99", s.p99_ttft_s, "first token, 99 %", "s"),
         Metric("tpot_s.mean", *_ends(each, "per token after it")),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
         Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
@@ -99,11 +97,11 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("limited_by", next(iter(found.shares))),
         Metric("at_least", found.at_least),
         Metric("requests_per_s", found.requests_per_s, "requests/s"),
-        Metric("running", found.workers * s.running, "requests running"),
-        Metric("waiting", found.workers * s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
-        Metric("decoding", found.workers * s.decoding),
-        Metric("step_s.decode", s.decode_s, "decode step alone", "s"),
-        Metric("step_s.with_prompts", s.step_s, "between decode steps", "s"),
+        Metric("running", s.running, "requests running"),
+        Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
+        Metric("decoding", s.decoding),
+        Metric("step_s.decode", found.decode_s, "decode step alone", "s"),
+        Metric("step_s.with_prompts", s.mean_itl_s, "between decode steps", "s"),
         Metric("prompt_s", s.prompt_s, "steps of a prompt", "s"),
         Metric("share_with_prompts", s.with_prompts, "steps with prompts", "share"),
         Metric("memory.weights", memory.weights, "weights", "B"),
@@ -117,6 +115,9 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("power_w", found.watts, "power per GPU", "W"),
         Metric("energy_per_token_j", found.joules_per_token, "energy per token", "J"),
         Metric("price_per_million", found.price, "price per million tokens", "price"),
+        Metric("standard_error.ttft", s.ttft_error),
+        Metric("standard_error.tpot", s.tpot_error),
+        Metric("requests_simulated", s.requests),
         Metric("time_s.lower", found.cost.lower_s, unit="s"),
     ]
 
@@ -138,7 +139,7 @@ def _took(found: ServingAnswer, times: Times) -> str:
 
 def _held(found: ServingAnswer) -> int:
     """Sequences in the cache at the same time, on average, at least one in each group."""
-    return min(max(-(-int(found.found.running) // 1), found.split.dp), found.most_running)
+    return min(max(-(-int(found.metrics.running / found.workers) // 1), found.split.dp), found.most_running)
 
 
 def _power_of_pools(found: ServingAnswer) -> list[Meter]:
@@ -190,8 +191,7 @@ def _title(found: ServingAnswer) -> str:
     gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
     cut = split_words(found.split)
-    if isinstance(found, PooledAnswer):
-        p = found.pools
+    if (p := found.pools) is not None:
         first = split_words(p.prefill.like.split) or "1 GPU"
         cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
     return (
@@ -201,12 +201,12 @@ def _title(found: ServingAnswer) -> str:
 
 def _verdict(found: ServingAnswer) -> list[str]:
     """Fits, what users and all get, what limits."""
-    memory, s, most = found.memory, found.found, found.workers * found.most_running
+    memory, s, most = found.memory, found.metrics, found.workers * found.most_running
     length = found.load.isl + found.load.osl
     room = f"{counted(most, 'request')} of {length:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}"
     if s.waiting >= LEAST_WAITING:
-        running, waiting = found.workers * s.running, found.workers * s.waiting
+        running, waiting = s.running, s.waiting
         early = " as they grow" if running > most + 0.5 else ""
         fits += f"; {round(running):,} run{early}, {_number(waiting)} wait"
     first = f"First token after {_took(found, found.ttft)}"
@@ -286,8 +286,8 @@ def _notes(found: ServingAnswer) -> list[str]:
     words = [
         f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
         f"{engine.memory_share:.0%} of the memory.",
-        *([POOLED] if isinstance(found, PooledAnswer) else []),
-        SIMULATED if found.tpot is None and found.load.rate is None else ANALYSED,
+        *([POOLED] if found.pools is not None else []),
+        simulated_words(found.metrics),
         overhead_words(engine),
     ]
     words += guessed(row.prediction for row in found.decode_pass.rows if row.prediction is not None)
@@ -295,6 +295,12 @@ def _notes(found: ServingAnswer) -> list[str]:
     if missing:
         words.append(f"At least: the roof stands for {len(missing)} kernels of which no time is predicted: {missing[0]}.")
     return [*words, *(f"{name}: {source}." for name, source in engine.sources.items())]
+
+
+def simulated_words(metrics: ServingMetrics) -> str:
+    """How many requests were simulated, and how sure their means are."""
+    errors = f"{metrics.ttft_error:.1%} of the first token" + (f" and {metrics.tpot_error:.1%} per token" if metrics.mean_tpot_s else "")
+    return f"Simulated step by step: means of {metrics.requests:,} requests, with standard errors of {errors}."
 
 
 def overhead_words(engine: Engine) -> str:
@@ -307,6 +313,7 @@ def overhead_words(engine: Engine) -> str:
         ("kernel", o.kernel_s),
         ("sequence", o.sequence_s),
         ("request", o.request_s),
+        ("token of its prompt", o.request_token_s),
     )
     times = ", ".join(f"{format_time(seconds, 3)} a {name}" for name, seconds in parts if seconds)
     if not times:

@@ -20,7 +20,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search
+from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
@@ -73,7 +73,7 @@ class Searched:
 
     def users(self, point: Candidate) -> int:
         """Users of all its copies: those that were asked for, else as many as were best."""
-        return self.asked.concurrency or self.copies(point) * point.workers * point.users
+        return self.asked.concurrency or self.copies(point) * point.users
 
     def copies(self, point: Candidate) -> int:
         """Replicas like ``point`` that the GPUs hold."""
@@ -94,7 +94,10 @@ class Searched:
         if engine.id not in LINES:
             return []
         both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
-        return [*first, *(launch(model, engine, split, point.users, self.load, role, weights=weights, cache=cache) for split, role in both)]
+        return [
+            *first,
+            *(launch(model, engine, split, point.sequences, self.load, role, weights=weights, cache=cache) for split, role in both),
+        ]
 
     def own_formats(self, asked: ServeQuestion) -> tuple[str, str]:
         """Formats of the weights and of the KV cache that ``asked`` wants and its checkpoint does not have; empty for those it has."""
@@ -219,7 +222,7 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
     price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = counted(asked.users(point), "user" if point.prefill is None else "decoding user")
+    users = counted(asked.users(point), "user")
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
@@ -257,14 +260,7 @@ def _figures(asked: Searched, point: Candidate) -> list[Figure]:
 def _listed(asked: Searched) -> list[Candidate]:
     """As many as a screen shows: the chosen one first, then those of the front within the limits, the ends among them."""
     first = [] if asked.chosen is None else [asked.chosen]
-    return [*first, *_spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first])]
-
-
-def _spread(front: Sequence[Candidate]) -> list[Candidate]:
-    """Up to ``FRONT_ROWS`` of them, the ends among them."""
-    if len(front) <= FRONT_ROWS:
-        return list(front)
-    return [front[place * (len(front) - 1) // (FRONT_ROWS - 1)] for place in range(FRONT_ROWS)]
+    return [*first, *spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first], FRONT_ROWS)]
 
 
 def _broken(line: str) -> list[str]:
@@ -297,9 +293,9 @@ def _notes(asked: Searched) -> list[str]:
     beyond = sum(not limits.hold(one) for one in asked.found.front)
     idle = any(asked.copies(one) * one.gpus < asked.gpus for one in asked.found.front)
     return [
-        f"Evaluated {counts['evaluated']:,}; {counts['pruned']:,} cannot be on the front by a bound; "
+        f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
         *(["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] if idle else []),
         *([f"{beyond:,} points of the front are beyond the limits and left out of the table."] if beyond else []),
-        "Replicas of fewer GPUs are repeated to fill all. Steps are interpolated more coarsely than for one layout, but for the best.",
+        "Replicas of fewer GPUs are repeated to fill all.",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -16,9 +16,11 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
+from perfmodel.serving.metrics import ServingMetrics
+from perfmodel.serving.pools import Pools, pool_of, transfer_s
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.start_up import benchmarked
-from perfmodel.serving.steady import Loop, Steady, steady
+from perfmodel.serving.scheduler import Pool
+from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, Times, has_guesses, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE
@@ -38,63 +40,78 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class ServingAnswer:
-    """``found``: the steady state of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences it holds to the end."""
+    """``metrics`` of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences that it holds to their last token.
+
+    With ``pools``, times, memory and sequences are those of one worker that decodes; metrics and GPUs are of all.
+    """
 
     times: KernelTimes
     load: Load
     memory: Memory
     most_running: int
-    found: Steady
+    metrics: ServingMetrics
     gpu_hour: float | None = None
     spread: float = 1.0
+    pools: Pools | None = None
 
     @property
     def engine(self) -> Engine:
-        """Its preset, with what was given."""
+        """The engine preset with the question's options."""
         return self.times.engine
 
     @property
     def split(self) -> Split:
-        """The layout of a replica, of which there is one."""
+        """The layout of a replica, or of a worker that decodes."""
         return self.times.like.split
 
     @property
     def gpus(self) -> int:
-        """All of them."""
-        return self.split.gpus
+        """GPUs of all workers."""
+        return self.split.gpus if self.pools is None else self.pools.gpus
+
+    @property
+    def workers(self) -> int:
+        """Workers that decode."""
+        return 1 if self.pools is None else self.pools.workers
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens of all users."""
-        return self.found.tokens_per_s
+        """Output tokens a second of all users."""
+        return self.metrics.output_tokens_per_s
 
     @property
     def requests_per_s(self) -> float:
-        """Of all users."""
-        return self.found.requests_per_s
+        """Requests a second of all users."""
+        return self.metrics.requests_per_s
 
     @property
     def tokens_per_s_gpu(self) -> float:
-        """Output tokens per GPU."""
+        """Output tokens a second per GPU."""
         return self.tokens_per_s / self.gpus
 
     @property
     def tokens_per_s_user(self) -> float | None:
-        """What a user sees once the first token has come; None where it is the only one."""
-        return None if self.found.tpot_s is None else 1 / self.found.tpot_s
+        """Tokens a second that a user sees after the first token; None where it is the only one."""
+        return None if self.metrics.mean_tpot_s is None else 1 / self.metrics.mean_tpot_s
 
     @cached_property
     def decode_step(self) -> Iteration:
         """The mean step of decoding sequences."""
         load = self.load
-        sequences = max(round(self.found.decoding), 1)
+        sequences = max(round(self.metrics.decoding / self.workers), 1)
         return Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
 
     @cached_property
+    def decode_s(self) -> float:
+        """Seconds of that step without prompts."""
+        return min(self.times.seconds(self.decode_step), self.metrics.mean_itl_s)
+
+    @cached_property
     def prompt_step(self) -> Iteration:
-        """A prompt, or as much of it as a step takes."""
+        """A prompt in each group of a worker that runs prompts alone; else one, or as much of it as a step takes."""
         chunk = min(self.load.new_tokens, self.engine.batching.token_budget)
-        return Iteration(chunk=chunk, chunk_context=self.load.prefix + chunk)
+        groups = 1 if self.pools is None else self.pools.prefill.like.split.dp
+        return Iteration(groups * chunk, self.load.prefix + chunk, groups)
 
     @cached_property
     def decode_pass(self) -> PassEstimate:
@@ -103,22 +120,23 @@ class ServingAnswer:
 
     @cached_property
     def _decode_alone(self) -> PassEstimate:
-        return self.times.passed(self.decode_step if self.found.tpot_s is not None else self.prompt_step)
+        return self.times.passed(self.decode_step if self.metrics.mean_tpot_s is not None else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
         """Rows of a prompt's step, as they run for seconds."""
-        return under_power(self.times.passed(self.prompt_step), self.times.power)
+        times = self.times if self.pools is None else self.pools.prefill
+        return under_power(times.passed(self.prompt_step), times.power)
 
     @property
     def ttft(self) -> Times:
         """Mean seconds to the first token with the ends of their interval."""
-        return self._ends("ttft", self.found.ttft_s, self.prompt_step)
+        return self._ends("ttft", self.metrics.mean_ttft_s, self.prompt_step)
 
     @property
     def tpot(self) -> Times | None:
         """Mean seconds per output token after the first; None where there is one alone."""
-        return None if self.found.tpot_s is None else self._ends("tpot", self.found.tpot_s, self.decode_step)
+        return None if self.metrics.mean_tpot_s is None else self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
         """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses.
@@ -126,11 +144,13 @@ class ServingAnswer:
         Where no run of this kind of model was fitted, the seconds of a request may be none at all.
         """
         shown = self.engine.widths.get(self.kind, {}).get(name)
+        if self.pools is not None and (apart := self.engine.widths.get("apart", {}).get(name)):
+            return value, value * apart[0], value * apart[1]
         first, last = shown or (1.0, 1.0)
         if shown is None or has_guesses(self.times.passed(step)):
             seconds, low, high = self.times.interval(step)
             first, last = min(low / seconds, first), max(high / seconds, last)
-        unsure = self.engine.overhead.request_s if name == "ttft" and not self.fitted else 0.0
+        unsure = self.engine.overhead.before_s(self.load.isl) if name == "ttft" and not self.fitted else 0.0
         return value, max(value - unsure, 0.0) * first, value * last
 
     @property
@@ -159,16 +179,16 @@ class ServingAnswer:
 
         No decode step is shorter than its bound, and no request takes less arithmetic than its tokens do at the peak.
         """
-        load, split = self.load, self.split
-        arithmetic, by_step = self.prompt_pass.at_peak_s * load.new_tokens / self.prompt_step.chunk, float("inf")
-        if self.found.tpot_s is not None:
+        load, split, workers = self.load, self.split, self.workers
+        arithmetic, by_step = self.prompt_pass.at_peak_s * load.new_tokens / (self.prompt_step.chunk / self.prompt_step.prompts), inf
+        if self.metrics.mean_tpot_s is not None:
             steps = (load.osl - 1) / load.tokens_per_step
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
-            most = max(self.most_running, ceil(self.found.running))
-            most = min(load.concurrency or most, most)
+            most = max(self.most_running, ceil(self.metrics.running / workers))
+            most = min(ceil(load.concurrency / workers), most) if load.concurrency else most
             least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
-            by_step = split.pp * most / (steps * least) * load.osl if least else by_step
-        return min(by_step, split.gpus / arithmetic * load.osl if arithmetic else by_step)
+            by_step = workers * split.pp * most / (steps * least) * load.osl if least else by_step
+        return min(by_step, self.gpus / arithmetic * load.osl if arithmetic and self.pools is None else by_step)
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -176,8 +196,8 @@ class ServingAnswer:
 
         Of a prompt's step where each request gets one token alone.
         """
-        seconds, whole, sequences = self.found.decode_s, self.found.step_s, self.found.decoding
-        if self.found.tpot_s is None or whole <= 0:
+        seconds, whole, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
+        if self.metrics.mean_tpot_s is None or whole <= 0:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
         own = min(self.times.own_seconds(sequences), seconds)
@@ -189,26 +209,25 @@ class ServingAnswer:
         return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property
-    def workers(self) -> int:
-        """Workers that decode, each in the state of ``found``."""
-        return 1
-
-    @property
     def joules_per_token(self) -> float | None:
-        """Per output token, of all GPUs, prompts included; None where the device has no power model."""
+        """Joules per output token of all GPUs, prompts included; None where the device has no power model."""
         watts = self.watts
         return None if watts is None else watts * self.gpus / self.tokens_per_s
 
     @property
     def watts(self) -> float | None:
-        """Of one GPU on average over steps of prompts and of decoding sequences; idle where requests come too slowly."""
-        prompts = self.found.requests_per_s * self.load.new_tokens / self.prompt_step.chunk
-        return mean_watts(self.times.device, [(prompts, self.prompt_pass), (self._decode_steps_per_s, self.decode_pass)])
-
-    @property
-    def _decode_steps_per_s(self) -> float:
-        """Decode steps a second of a worker, each with the mean number of sequences."""
-        return self.found.requests_per_s * max(self.load.osl - 1, 0) / self.load.tokens_per_step / self.decode_step.decodes
+        """Mean watts of a GPU over steps of prompts and of decoding sequences; idle where requests come too slowly."""
+        load, rate, workers = self.load, self.requests_per_s, self.workers
+        steps = rate / workers * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes
+        decode, prompts = (steps, self.decode_pass), rate * load.new_tokens / self.prompt_step.chunk
+        if self.pools is None:
+            return mean_watts(self.times.device, [(prompts, self.prompt_pass), decode])
+        before = mean_watts(self.times.device, [(prompts / self.pools.prefill_workers, self.prompt_pass)])
+        after = mean_watts(self.times.device, [decode])
+        if before is None or after is None:
+            return None
+        decoding = workers * self.split.gpus
+        return ((self.gpus - decoding) * before + decoding * after) / self.gpus
 
     @property
     def price(self) -> float | None:
@@ -254,41 +273,63 @@ def answered(
     """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
     load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
     asked.check_lengths(model)
-    engine, like = asked.configured(engine), asked.like(model, device, asked.split(model), stored)
-    return serve(model, engine, like, load, replace(times(engine, like), power=power), asked.gpu_hour, asked.spread, asked.requests)
+    engine = asked.configured(engine)
+
+    def steps(split: Split) -> KernelTimes:
+        return replace(times(engine, asked.like(model, device, split, stored)), power=power)
+
+    split = asked.split(model)
+    if asked.prefill_workers is None:
+        return serve(steps(split), load, asked.spread, asked.requests, asked.gpu_hour)
+    pools = Pools(steps(asked.prefill_split(model)), steps(split), asked.prefill_workers, asked.workers)
+    return serve_pools(pools, load, asked.spread, asked.requests, asked.gpu_hour)
 
 
-def serve(
-    model: ModelSpec,
-    engine: Engine,
-    like: ModelPass,
-    load: Load,
-    times: KernelTimes,
-    gpu_hour: float | None = None,
-    spread: float = 1.0,
-    requests: int | None = None,
-) -> ServingAnswer:
+def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
     """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does.
 
-    ``requests``: of a benchmark whose users begin at once; their mean time to the first token counts the start. Data-parallel groups of a
-    model without experts wait for nothing of each other: each is an engine of its own with its share of the load.
+    ``spread`` and ``requests`` as of ``simulate``. Data-parallel groups of a model without experts wait for nothing of each other: each
+    is an engine of its own with its share of the load.
     """
+    engine, like, model = times.engine, times.like, times.model
     memory = Memory(model, times.device, engine, like)
-    length = load.isl + load.osl
-    most = memory.most_running(length)
+    most = memory.most_running(load.isl + load.osl)
     if most < 1:
-        raise UsageError(*_too_large(memory, like, length))
+        raise UsageError(*_too_large(memory, like, load.isl + load.osl))
     groups, slots = 1 if model.is_moe else like.split.dp, memory.slots(load.isl, load.osl, spread)
     one = replace(like.split, dp=like.split.dp // groups)
-    alone = times if groups == 1 else replace(times, like=replace(times.like, split=one), nodes={}, attention={})
+    alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={}, attention={})
     own = load.among(groups)
-    batching = engine.batching.over(one)
-    found = steady(alone, own, batching, engine.overhead, slots // groups, spread)
-    if requests is not None and own.concurrency is not None:
-        loop = Loop(alone, own, batching, engine.overhead, slots // groups, spread)
-        found = benchmarked(loop, found, own.concurrency, ceil(requests / groups))
+    pool = Pool(alone, engine.batching.over(one), slots // groups)
+    found = simulate(
+        pool, own, engine.overhead.before_s(load.isl * (1 + spread) / 2), spread=spread, requests=requests and ceil(requests / groups)
+    )
     copies = groups if load.concurrency is None or own.concurrency is None else load.concurrency / own.concurrency
     return ServingAnswer(times, load, memory, most, found.times(copies), gpu_hour, spread)
+
+
+def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
+    """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users."""
+    users = load.check().concurrency
+    if users is None or load.osl < 2:
+        raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")
+    before, after = (Memory(one.model, one.device, one.engine, one.like) for one in (pools.prefill, pools.decode))
+    length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
+    most = after.most_running(length)
+    for name, option, one, held in (("prefill", "--prefill-tp", before, prompted), ("decode", "--tp", after, most)):
+        if held < 1:
+            need = one.total(one.like.split.dp, length) / 1e9
+            words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
+            raise UsageError(words, f"give it more GPUs, by {option}")
+    slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
+    busy, alone = min(pools.prefill_workers, users), min(pools.workers, users)  # more than users are idle
+    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, busy)
+    second = pool_of(pools.decode, engine, split, slots, alone)
+    isl = load.isl * (1 + spread) / 2
+    cache = before.fit(max(round(isl), 1)).sequence
+    moved_s = transfer_s(cache, pools.prefill.like.split, split, pools.decode.device, pools.gpus)
+    found = simulate(second, load, engine.overhead.before_s(isl), spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
+    return ServingAnswer(pools.decode, load, after, most, found, gpu_hour, spread, pools)
 
 
 def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:

@@ -51,7 +51,8 @@ class Batching:
 @dataclass(frozen=True, slots=True)
 class Overhead:
     """Seconds of the engine that no kernel hides: per step, more of one with prompts, between two kernels, per sequence, and per request
-    before its first step. ``expert_layer_s``: of a step with prompts, which no CUDA graph launches, per layer with routed experts.
+    and token of its prompt before its first step. ``expert_layer_s``: of a step with prompts, which no CUDA graph launches, per layer
+    with routed experts.
 
     ``fitted``: the runs they were fitted to, in words; empty for none. ``kinds``: of models among them, ``dense`` or with ``experts``.
     """
@@ -64,8 +65,13 @@ class Overhead:
     kernel_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
+    request_token_s: float = 0.0
     fitted: str = ""
     kinds: tuple[Kind, ...] = KINDS
+
+    def before_s(self, isl: float) -> float:
+        """Mean seconds of a request of so many prompt tokens before the scheduler knows it."""
+        return self.request_s + self.request_token_s * isl
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Engine:
             raise DataError(f"reserved is {self.reserved:g}", "give a share of the tokens still to come, such as 0.1")
         if not 0 < self.memory_share <= 1:
             raise DataError(f"memory_share is {self.memory_share:g}", "give a share of the GPU's memory, such as 0.9")
-        for name in ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", "request_s"):
+        for name in ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s", "request_s", "request_token_s"):
             value = getattr(self.overhead, name)
             if not 0 <= value <= LONGEST_S:
                 raise DataError(f"overhead.{name} is {value:g}", f"give seconds from 0 to {LONGEST_S:g}")

@@ -43,6 +43,15 @@ class Load:
         return sum(self.acceptance**step for step in range(self.draft_tokens + 1))
 
     @property
+    def tokens_variance(self) -> float:
+        """Variance of those tokens: from the chances that a step gives more than k of them.
+
+        >>> Load(1, 1, 1, draft_tokens=1, acceptance=0.5).tokens_variance
+        0.25
+        """
+        return sum((2 * step + 1) * self.acceptance**step for step in range(self.draft_tokens + 1)) - self.tokens_per_step**2
+
+    @property
     def queries(self) -> int:
         """New tokens of a sequence that a decode step runs over."""
         return 1 + self.draft_tokens

@@ -1,90 +1,50 @@
 """Prefill and decode on GPUs of their own: workers that run prompts alone, and workers that only decode.
 
-A request visits a prefill worker, sends its cache over, and decodes with all others of its worker; no prompt ever lengthens a decode
-step. DecodeWorker workers are full: c sequences each. Their rate is what the prefill workers must keep up with, x of them with y decode
-workers; a prompt waits for those before it as in a queue with constant service (M/D/1; Pollaczek 1930), and for its cache.
-Sources: Zhong et al. 2024 (DistServe), Patel et al. 2024 (Splitwise).
+A request visits a prefill worker, its cache is sent over, and it decodes with all others of its worker; no prompt ever lengthens a decode
+step. Sources: Zhong et al. 2024 (DistServe), Patel et al. 2024 (Splitwise).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
 from perfmodel.core.hardware import Device
-from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.estimate import LoopEstimate
+from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load
 from perfmodel.serving.replica import Replica
+from perfmodel.serving.scheduler import Pool
+from perfmodel.serving.steps import KernelTimes
 from perfmodel.transformer.parallel import joined_gpus
+from perfmodel.transformer.step import Split
 
 NETWORK = 50e9  # known
 """B/s of a GPU to other nodes: one port of 400 Gb/s each. Source: NVIDIA DGX SuperPOD with DGX H100 reference architecture."""
 KEEPS_UP = 0.95  # tuned
-"""Share of the time that prefill workers may be busy: beyond it, prompts wait longer than any limit asks for."""
+"""Share of the time that prefill workers may be busy in a search: beyond it, prompts wait longer than any limit asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillWorker:
-    """A worker that runs one prompt after the other: seconds of each, on how many GPUs; ``cache_bytes`` on each of them."""
+@dataclass(frozen=True)
+class Pools:
+    """Steps of a ``prefill`` and of a ``decode`` worker, and how many there are of each."""
 
-    seconds: float
-    gpus: int
-    cache_bytes: float
+    prefill: KernelTimes
+    decode: KernelTimes
+    prefill_workers: int = 1
+    workers: int = 1
 
-
-@dataclass(frozen=True, slots=True)
-class DecodeWorker:
-    """A worker that decodes ``sequences``: seconds of a step, and of all of a request's."""
-
-    sequences: int
-    gpus: int
-    step_s: float
-    request_s: float
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers."""
+        return self.prefill_workers * self.prefill.like.split.gpus + self.workers * self.decode.like.split.gpus
 
 
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """Figures of ``x`` prefill and ``y`` decode workers."""
-
-    ttft_s: float
-    ttft_p99_s: float
-    tpot_s: float
-    requests_per_s: float
-    gpus: int
-    users: float
-    prefill_busy: float
-
-
-def prefill_worker(replica: Replica, load: Load) -> PrefillWorker:
-    """Prompts one after the other, each in chunks of the engine's token budget."""
-    budget = replica.engine.batching.token_budget if replica.engine.batching.chunked else load.new_tokens
-    groups = replica.split.dp
-    seconds, done = replica.engine.overhead.request_s, 0
-    while done < load.new_tokens:
-        chunk = min(budget // groups or 1, load.new_tokens - done)
-        done += chunk
-        seconds += replica.times.seconds(Iteration(chunk * groups, load.prefix + done, groups))
-    return PrefillWorker(seconds, replica.gpus, replica.cache_bytes)
-
-
-def decode_worker(replica: Replica, load: Load, sequences: int) -> DecodeWorker:
-    """So many sequences, their outputs half done on average."""
-    context = load.isl + load.osl // 2
-    step_s = replica.times.seconds(Iteration(0, 0, 1, sequences, context, load.queries))
-    return DecodeWorker(sequences, replica.gpus, step_s, (load.osl - 1) / load.tokens_per_step * step_s)
-
-
-@lru_cache(maxsize=256)
-def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, int], ...]:
-    """Numbers of workers on up to ``gpus`` GPUs, none a multiple of another: those deliver the same per GPU.
-
-    >>> ratios(1, 1, 4)
-    ((1, 1), (1, 2), (1, 3), (2, 1), (3, 1))
-    """
-    pairs = ((x, y) for x in range(1, gpus // prefill_gpus + 1) for y in range(1, (gpus - x * prefill_gpus) // decode_gpus + 1))
-    return tuple(pair for pair in pairs if gcd(*pair) == 1)
+def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
+    """``workers`` that run prompts alone or only decode, as the simulation has them."""
+    return Pool(times, replace(engine.batching.over(split), mixed=False), slots, workers)
 
 
 def link(device: Device, gpus: int) -> float:
@@ -94,27 +54,58 @@ def link(device: Device, gpus: int) -> float:
     return float(device.interconnect.bandwidth_per_direction.number)
 
 
-def pooled(prefill: PrefillWorker, groups: int, decode: DecodeWorker, x: int, y: int, load: Load, link_rate: float) -> Pooled | None:
-    """Figures of ``x`` workers of prefill, each with ``groups`` prompts at a time, and ``y`` of decode; None where prefill falls behind.
+def transfer_s(cache: float, before: Split, after: Split, device: Device, gpus: int) -> float:
+    """Seconds of a prompt's cache, ``cache`` bytes on each GPU of a prefill group, by as many links as the narrower group has."""
+    return cache * before.tp / (min(before.tp, after.tp) * link(device, gpus))
 
-    The first token comes from prefill. ``link_rate``: B/s between them of each GPU.
+
+@dataclass(frozen=True, slots=True)
+class PromptTime:
+    """Seconds of a prompt alone in each group of a worker, and prompts a second of a worker whose steps are full."""
+
+    seconds: float
+    per_s: float
+
+
+def prompt_time(replica: Replica, load: Load) -> PromptTime:
+    """Prompts of a worker that runs them alone, in chunks of the engine's token budget."""
+    batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
+
+    def seconds(prompts: int) -> float:
+        part = max(batching.token_budget // prompts, 1) if batching.chunked else length
+        ends = [*range(part, length, part), length]
+        chunks = zip(ends, [0, *ends[:-1]], strict=True)
+        return sum(
+            replica.times.seconds(Iteration((end - start) * prompts * groups, load.prefix + end, prompts * groups)) for end, start in chunks
+        )
+
+    alone = seconds(1)
+    return PromptTime(alone, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
+
+
+@lru_cache(maxsize=256)
+def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, int], ...]:
+    """Numbers of workers on up to ``gpus`` GPUs, least prefill for each decode worker first; none a multiple of another.
+
+    >>> ratios(1, 1, 4)
+    ((1, 3), (1, 2), (1, 1), (2, 1), (3, 1))
     """
-    rate = y * decode.sequences / decode.request_s if decode.request_s else 0.0
-    busy = rate * prefill.seconds / (x * groups)
-    if not rate or busy > KEEPS_UP:
+    pairs = ((x, y) for x in range(1, gpus // prefill_gpus + 1) for y in range(1, (gpus - x * prefill_gpus) // decode_gpus + 1))
+    return tuple(sorted((pair for pair in pairs if gcd(*pair) == 1), key=lambda pair: pair[0] / pair[1]))
+
+
+def pools_estimate(
+    time: PromptTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load
+) -> LoopEstimate | None:
+    """The closed form of ``counts`` of prefill and decode workers, ``sequences`` on each of these; None where prefill falls behind.
+
+    Prompts wait as before a server of constant service (M/D/1; Pollaczek 1930). ``before_s``: of a request beside its prompt and its
+    steps; ``decode_s``: of these.
+    """
+    x, y = counts
+    rate = y * sequences / decode_s
+    busy = rate / (x * time.per_s)
+    if busy > KEEPS_UP:
         return None
-    wait = busy / (2 * (1 - busy)) * prefill.seconds
-    moved_s = prefill.cache_bytes * prefill.gpus / (min(prefill.gpus, decode.gpus) * link_rate)
-    first = wait + prefill.seconds
-    tail = 4.6 * wait + prefill.seconds  # known: an exponential tail of this mean exceeds ln(100) times it with 1 %
-    tpot = decode.request_s / (load.osl - 1) + moved_s / (load.osl - 1)
-    users = rate * (first + moved_s + decode.request_s)
-    return Pooled(first, tail, tpot, rate, x * prefill.gpus + y * decode.gpus, users, busy)
-
-
-def pairs(workers: list[Replica], gpus: int) -> Iterator[tuple[Replica, Replica]]:
-    """Layouts for prefill and for decode under the same engine, with one worker of each on ``gpus`` GPUs at most."""
-    for first in workers:
-        for second in workers:
-            if first.engine.id == second.engine.id and first.gpus + second.gpus <= gpus:
-                yield first, second
+    first = before_s + time.seconds + busy / (2 * (1 - busy)) / (x * time.per_s) + decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
+    return LoopEstimate(rate * (first + decode_s), first, decode_s)

@@ -8,12 +8,11 @@ from typing import Any
 
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
-from perfmodel.serving.answer import ServingAnswer, serve
-from perfmodel.serving.apart import Pools, serve_apart
+from perfmodel.serving.answer import ServingAnswer, serve, serve_pools
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.simulate import simulate
+from perfmodel.serving.pools import Pools
 from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.hf import served_as
@@ -79,27 +78,12 @@ class ServingRun:
         accepted = s.get("acceptance", ACCEPTED) if drafts else 0.0
         load = Load(s["isl"], s["osl"], users, rate, draft_tokens=drafts, acceptance=accepted)
         given, spread = {name: s.get(name) for name in BATCHING}, s.get("spread", 1.0)
+        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users and spread < 1 else None)
         if isinstance(times, Pools):
             decode = replace(times.decode, engine=times.decode.engine.with_batching(**given))
-            return serve_apart(replace(times, decode=decode), load, spread, s.get("requests", PROMPTS_OF_BENCHMARK * (users or 1)))
+            return serve_pools(replace(times, decode=decode), load, spread, requests)
         times = replace(times, engine=times.engine.with_batching(**given))
-        if users is None and rate is None:
-            return self.offline(times, load)
-        requests = s.get("requests", PROMPTS_OF_BENCHMARK * users if users else None)
-        return serve(times.model, times.engine, times.like, load, times, spread=spread, requests=requests)
-
-    def offline(self, times: KernelTimes, load: Load) -> ServingAnswer:
-        """All ``requests`` of the shape are sent at once and none after them; where it says no number, there are always enough.
-
-        Of a number, tokens a second are over the whole run: with its start, and its end where few requests are left.
-        """
-        engine, like, spread, requests = times.engine, times.like, self.shape.get("spread", 1.0), self.shape.get("requests")
-        most = max(Memory(times.model, times.device, engine, like).slots(load.isl, load.osl, spread), 1)
-        found = serve(times.model, engine, like, load.of(min(most, requests or most)), times, spread=spread)
-        if requests is None:
-            return found
-        batching = engine.batching.over(like.split)
-        options = {"requests": requests, "spread": spread, "benchmark": True}
-        seen = simulate(times, load.of(requests), batching, engine.overhead, most, **options)
-        kept = replace(found.found, ttft_s=seen.ttft_s, tpot_s=seen.tpot_s, requests_per_s=seen.requests_per_s)
-        return replace(found, found=kept)
+        if users is None and rate is None:  # always enough, or all at once
+            memory = Memory(times.model, times.device, times.engine, times.like)
+            load = load.of(requests or max(memory.slots(load.isl, load.osl, spread), 1))
+        return serve(times, load, spread, requests)

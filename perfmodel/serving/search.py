@@ -1,73 +1,72 @@
 """Every layout, engine and number of users that fits: the front of tokens a second of a GPU and of a user, and the best under limits.
 
 Candidates are replicas (one engine, layout and number of users each, from one to what the cache holds) and pools of prefill and decode
-workers. Replicas of fewer GPUs than there are fill them, so that all compare by what one GPU delivers. A candidate is not evaluated
-where it cannot be on the front nor the best: one that was, within the limits, delivers more in both than the candidate's bound, which
-those with fewer and with more users of its replica give.
+workers. Replicas of fewer GPUs than there are fill them, so that all compare by what one GPU delivers. A closed form ranks all
+(``estimate``); the best and some of the front are simulated, as ``perfmodel serve`` answers for each, and only those are shown.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.front import Beaten, front
+from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
-from perfmodel.serving.loop_steps import STANDS
-from perfmodel.serving.pools import DecodeWorker, decode_worker, link, pairs, pooled, prefill_worker, ratios
+from perfmodel.serving.metrics import ServingMetrics
+from perfmodel.serving.pools import PromptTime, pool_of, pools_estimate, prompt_time, ratios, transfer_s
 from perfmodel.serving.replica import Missed, Replica, replicas
-from perfmodel.serving.steady import Loop
+from perfmodel.serving.scheduler import Pool
+from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
-CLOSE = 1e-3
-"""Change at which the fixed point of a steady state stands in a search."""
-SLACK = 1.03  # tuned
-"""Times what evaluated neighbours deliver that none between them exceeds: steps in kernels' times make small bumps."""
+CLOSED_FORM = 1.15  # tuned
+"""By how much the closed form may be off: candidates so far beyond a limit or behind the best are not simulated."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
-MOST_ASKED = 8
-"""Candidates that are asked exactly until one is within the limits."""
+MOST_BEST, MOST_FRONT = 4, 8
+"""Candidates that are simulated to find the best of a kind, and of the front."""
 MOST_USERS = 4096
 """Of a replica, where neither cache nor engine ends it before."""
+Formats = tuple[str | None, str | None]
+Worked = TypeVar("Worked")
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Most seconds to the first token and per token after it; None for any. ``p99``: the first of 99 % of requests, else the mean."""
+    """Most seconds to the first token and per token after it; None for any."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
-    p99: bool = False
 
     def excess(self, point: Candidate) -> dict[str, float]:
         """How many times each limit the candidate takes: at most 1 within it."""
-        asked = {"ttft": (point.ttft_p99_s if self.p99 else point.ttft_s, self.ttft_s), "tpot": (point.tpot_s, self.tpot_s)}
+        asked = {"ttft": (point.ttft_s, self.ttft_s), "tpot": (point.tpot_s, self.tpot_s)}
         return {name: value / limit for name, (value, limit) in asked.items() if limit is not None}
 
-    def hold(self, point: Candidate) -> bool:
+    def worst(self, point: Candidate) -> float:
+        """How many times its limit the figure takes that is furthest beyond; 0 without limits."""
+        return max(self.excess(point).values(), default=0.0)
+
+    def hold(self, point: Candidate, slack: float = 1.0) -> bool:
         """Whether the candidate is within all."""
-        return all(times <= 1 for times in self.excess(point).values())
-
-
-Formats = tuple[str | None, str | None]
+        return self.worst(point) <= slack
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``users`` of a replica, or of a decode worker beside ``prefill`` workers. ``gpus``: of what is repeated to fill all GPUs.
+    """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated to fill all GPUs.
 
-    ``prefill``: their layout, ``prefill_workers`` to ``workers``; None where the same GPUs run prompts. ``formats``: of weights and of the
-    KV cache, where several are searched.
+    ``prefill``: their layout; None where the same GPUs run prompts. ``formats``: of weights and of the KV cache, where several are
+    searched. ``at_least``: its times are roofs for a good part.
     """
 
     engine: str
@@ -84,6 +83,12 @@ class Candidate:
     prefill_workers: int = 0
     workers: int = 1
     formats: Formats = (None, None)
+    at_least: bool = False
+
+    @property
+    def sequences(self) -> int:
+        """Users of one worker that decodes."""
+        return -(-self.users // self.workers)
 
     def among(self, gpus: int, users: int | None) -> Candidate:
         """On average over its copies on ``gpus``, of which these may leave some idle, and per GPU of all.
@@ -91,7 +96,7 @@ class Candidate:
         ``users``: of all copies, where they are given; ``self`` is the fullest of these.
         """
         copies = gpus // self.gpus
-        share = 1.0 if users is None else users / (copies * self.workers * self.users)
+        share = 1.0 if users is None else users / (copies * self.users)
         tokens, rate = self.tokens_per_s_gpu * share * copies * self.gpus / gpus, self.requests_per_s * share
         return replace(self, tokens_per_s_gpu=tokens, requests_per_s=rate)
 
@@ -99,28 +104,68 @@ class Candidate:
         """Per million output tokens, at so many for an hour of a GPU."""
         return gpu_hour / 3600 / self.tokens_per_s_gpu * 1e6
 
+    def rated(self, load: Load, first_s: float, last_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
+        """The same with these figures: seconds to the first token, those of the latest, seconds per token, requests a second."""
+        tokens = requests_per_s * load.osl
+        each = 1 / tpot_s if tpot_s else tokens / self.users
+        return replace(
+            self,
+            ttft_s=first_s,
+            ttft_p99_s=last_s,
+            tpot_s=tpot_s,
+            requests_per_s=requests_per_s,
+            tokens_per_s_gpu=tokens / self.gpus,
+            tokens_per_s_user=each,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found. ``counts``: candidates that were evaluated, pruned, behind (prefill that does not keep up with decode), and layouts
-    without room. ``best``: most tokens a second of a GPU within the limits; else ``nearest`` has the least of ``excess``.
-    ``at_least``: its times are roofs for a good part. ``together``, ``pooled``: the best within the limits of each kind.
+    """``points``: the candidates that were simulated. ``counts``: of those evaluated, simulated, behind (prefill that does not keep up with
+    decode), and of layouts without room, which are ``missed``.
     """
 
-    front: Sequence[Candidate]
-    best: Candidate | None
-    nearest: Candidate | None
+    points: Sequence[Candidate]
     counts: Mapping[str, int]
     limits: Targets
     missed: Sequence[Missed] = ()
-    at_least: bool = False
-    together: Candidate | None = None
-    pooled: Candidate | None = None
+
+    @property
+    def front(self) -> list[Candidate]:
+        """The front of all points, whether within the limits or not."""
+        return front(self.points)
+
+    @property
+    def best(self) -> Candidate | None:
+        """Most tokens a second of a GPU within the limits."""
+        return _most(self.points, self.limits)
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """The least beyond the limits, where nothing is within them."""
+        over = min(self.points, key=self.limits.worst, default=None)
+        return over if self.best is None else None
+
+    @property
+    def together(self) -> Candidate | None:
+        """The best of replicas that run prompts themselves."""
+        return _most([one for one in self.points if one.prefill is None], self.limits)
+
+    @property
+    def pooled(self) -> Candidate | None:
+        """The best of pools."""
+        return _most([one for one in self.points if one.prefill is not None], self.limits)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the times of the best, or of the nearest, are roofs for a good part."""
+        chosen = self.best or self.nearest
+        return chosen is not None and chosen.at_least
 
     @property
     def configurations(self) -> int:
-        """All that were judged, by evaluation or by a bound."""
-        return sum(self.counts[name] for name in ("evaluated", "pruned", "behind"))
+        """All that were judged."""
+        return self.counts["evaluated"] + self.counts["behind"]
 
     @property
     def why(self) -> str:
@@ -135,44 +180,20 @@ class Search:
         return f"nothing is within the limits: the nearest takes {words} its limit"
 
 
-@dataclass(slots=True)
-class Seen:
-    """Candidates on ``gpus``, with ``users`` of all where they are given, as they are evaluated.
+def _most(points: Iterable[Candidate], limits: Targets) -> Candidate | None:
+    return max((one for one in points if limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None)
 
-    ``prune``: tests compare the front with that of all.
+
+def front(points: Iterable[Candidate]) -> list[Candidate]:
+    """Those of ``points`` that no other is at least as good as in tokens a second of a GPU and of a user and better in one.
+
+    From most per GPU to most per user; of equal points the first.
     """
-
-    limits: Targets
-    gpus: int
-    users: int | None = None
-    prune: bool = True
-    found: list[Candidate] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    within: Beaten = field(default_factory=Beaten)
-    every: Beaten = field(default_factory=Beaten)
-
-    def hopeless(self, span: UserRange) -> bool:
-        """Whether nothing in ``span`` can be on the front or the best; if so its numbers are counted.
-
-        More users get more of a GPU and less each, so that the ends bound what is between them. Where even fewer users are over a
-        limit, so are these: they need not be the best.
-        """
-        ends = (span.low, span.high)
-        bound = SLACK * max(one.tokens_per_s_gpu for one in ends), SLACK * max(one.tokens_per_s_user for one in ends)
-        over = any(times > SLACK for times in self.limits.excess(span.low).values())
-        beaten = self.prune and (self.every if over else self.within).by(*bound)
-        self.counts["pruned"] += beaten * len(span.between)
-        return beaten
-
-    def add(self, point: Candidate) -> Candidate:
-        """One that was evaluated, per GPU of all."""
-        self.counts["evaluated"] += 1
-        point = point.among(self.gpus, self.users)
-        self.found.append(point)
-        self.every.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
-        if self.limits.hold(point):
-            self.within.see(point.tokens_per_s_gpu, point.tokens_per_s_user)
-        return point
+    found: list[Candidate] = []
+    for point in sorted(points, key=lambda one: (-one.tokens_per_s_gpu, -one.tokens_per_s_user)):
+        if not found or point.tokens_per_s_user > found[-1].tokens_per_s_user:
+            found.append(point)
+    return found
 
 
 def ladder(most: int) -> list[int]:
@@ -189,92 +210,92 @@ def ladder(most: int) -> list[int]:
 
 
 def most_users(replica: Replica) -> int:
-    """That run at a time: more would wait."""
+    """Users that run at a time: more would wait."""
     return min(replica.most_running, replica.engine.batching.over(replica.split).max_sequences, MOST_USERS)
 
 
-def evaluate(replica: Replica, load: Load, users: int, close: float = CLOSE) -> Candidate:
-    """One replica with so many users in steady state. ``close``: as of ``Loop.closed``."""
-    batching, overhead = replica.engine.batching.over(replica.split), replica.engine.overhead
-    found = Loop(replica.times, load.of(users), batching, overhead, replica.most_running).closed(users, close)
-    tpot, rate, gpus = found.tpot_s or 0.0, found.requests_per_s, replica.gpus
-    per_user = 1 / tpot if tpot else rate * load.osl / users
-    figures = found.ttft_s, found.ttft_p99_s, tpot, rate, rate * load.osl / gpus, per_user
-    return Candidate(replica.engine.id, replica.split, users, gpus, *figures)
+def estimated(replica: Replica, load: Load, users: int) -> Candidate:
+    """One replica with so many users, by the closed form."""
+    batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.before_s(load.isl)
+    loop = loop_estimate(replica.times, load, batching, request_s, users)
+    empty = Candidate(replica.engine.id, replica.split, users, replica.gpus, 0, 0, 0, 0, 0, 0)
+    return empty.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class UserRange:
-    """Numbers of users of a replica between two that are evaluated, none of them evaluated yet."""
-
-    replica: Replica
-    low: Candidate
-    high: Candidate
-    between: Sequence[int]
-
-
-def fixed_users(seen: Seen, known: Iterable[Replica], load: Load, gpus: int, users: int) -> None:
-    """Every replica with its share of ``users``, as many copies as ``gpus`` hold; those with fewer slots are left out."""
+def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
+    """Every number of users of every replica; or its share of ``users``, where it has the slots, as ``gpus`` hold copies of it."""
     for replica in known:
-        each = -(-users // (gpus // replica.gpus))
-        if each <= most_users(replica):
-            seen.add(evaluate(replica, load, each))
+        share = None if users is None else -(-users // (gpus // replica.gpus))
+        most = most_users(replica)
+        for each in ladder(most) if share is None else [share] * (share <= most):
+            yield estimated(replica, load, each)
 
 
-def in_replicas(seen: Seen, known: Iterable[Replica], load: Load) -> None:
-    """Every number of users of every replica: the ends of all first, then the middle of each span that may hold something better."""
-    spans = [span for replica in known for span in _spans(seen, replica, load)]
-    while spans:
-        spans = [half for span in spans if not seen.hopeless(span) for half in _halves(seen, span, load)]
+def in_pools(
+    known: Sequence[Replica], load: Load, gpus: int, users: int | None, device: Device, counts: Counter[str]
+) -> Iterator[Candidate]:
+    """Prefill and decode workers of one engine, each number of sequences with the ratios that just keep up and that have twice the room.
+
+    Of the layouts of one size, those count that no other beats in both speed and rate. ``users``: share of those of all GPUs.
+    """
+    by_engine = defaultdict(list)
+    for replica in [one for one in known if one.gpus < gpus] if load.osl > 1 else ():
+        by_engine[replica.engine.id].append(replica)
+    for own in by_engine.values():
+        first = _fastest([(one, time.seconds, time.per_s, time) for one in own for time in [prompt_time(one, load)]])
+        second = [
+            (one, took, each / took, each) for one in own for each in ladder(most_users(one)) for took in [_decode_s(one, load, each)]
+        ]
+        for after, decode_s, _, sequences in second if users else _fastest(second):
+            for before, _, _, time in first:
+                yield from _paired(before, time, after, sequences, decode_s, load, gpus, users, device, counts)
 
 
-def _spans(seen: Seen, replica: Replica, load: Load) -> list[UserRange]:
-    """Of all its numbers of users: one ends where decode steps become too large for a CUDA graph, from where on they take longer."""
-    rungs = ladder(most_users(replica))
-    inside = bisect_right(rungs, replica.engine.graph_batch // load.queries)
-    ends = sorted({0, max(inside - 1, 0), min(inside, len(rungs) - 1), len(rungs) - 1})
-    points = [seen.add(evaluate(replica, load, rungs[end])) for end in ends]
-    neighbours = zip(pairwise(points), pairwise(ends), strict=True)
-    return [UserRange(replica, low, high, rungs[first + 1 : last]) for (low, high), (first, last) in neighbours if last > first + 1]
+def _decode_s(replica: Replica, load: Load, sequences: int) -> float:
+    """Seconds of all decode steps of a request beside ``sequences``, their outputs half done on average."""
+    step = Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
+    return (load.osl - 1) / load.tokens_per_step * replica.times.seconds(step)
 
 
-def _halves(seen: Seen, span: UserRange, load: Load) -> Iterator[UserRange]:
-    """What the number in the middle of a span, once evaluated, leaves on both sides."""
-    middle = len(span.between) // 2
-    point = seen.add(evaluate(span.replica, load, span.between[middle]))
-    sides = ((span.low, point, span.between[:middle]), (point, span.high, span.between[middle + 1 :]))
-    yield from (UserRange(span.replica, *side) for side in sides if side[2])
+def _fastest(workers: list[tuple[Replica, float, float, Worked]]) -> list[tuple[Replica, float, float, Worked]]:
+    """Replicas with seconds and requests a second: of each size, those with the least of one of all that have as much of the other."""
+    most: dict[int, float] = defaultdict(float)
+    found = []
+    for one in sorted(workers, key=lambda each: (each[1], -each[2])):
+        if one[2] > most[one[0].gpus]:
+            most[one[0].gpus] = one[2]
+            found.append(one)
+    return found
 
 
-def in_pools(seen: Seen, known: Sequence[Replica], device: Device, gpus: int, load: Load, users: int | None = None) -> None:
-    """Every pair of layouts, number of sequences and ratio of workers; of ``users`` of all GPUs, the share of each decode worker."""
-    if load.osl < 2:
-        return
-    first = {id(one): prefill_worker(one, load) for one in known if one.gpus < gpus}
-    second = {
-        id(one): [decode_worker(one, load, each) for each in ladder(most_users(one))] for one in known if one.gpus < gpus and not users
-    }
-    shares: dict[tuple[int, int], DecodeWorker] = {}
-    for before, after in pairs(list(known), gpus):
-        prefill = first[id(before)]
-        for x, y in ratios(before.gpus, after.gpus, gpus):
+def _paired(
+    before: Replica,
+    time: PromptTime,
+    after: Replica,
+    sequences: int,
+    decode_s: float,
+    load: Load,
+    gpus: int,
+    users: int | None,
+    device: Device,
+    counts: Counter[str],
+) -> Iterator[Candidate]:
+    """Numbers of both workers: the least prefill that keeps up, and the least with twice the room."""
+    wanted = sequences / decode_s / time.per_s
+    for room in (1, 2):
+        fits = [pair for pair in ratios(before.gpus, after.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
+        found = None
+        for x, y in fits[:1] if users is None else fits:
             used = x * before.gpus + y * after.gpus
-            rate = link(device, used)
-            if users is None:
-                workers = second[id(after)]
-            else:
-                each = -(-users // (y * (gpus // used)))
-                if each <= most_users(after) and (id(after), each) not in shares:
-                    shares[id(after), each] = decode_worker(after, load, each)
-                workers = [shares[id(after), each]] if (id(after), each) in shares else []
-            for decode in workers:
-                found = pooled(prefill, before.split.dp, decode, x, y, load, rate)
-                if found is None:
-                    seen.counts["behind"] += 1
-                    continue
-                tokens = found.requests_per_s * load.osl / used
-                figures = found.ttft_s, found.ttft_p99_s, found.tpot_s, found.requests_per_s, tokens, 1 / found.tpot_s
-                seen.add(Candidate(after.engine.id, after.split, decode.sequences, used, *figures, before.split, x, y))
+            moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, used)
+            found = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.before_s(load.isl), load)
+            share = None if users is None else -(-users // (gpus // used))
+            if found is None or (share and not 0.9 < found.users / share < 1.1):
+                continue
+            empty = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used, 0, 0, 0, 0, 0, 0, before.split, x, y)
+            yield empty.rated(load, found.ttft_s, found.ttft_s, found.decode_s / (load.osl - 1), found.requests_per_s)
+            break
+        counts["behind"] += found is None
 
 
 def search(
@@ -296,80 +317,70 @@ def search(
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
-    found = search_among(
-        known, device, gpus, load, limits or Targets(), pools, exactly=asked_exactly(known, load, gpus, users), users=users
-    )
-    at_least = (chosen := found.best or found.nearest) is not None and not predicted(known, chosen, load)
-    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)}, at_least=at_least)
-
-
-def predicted(known: Iterable[Replica], point: Candidate, load: Load) -> bool:
-    """Whether its decode steps are, by time models."""
-    own = next(one.times for one in known if one.engine.id == point.engine and one.split == point.split)
-    step = Iteration(decodes=point.users, context=load.isl + load.osl // 2, queries=load.queries)
-    return not isinstance(own, KernelTimes) or mostly_predicted(own.passed(step))
+    found = search_among(known, device, gpus, load, limits or Targets(), pools, users)
+    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(
-    known: Sequence[Replica],
-    device: Device,
-    gpus: int,
-    load: Load,
-    limits: Targets,
-    pools: bool = True,
-    prune: bool = True,
-    exactly: Callable[[Candidate], Candidate] = lambda point: point,
-    users: int | None = None,
+    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, users: int | None = None
 ) -> Search:
-    """The same of ``known`` replicas. ``exactly``: figures of the best."""
-    seen = Seen(limits, gpus, users, prune)
-    if users is not None:
-        fixed_users(seen, known, load, gpus, users)
-    else:
-        in_replicas(seen, known, load)
-    if pools:
-        in_pools(seen, known, device, gpus, load, users)
-    best, points = _best(seen, exactly)
-    nearest = None if best is not None else min(points, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
-    counts = {name: seen.counts[name] for name in ("evaluated", "pruned", "behind")}
-    kinds = ([one for one in points if limits.hold(one) and (one.prefill is None) == mixed] for mixed in (True, False))
-    together, pooled = (max(kind, key=lambda one: one.tokens_per_s_gpu, default=None) for kind in kinds)
-    return Search(front(points), best, nearest, counts, limits, together=together, pooled=pooled)
+    """The same of ``known`` replicas."""
+    counts = Counter[str]()
+    apart = [one.among(gpus, users) for one in in_pools(known, load, gpus, users, device, counts)] if pools else []
+    together = [one.among(gpus, users) for one in in_replicas(known, load, gpus, users)]
+    exactly, seen = simulated(known, load, device), dict[Candidate, Candidate]()
+
+    def asked(points: Iterable[Candidate]) -> list[Candidate]:
+        return [seen[point] if point in seen else seen.setdefault(point, exactly(point).among(gpus, users)) for point in points]
+
+    for kind in (together, apart):
+        near = [one for one in kind if limits.hold(one, CLOSED_FORM)]
+        best = 0.0
+        for point in sorted(near, key=lambda one: -one.tokens_per_s_gpu)[:MOST_BEST]:
+            if point.tokens_per_s_gpu * CLOSED_FORM > best:
+                best = max([best, *(one.tokens_per_s_gpu for one in asked([point]) if limits.hold(one))])
+    asked(spread(front([*together, *apart]), MOST_FRONT))
+    if not any(map(limits.hold, seen.values())):
+        asked(sorted([*together, *apart], key=limits.worst)[:MOST_BEST])
+    found = {"evaluated": len(together) + len(apart), "simulated": len(seen), "behind": counts["behind"]}
+    return Search(list(seen.values()), found, limits)
 
 
-def _best(seen: Seen, exactly: Callable[[Candidate], Candidate]) -> tuple[Candidate | None, list[Candidate]]:
-    """The best of those seen that is within the limits when it is asked ``exactly``, and all points with those that were asked so."""
-    within = [one for one in seen.found if seen.limits.hold(one)]
-    ranked = sorted(within, key=lambda one: (-one.tokens_per_s_gpu, -one.tokens_per_s_user))
-    asked: dict[Candidate, Candidate] = {}
-    best: Candidate | None = None
-    for point in ranked[:MOST_ASKED]:
-        if best is not None and point.tokens_per_s_gpu <= best.tokens_per_s_gpu:
-            break
-        found = asked[point] = exactly(point)
-        if seen.limits.hold(found) and (best is None or found.tokens_per_s_gpu > best.tokens_per_s_gpu):
-            best = found
-    points = [asked.get(one, one) for one in seen.found]
-    if best is None:
-        return max((one for one in points if seen.limits.hold(one)), key=lambda one: one.tokens_per_s_gpu, default=None), points
-    most = best.tokens_per_s_gpu  # interpolated figures above it are none
-    return best, [one for one in points if one.tokens_per_s_gpu <= most or not seen.limits.hold(one)]
+def spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
+    """Up to so many of them, the ends among them."""
+    if len(points) <= most:
+        return list(points)
+    return [points[place * (len(points) - 1) // (most - 1)] for place in range(most)]
 
 
-def asked_exactly(known: Sequence[Replica], load: Load, gpus: int, users: int | None) -> Callable[[Candidate], Candidate]:
-    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout. Pools stay as they are.
-
-    ``gpus``, ``users``: as of ``search``.
-    """
+def simulated(known: Sequence[Replica], load: Load, device: Device) -> Callable[[Candidate], Candidate]:
+    """A candidate as ``perfmodel serve`` answers for it: its steps in the tables of one layout."""
     fine: dict[tuple[str, Split], Replica] = {}
 
+    def replica(engine: str, split: Split) -> Replica:
+        if (engine, split) not in fine:
+            own = next(one for one in known if (one.engine.id, one.split) == (engine, split))
+            fine[engine, split] = replace(own, times=own.times.finely()) if isinstance(own.times, KernelTimes) else own
+        return fine[engine, split]
+
+    def metrics(point: Candidate) -> ServingMetrics:
+        after, of = replica(point.engine, point.split), load.of(point.users)
+        request_s = after.engine.overhead.before_s(load.isl)
+        if point.prefill is None:
+            return simulate(Pool(after.times, after.engine.batching.over(after.split), after.most_running), of, request_s)
+        before = replica(point.engine, point.prefill)
+        first = pool_of(before.times, before.engine, before.split, before.most_running, point.prefill_workers)
+        second = pool_of(after.times, after.engine, after.split, after.most_running, point.workers)
+        moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, point.gpus)
+        return simulate(second, of, request_s, prefill=first, transfer_s=moved_s)
+
     def exactly(point: Candidate) -> Candidate:
-        if point.prefill is not None:
-            return point
-        if (place := (point.engine, point.split)) not in fine:
-            replica = next(one for one in known if (one.engine.id, one.split) == place)
-            fine[place] = replace(replica, times=replica.times.finely()) if isinstance(replica.times, KernelTimes) else replica
-        return evaluate(fine[place], load, point.users, STANDS).among(gpus, users)
+        found = metrics(point)
+        step = Iteration(decodes=point.sequences, context=load.isl + load.osl // 2, queries=load.queries)
+        times = replica(point.engine, point.split).times
+        least = isinstance(times, KernelTimes) and not mostly_predicted(times.passed(step))
+        seconds = found.mean_ttft_s, found.p99_ttft_s, found.mean_tpot_s or 0.0
+        return replace(point.rated(load, *seconds, found.requests_per_s), at_least=least)
 
     return exactly
 
@@ -378,23 +389,9 @@ def merged(searches: Mapping[Formats, Search]) -> Search:
     """One search of all, each candidate with its formats."""
     if len(searches) == 1:
         return next(iter(searches.values()))
-
-    def tagged(name: str) -> list[tuple[Candidate, Search]]:
-        listed = ((formats, found, getattr(found, name)) for formats, found in searches.items())
-        return [(replace(point, formats=formats), found) for formats, found, point in listed if point is not None]
-
-    def most(name: str) -> Candidate | None:
-        return max((point for point, _ in tagged(name)), key=lambda one: one.tokens_per_s_gpu, default=None)
-
-    first, *_ = searches.values()
-    best, limits = most("best"), first.limits
-    near = [point for point, _ in tagged("nearest")]
-    nearest = None if best else min(near, key=lambda one: max(limits.excess(one).values(), default=0.0), default=None)
-    chosen = best or nearest
-    at_least = any(found.at_least for name in ("best", "nearest") for point, found in tagged(name) if point == chosen)
-    points = [replace(one, formats=formats) for formats, found in searches.items() for one in found.front]
     counts = Counter[str]()
     for found in searches.values():
         counts.update(found.counts)
+    points = [replace(one, formats=formats) for formats, found in searches.items() for one in found.points]
     missed = [one for found in searches.values() for one in found.missed]
-    return Search(front(points), best, nearest, counts, limits, missed, at_least, most("together"), most("pooled"))
+    return Search(points, counts, next(iter(searches.values())).limits, missed)

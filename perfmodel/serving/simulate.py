@@ -1,265 +1,277 @@
-"""A discrete simulation of an engine's scheduler, step by step: it checks the mean-value analysis of ``steady``.
+"""A simulation of an engine and its users: each request is sent, waits, runs its prompt and decodes as the ``scheduler`` has it.
 
-The scheduler takes for a step what vLLM and SGLang take by default:
+A user sends the next request when the last has ended (``--max-concurrency`` with ``--request-rate inf`` of ``vllm bench serve``), or
+requests come at a rate (Poisson, as there). A request reaches the scheduler after a delay that is uniform between 0 and twice its mean.
+With ``requests`` all users begin at once, so many are sent, and all of them count, from the first one sent to the last token: the
+benchmark as it is published. Without, the loop is met in the middle: sequences are at moments of their own, the first requests to end
+are left out, and the means of several such runs give the error that is stated.
 
-* mixed (vLLM V1, ``vllm/v1/core/sched/scheduler.py``; Sarathi-Serve, arXiv 2403.02310): a step of every running sequence first, then
-  chunks of prompts, first come first served, until ``token_budget`` is full;
-* prompts first (SGLang without ``--enable-mixed-chunk``; Orca, OSDI 2022): while a prompt waits and a slot is free, a batch of prompts up
-  to ``token_budget`` runs alone and decoding waits.
-
-Users send the next request when the last has ended (``--max-concurrency`` with ``--request-rate inf`` of vLLM's ``benchmark_serving.py``),
-or requests come at a rate (Poisson, as there). ``benchmark=True`` is that benchmark: every user sends at time 0 and every request counts,
-so the first burst is in the figures, and so are the bursts of those that started together and end nearly so. Else users start at moments
-of their own, and the first requests are left out.
-
-Steps in which nothing begins or ends are taken together, at their mean context.
+In pools a request's prompt runs on the prefill worker with the fewest, its cache is sent over, and it decodes on the decode worker so;
+the first token goes out with the decode worker's first step (ai-dynamo/dynamo, docs, "Disaggregated Serving").
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import ceil, inf
+from math import inf, sqrt
 from random import Random
 
-from perfmodel.serving.engine import FULL, Batching, Overhead
-from perfmodel.serving.iteration import Iteration, StepTimes
+from perfmodel.core.errors import UsageError
+from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.load import Load
-from perfmodel.serving.seen import Served, Simulated, figures
+from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
+from perfmodel.serving.scheduler import Pool, SentRequest, Worker
+
+RUNS, FEWEST_RUNS = 8, 2
+"""Simulated runs of a loop: many of a small one, few of a large one, whose own requests are many."""
+SIMULATED = 1500
+"""Requests of all runs together, about."""
+LEAST = 16
+"""Requests of a run that count, at least."""
+MANY = 16
+"""Steps from which on their number is drawn at once."""
+ROUNDS = 20
+"""Of a fixed point."""
+STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
+"""Of an even sequence in three dimensions (Roberts 2018, the powers of 1 / 1.2207): delays and lengths of few requests fill their range."""
 
 
-@dataclass(slots=True)
-class SentRequest:
-    """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``osl``: tokens to give."""
-
-    sent: float
-    isl: int
-    left: int
-    osl: int
-    steps: int
-    given: int
-    first: float = 0.0
-
-
-class Scheduler:
-    """An engine with its users. ``spread``: lengths are drawn evenly from this share of the longest up to it; 1 for all alike."""
+class Simulation:
+    """One run. ``pool``: workers that decode, and run the prompts where there is no ``prefill``."""
 
     def __init__(
-        self, times: StepTimes, load: Load, batching: Batching, overhead: Overhead, most_running: int, spread: float = 1.0, seed: int = 0
+        self, pool: Pool, load: Load, request_s: float, spread: float, seed: int, prefill: Pool | None = None, transfer_s: float = 0.0
     ) -> None:
-        self.times, self.load, self.batching, self.overhead, self.spread = times, load.check(), batching, overhead, spread
-        self.slots = slots(load, batching, most_running)
-        self.random, self.clock, self.tally = Random(seed), 0.0, Served()
-        self.coming: list[tuple[float, int, SentRequest]] = []
-        self.waiting: deque[SentRequest] = deque()
-        self.prompts: deque[SentRequest] = deque()
-        self.ending: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
-        self.decode_steps = self.count = self.ended = self.held = self.looked = self.waited = 0
-        self.context = self.decoded = self.begun = self.pace = 0.0
-        self.left: float = inf
+        self.pool, self.load, self.request_s, self.spread, self.transfer_s = pool, load, request_s, spread, transfer_s
+        self.workers = [Worker(pool, load) for _ in range(pool.workers)]
+        self.prefill = [Worker(prefill, load) for _ in range(prefill.workers)] if prefill else []
+        self.random = Random(seed)
+        self.even = [self.random.random() for _ in STRIDES]
+        self.events: list[tuple[float, int, Worker | None, int, SentRequest | None]] = []
+        self.ready: list[Worker] = []
+        self.clock, self.count, self.ended = 0.0, 0, 0
+        self.unsent: int | None = None
+        self.tally = SimulatedRun()
 
-    def run(self, requests: int, warm_up: int, benchmark: bool) -> Served:
-        """Until ``requests`` have ended after the first ``warm_up``; a ``benchmark`` sends no more than those."""
-        self.left = requests if benchmark else inf
-        self.first_requests(benchmark)
-        while self.ended < warm_up + requests:
-            if self.ended < warm_up:
-                self.tally = Served(self.clock)
-            self.arrive()
-            if self.prompts or self.ending:
-                self.step()
-            else:
-                self.wait_until(self.coming[0][0])
+    # Users
+
+    def drawn(self) -> tuple[float, int, int]:
+        """Delay of a request before the scheduler knows it, and its lengths, drawn evenly; of requests at random, at random."""
+        self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
+        delay, *shares = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
+        isl, osl = (
+            low + int(share * (longest - low + 1))
+            for share, longest in zip(shares, (self.load.isl, self.load.osl), strict=True)
+            for low in [max(int(longest * self.spread), 1)]
+        )
+        return 2 * delay * self.request_s, isl, osl
+
+    def new_request(self, at: float) -> SentRequest:
+        """A request sent at a moment."""
+        delay, isl, osl = self.drawn()
+        return SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, self.steps_for(osl - 1), at + delay)
+
+    def send(self, at: float) -> None:
+        """The next request of a user, unless all are sent."""
+        if self.unsent is not None:
+            if not self.unsent:
+                return
+            self.unsent -= 1
+        request = self.new_request(at)
+        self.push(request.arrived, None, 0, request)
+
+    def steps_for(self, tokens: int) -> int:
+        """Decode steps that give so many tokens: drafts are accepted or not by chance (Leviathan et al. 2023).
+
+        Of many tokens the steps are normal, their mean and variance those of a renewal process (Cox 1962).
+        """
+        load, steps, given = self.load, 0, 0
+        if not load.draft_tokens:
+            return tokens
+        if tokens > MANY * load.queries:
+            mean, variance = load.tokens_per_step, load.tokens_variance
+            middle = (tokens + (mean * mean + variance) / mean / 2 - 0.5) / mean
+            return max(round(self.random.gauss(middle, sqrt(tokens * variance / mean**3))), 1)
+        while given < tokens:
+            steps, given = steps + 1, given + 1
+            accepted = 0
+            while accepted < load.draft_tokens and self.random.random() < load.acceptance:
+                accepted += 1
+            given += accepted
+        return steps
+
+    def all_at_once(self, requests: int) -> None:
+        """A benchmark of so many ``requests``: all users begin now."""
+        self.unsent = requests
+        for _ in range(self.load.concurrency or 0):
+            self.send(0.0)
+
+    def in_the_middle(self, users: int, slots: int) -> None:
+        """A loop under way: of ``users`` in ``slots`` as many decode as the closed form has, at any of their steps; others come soon."""
+        pool, load, held = self.pool, self.load, min(users, slots)
+        loop = loop_estimate(pool.times, load, pool.batching, self.request_s, -(-held // pool.workers))
+        cycle_s = loop.ttft_s + loop.decode_s
+        decoding = round(held * loop.decode_s / cycle_s)
+        for place in range(decoding):
+            request = self.new_request(0.0)
+            request.counted, request.left = False, 0
+            if request.steps:
+                worker = self.workers[place % len(self.workers)]
+                worker.held += 1
+                worker.join(request, 0.0, self.random.randrange(request.steps))
+        self.ready = [worker for worker in self.workers if worker.held]
+        if load.concurrency is None:
+            self.push(0.0, None, 0, None)
+        else:
+            for _ in range(users - decoding):
+                self.send(self.random.random() * cycle_s * (users - decoding) / users)
+
+    # Events
+
+    def push(self, at: float, worker: Worker | None, version: int, request: SentRequest | None) -> None:
+        """Something is to happen at a moment: to a worker's steps or to a request; with neither, one is sent."""
+        self.count += 1
+        heappush(self.events, (at, self.count, worker, version, request))
+
+    def run(self, warm_up: int, requests: int) -> SimulatedRun:
+        """Until ``requests`` have ended after the first ``warm_up``."""
+        self.plan()
+        self.begin_count()
+        counting = not warm_up
+        while not counting or len(self.tally.ttft) < requests:
+            self.clock, _, worker, version, request = heappop(self.events)
+            if request is not None:
+                self.arrive(request, self.fewest(self.prefill or self.workers) if worker is None else worker)
+            elif worker is None:
+                self.send(self.clock)
+                self.push(self.clock + self.random.expovariate(self.load.rate or 1.0), None, 0, None)
+            elif version == worker.version:
+                self.finish(worker)
+            if not counting and self.ended >= warm_up:
+                counting = True
+                self.begin_count()
+            if not self.events or self.events[0][0] > self.clock:  # all that happens at this moment is known
+                self.plan()
+        self.tally.seconds = self.clock - self.tally.start
+        for one in self.workers:
+            for name in ("gaps", "decodes", "mixed", "waiting"):
+                setattr(self.tally, name, getattr(self.tally, name) + getattr(one.tally, name))
         return self.tally
 
-    def first_requests(self, benchmark: bool) -> None:
-        """The first request of every user, or of those that come at a rate."""
-        if self.load.concurrency is None:
-            self.send(self.random.expovariate(self.load.rate or 1.0))
-        for _ in range(self.load.concurrency or 0):
-            self.send(0.0, 1.0 if benchmark else self.random.random())
+    def begin_count(self) -> None:
+        """What happens from now on counts."""
+        self.tally = SimulatedRun(self.clock)
+        for worker in self.workers:
+            worker.tally = SimulatedRun()
 
-    def length(self, longest: int) -> int:
-        """A length drawn evenly."""
-        return self.random.randint(max(int(longest * self.spread), 1), longest)
+    def fewest(self, workers: Sequence[Worker]) -> Worker:
+        """The worker with the fewest requests."""
+        return workers[0] if len(workers) == 1 else min(workers, key=lambda one: one.held + len(one.waiting))
 
-    def send(self, at: float, rest: float = 1.0) -> None:
-        """A request sent at a moment; ``rest``: the share of its output that is left, of one met under way."""
-        if not self.left:
+    def arrive(self, request: SentRequest, worker: Worker) -> None:
+        """A request reaches the scheduler of a worker."""
+        worker.waiting.append(request)
+        if worker in self.ready:
             return
-        self.left -= 1
-        isl, osl = self.length(self.load.isl), max(round(self.length(self.load.osl) * rest), 1)
-        steps, given = self.steps_for(osl - 1)
-        request = SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, steps, 1 + given)
-        self.count += 1
-        heappush(self.coming, (at + self.overhead.request_s, self.count, request))
+        if not worker.count:
+            self.ready.append(worker)
+        elif (end := worker.cut(self.clock)) is not None:
+            self.push(end, worker, worker.version, None)
 
-    def steps_for(self, tokens: int) -> tuple[int, int]:
-        """Decode steps that give so many tokens, and the tokens kept: drafts are accepted or not by chance, those past the end are cut."""
-        if not self.load.draft_tokens:
-            return tokens, tokens
-        steps = given = 0
-        while given < tokens:
-            steps += 1
-            accepted = 0
-            while accepted < self.load.draft_tokens and self.random.random() < self.load.acceptance:
-                accepted += 1
-            given = min(given + 1 + accepted, tokens)
-        return steps, given
+    def plan(self) -> None:
+        """The next steps of the workers whose last ones have ended."""
+        for worker in self.ready:
+            if (end := worker.plan(self.clock)) is not None:
+                self.push(end, worker, worker.version, None)
+        self.ready.clear()
 
-    def wait_until(self, moment: float) -> None:
-        """The engine is idle until then."""
-        self.clock = max(moment, self.clock)
-
-    def arrive(self) -> None:
-        """Requests that have come join the queue; those that find a slot become prompts that run."""
-        known = self.begun if self.batching.ahead and (self.prompts or self.ending) else self.clock
-        while self.coming and self.coming[0][0] <= known:
-            request = heappop(self.coming)[2]
-            self.waiting.append(request)
-            if self.load.concurrency is None:
-                self.send(request.sent + self.random.expovariate(self.load.rate or 1.0))
-        passed = (self.decode_steps - self.looked) % self.batching.admit_every
-        self.looked = self.decode_steps - passed
-        if passed and self.ending and not self.prompts:
-            return
-        while self.waiting and self.held < self.slots:
-            self.prompts.append(self.waiting.popleft())
-            self.held += 1
-        assert self.held == len(self.prompts) + len(self.ending) <= self.slots
-
-    def chunks(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
-        """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
-
-        Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's.
-        """
-        taken: list[tuple[SentRequest, int]] = []
-        for request in self.prompts:
-            whole = not self.batching.chunked or (not self.batching.mixed and bool(taken))
-            tokens = request.left if whole else min(request.left, room)
-            if tokens < 1 or (tokens > room and (taken or (beside and request.left <= self.batching.token_budget))):
-                break
-            taken.append((request, tokens))
-            room -= tokens
-        return taken
-
-    def step(self) -> None:
-        """One step: which tokens run, how long it takes, who gets one."""
-        decodes = len(self.ending) if self.batching.mixed or not self.prompts else 0
-        chunks = self.held_back(self.chunks(self.batching.token_budget - decodes * self.load.queries, decodes > 0), decodes)
-        chunk = sum(tokens for _, tokens in chunks)
-        reached = sum(request.isl - request.left + tokens for request, tokens in chunks)
-        context = round(self.context / decodes) + self.load.queries if decodes else 0
-        made = Iteration(chunk, reached // max(len(chunks), 1), max(len(chunks), 1), decodes, context, self.load.queries)
-        took, alike = self.times.seconds(made), 1
-        assert took > 0
-        if not self.prompts:
-            alike = self.alike(took)
-            took = self.times.seconds(replace(made, context=context + round((alike - 1) / 2 * self.load.tokens_per_step)))
-        self.begun = self.clock + (alike - 1) * took  # of the last step
-        self.clock += alike * took
-        self.note(alike, took, chunk > 0)
-        if decodes:
-            self.decode(decodes, alike, took)
-        for request, tokens in chunks:
-            self.prefill(request, tokens)
-            self.looked = self.decode_steps
-
-    def held_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
-        """None of ``chunks`` while they wait for others to fill the step."""
-        few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
-        if chunks and decodes and few and self.waited < self.batching.hold_steps:
-            self.waited += 1
-            return []
-        self.waited = 0
-        return chunks
-
-    def alike(self, took: float) -> int:
-        """Decode steps until a sequence ends, or one comes or is looked for."""
-        steps = self.ending[0][0] - self.decode_steps
-        if self.waiting and self.held < self.slots:
-            steps = min(steps, self.looked + self.batching.admit_every - self.decode_steps)
-        if self.coming:
-            steps = min(steps, ceil((self.coming[0][0] - self.clock) / took))
-        return max(steps, 1)
-
-    def note(self, steps: int, each: float, prefill: bool) -> None:
-        """Adds so many steps to the sums over time."""
-        tally, took = self.tally, steps * each
-        tally.steps += steps
-        tally.busy += took
-        tally.prefill += took if prefill else 0.0
-        tally.running += took * self.held
-        tally.waiting += took * len(self.waiting)
-        tally.most_running = max(tally.most_running, self.held)
-
-    def decode(self, decodes: int, steps: int, each: float) -> None:
-        """So many decode steps have run, alike; sequences that the last one completes end."""
-        self.decode_steps += steps
-        self.tally.gaps.append((self.clock - (steps - 1) * each - self.decoded, decodes))
-        if steps > 1:
-            self.tally.gaps.append((each, decodes * (steps - 1)))
-        self.tally.tokens += steps * self.pace
-        self.decoded = self.clock
-        self.context += decodes * steps * self.load.tokens_per_step
-        while self.ending and self.ending[0][0] <= self.decode_steps:
-            request = heappop(self.ending)[2]
-            self.context -= request.isl + request.steps * self.load.tokens_per_step
-            self.pace -= (request.given - 1) / request.steps
+    def finish(self, worker: Worker) -> None:
+        """The steps of a worker have run: tokens go out, and the next ones begin."""
+        prompted, ended = worker.finish(self.clock)
+        for request in ended:
             self.end(request)
-
-    def prefill(self, request: SentRequest, tokens: int) -> None:
-        """A prompt's chunk has run; with the last one comes the first token."""
-        request.left -= tokens
-        if request.left:
-            return
-        self.prompts.remove(request)
-        request.first = self.clock
-        self.tally.tokens += 1
-        if not request.steps:
-            self.end(request)
-            return
-        if not self.ending:
-            self.decoded = self.clock
-        self.count += 1
-        self.context += request.isl
-        self.pace += (request.given - 1) / request.steps
-        heappush(self.ending, (self.decode_steps + request.steps, self.count, request))
+        for request in prompted:
+            if not self.prefill and request.steps:
+                request.first = self.clock
+                worker.join(request, self.clock)
+                continue
+            worker.held -= 1
+            if request.steps:
+                request.arrived = self.clock + self.transfer_s
+                self.push(request.arrived, self.fewest(self.workers), 0, request)
+            else:
+                request.first = self.clock
+                self.end(request)
+        self.ready.append(worker)
 
     def end(self, request: SentRequest) -> None:
         """A request has all its tokens; its user sends the next."""
         self.ended += 1
-        self.held -= 1
-        self.tally.asked += request.osl
-        self.tally.given += request.given
-        self.tally.ttft.append(request.first - request.sent)
-        if request.osl > 1:
-            self.tally.tpot.append((self.clock - request.first) / (request.osl - 1))
+        if request.counted:
+            tally = self.tally
+            tally.ttft.append(request.first - request.sent)
+            tally.prompts += request.first - request.begun
+            tally.stays += self.clock - request.sent
+            tally.osl += request.osl
+            if request.osl > 1:
+                tally.tpot.append((self.clock - request.first) / (request.osl - 1))
         if self.load.concurrency is not None:
             self.send(self.clock)
 
 
-def slots(load: Load, batching: Batching, most_running: int) -> int:
-    """Sequences that run at a time: what the cache holds, the engine's limit, and where steps mix, a step's tokens."""
-    tokens = batching.token_budget // load.queries if batching.mixed else most_running
-    return max(min(most_running, batching.max_sequences, tokens), 1)
-
-
 def simulate(
-    times: StepTimes,
+    pool: Pool,
     load: Load,
-    batching: Batching,
-    overhead: Overhead,
-    most_running: int,
+    request_s: float = 0.0,
     *,
-    requests: int = 1000,
-    seed: int = 0,
     spread: float = 1.0,
-    benchmark: bool = False,
-) -> Simulated:
-    """Figures of ``requests`` that ended after a warm-up of three per user, or of all from the first of a ``benchmark``."""
-    users = load.concurrency or 0
-    scheduler = Scheduler(times, load, batching, overhead, most_running, spread, seed)
-    tally = scheduler.run(requests, 0 if benchmark else max(3 * users, requests // 4 if load.rate else 0), benchmark)
-    return figures(tally, scheduler.clock)
+    requests: int | None = None,
+    prefill: Pool | None = None,
+    transfer_s: float = 0.0,
+) -> ServingMetrics:
+    """What users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
+
+    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. UsageError for a rate that is too high.
+    """
+
+    def run(seed: int) -> Simulation:
+        return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)
+
+    slots = pool.workers * Worker(pool, load).slots
+    most = inf if prefill else slots
+    if requests is not None:
+        tallies = []
+        for seed in range(min(max(SIMULATED // requests, 1), RUNS)):
+            one = run(seed)
+            one.all_at_once(requests)
+            tallies.append(one.run(0, requests))
+        return metrics(tallies, load.concurrency, load.rate, True, most)
+    if load.rate is not None:
+        under_way, late = _at_a_rate(pool, load, request_s, slots, spread), 0
+    else:
+        users = load.concurrency or 1
+        under_way = min(users, slots + max(slots, LEAST))
+        load, late = load.of(under_way), users - under_way
+    runs = min(max(SIMULATED // (3 * under_way), FEWEST_RUNS), RUNS)
+    counted = max(SIMULATED // runs - 2 * under_way, under_way // 2, LEAST)
+    tallies = []
+    for seed in range(runs):
+        one = run(seed)
+        one.in_the_middle(under_way, slots)
+        tallies.append(one.run(2 * under_way, counted))
+    found = metrics(tallies, load.concurrency, load.rate, False, most)
+    return found.behind(late) if late else found
+
+
+def _at_a_rate(pool: Pool, load: Load, request_s: float, slots: int, spread: float) -> int:
+    """Requests under way at ``load.rate``, about; UsageError where the engine serves fewer."""
+    rate, users = load.rate or 0.0, 1
+    for _ in range(ROUNDS):
+        found = loop_estimate(pool.times, load, pool.batching, request_s, users)
+        users = min(max(round(rate * users / found.requests_per_s), 1), slots)
+    if rate * 2 > loop_estimate(pool.times, load, pool.batching, 0.0, slots).requests_per_s:
+        most = simulate(pool, load.of(slots), spread=spread).requests_per_s  # the next is always there
+        if rate >= most:
+            raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
+    return users

@@ -95,12 +95,12 @@ def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of(name: str) -> Any:
-    return lambda found: getattr(found.found, name)
+    return lambda found: getattr(found.metrics, name)
 
 
 def _request_s(found: ServingAnswer) -> float:
     """Mean seconds from sending a request to its last token, the wait for a slot included."""
-    return found.found.ttft_s + (found.load.osl - 1) * (found.found.tpot_s or 0.0)
+    return found.metrics.mean_ttft_s + (found.load.osl - 1) * (found.metrics.mean_tpot_s or 0.0)
 
 
 def _bytes(found: ServingAnswer) -> int:
@@ -139,10 +139,10 @@ SERVE = SweepWorkload(
         SweepInput("max_sequences", "most sequences at a time; by default the engine's", varies=True),
     ),
     columns=(
-        SweepColumn("ttft_s", "s", "mean time to the first token", of=_of("ttft_s")),
-        SweepColumn("ttft_p50_s", "s", "its median", of=_of("ttft_p50_s")),
-        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_of("ttft_p99_s")),
-        SweepColumn("tpot_s", "s", "mean time per token after it", of=_of("tpot_s")),
+        SweepColumn("ttft_s", "s", "mean time to the first token", of=_of("mean_ttft_s")),
+        SweepColumn("ttft_p50_s", "s", "its median", of=_of("median_ttft_s")),
+        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_of("p99_ttft_s")),
+        SweepColumn("tpot_s", "s", "mean time per token after it", of=_of("mean_tpot_s")),
         SweepColumn("request_s", "s", "mean time of a request, with its wait", of=_request_s),
         SweepColumn("tokens_per_s", "tokens/s", "output tokens of all users", of=lambda a: a.tokens_per_s),
         SweepColumn("tokens_per_s_gpu", "tokens/s", "the same per GPU", of=lambda a: a.tokens_per_s_gpu),
@@ -151,8 +151,8 @@ SERVE = SweepWorkload(
         SweepColumn("requests_per_s", "requests/s", "requests that end", of=_of("requests_per_s")),
         SweepColumn("running", "sequences", "requests running, on average", of=_of("running")),
         SweepColumn("waiting", "sequences", "requests waiting, on average", of=_of("waiting")),
-        SweepColumn("decode_s", "s", "a decode step alone", of=_of("decode_s")),
-        SweepColumn("step_s", "s", "between decode steps", of=_of("step_s")),
+        SweepColumn("decode_s", "s", "a decode step alone", of=lambda a: a.decode_s),
+        SweepColumn("step_s", "s", "between decode steps", of=_of("mean_itl_s")),
         SweepColumn("power_w", "W", "mean power of a GPU, where it is modelled", of=lambda a: a.watts),
         SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),

@@ -15,8 +15,8 @@ from perfmodel.catalog import find_engine, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.apart import Pools
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.pools import Pools
 from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
@@ -126,7 +126,7 @@ def least_tpot_s(found: ServingAnswer) -> float:
     """
     load, mean = found.load, (1 + found.spread) / 2
     context = int(mean * (load.isl + load.osl / 2))
-    step = Iteration(decodes=max(int(found.found.decoding), 1), context=context, queries=load.queries)
+    step = Iteration(decodes=max(int(found.metrics.decoding / found.workers), 1), context=context, queries=load.queries)
     return float(found.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
 
 

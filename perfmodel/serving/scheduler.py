@@ -1,0 +1,222 @@
+"""The scheduler of one engine process: which tokens run in its next step. It takes for a step what the engines take by default.
+
+* Mixed: a token of every running sequence first, then chunks of prompts, first come first served, until ``token_budget`` is full (vLLM,
+  ``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
+  ``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve).
+* Prompts first: while a prompt waits and a slot is free, a batch of prompts of up to ``token_budget`` runs alone and decoding waits
+  (SGLang, ``srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
+* Ahead: the next step is scheduled as one begins, so what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``,
+  ``step_with_batch_queue``; SGLang, ``event_loop_overlap``; TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``).
+* Looks: every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``). Holding: prompts wait for others to fill a step, at most
+  ``hold_steps`` (TensorRT-LLM, ``batch_wait_timeout_iters``).
+
+Decode steps in which nothing begins or ends are run together: their seconds grow linearly with the context.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import ceil, sqrt
+
+from perfmodel.serving.engine import FULL, Batching
+from perfmodel.serving.iteration import Iteration, StepTimes
+from perfmodel.serving.load import Load
+from perfmodel.serving.metrics import SimulatedRun
+
+
+@dataclass(slots=True, eq=False)
+class SentRequest:
+    """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``arrived``: at the scheduler.
+
+    ``begun``: start of its first step; ``first``: when it has its first token. ``counted``: simulated from its sending on.
+    """
+
+    sent: float
+    isl: int
+    left: int
+    osl: int
+    steps: int
+    arrived: float
+    begun: float = -1.0
+    first: float = 0.0
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """``workers`` alike, each an engine process with ``slots`` sequences at a time; ``times``: of the steps of one."""
+
+    times: StepTimes
+    batching: Batching
+    slots: int
+    workers: int = 1
+
+
+class Worker:
+    """One engine process: the requests that wait for it, those it runs, and the steps under way, ``count`` alike from ``start`` on.
+
+    ``fresh``: those that decode since the last step and had their prompt run elsewhere.
+    ``tokens``: of all decoding sequences; ``decoded``: end of the last decode step. ``holding``: prompts back, for ``waited`` steps so far.
+    """
+
+    def __init__(self, pool: Pool, load: Load) -> None:
+        self.times, self.batching, self.load = pool.times, pool.batching, load
+        self.per_step = load.tokens_per_step
+        tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
+        self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
+        self.waiting: deque[SentRequest] = deque()
+        self.prompts: deque[SentRequest] = deque()
+        self.fresh: list[SentRequest] = []
+        self.decoding: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
+        self.decode_steps = self.looked = self.waited = self.joined = self.held = 0
+        self.tokens = self.decoded = 0.0
+        self.chunks: list[tuple[SentRequest, int]] = []
+        self.start = self.first = self.growth = 0.0
+        self.decodes = self.count = self.version = 0
+        self.had_prompts = self.holding = False
+        self.tally = SimulatedRun()
+
+    # What runs next
+
+    def plan(self, now: float) -> float | None:
+        """Decides on the next steps; when they end, or None where there is nothing to run."""
+        self.admit(now)
+        self.version += 1
+        self.start, self.count, self.holding = now, 0, False
+        if not self.prompts and not self.decoding:
+            return None
+        batching, queries = self.batching, self.load.queries
+        self.decodes = decodes = len(self.decoding) if batching.mixed or not self.prompts else 0
+        self.chunks = self.hold_back(self.take(batching.token_budget - decodes * queries, decodes > 0), decodes) if self.prompts else []
+        context = round(self.tokens / decodes) + queries if decodes else 0
+        if self.chunks:
+            chunk = sum(tokens for _, tokens in self.chunks)
+            reached = sum(request.isl - request.left + tokens for request, tokens in self.chunks)
+            step = Iteration(chunk, reached // len(self.chunks), len(self.chunks), decodes, context, queries)
+        else:
+            step = Iteration(decodes=decodes, context=context, queries=queries)
+        self.first, self.count, self.growth = self.times.seconds(step), 1 if self.chunks else self.alike(), 0.0
+        if self.count > 1:
+            last = replace(step, context=context + round((self.count - 1) * self.per_step))
+            self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
+        return now + self.elapsed(self.count)
+
+    def admit(self, now: float) -> None:
+        """Requests that are known to the scheduler take a slot; those whose prompt has run elsewhere decode."""
+        known = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
+        passed = (self.decode_steps - self.looked) % self.batching.admit_every
+        self.looked = self.decode_steps - passed
+        if passed and self.decoding and not self.prompts:
+            return
+        while self.waiting and self.held < self.slots and self.waiting[0].arrived <= known:
+            request = self.waiting.popleft()
+            self.held += 1
+            if request.left:
+                self.prompts.append(request)
+            else:
+                self.fresh.append(request)
+                self.join(request, now)
+
+    def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
+        """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
+
+        Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's (SGLang,
+        ``schedule_policy.py``, ``add_one_req``).
+        """
+        taken: list[tuple[SentRequest, int]] = []
+        chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
+        for request in self.prompts:
+            whole = not chunked or (not mixed and bool(taken))
+            tokens = request.left if whole else min(request.left, room)
+            if tokens < 1 or (tokens > room and (taken or (beside and request.left <= budget))):
+                break
+            taken.append((request, tokens))
+            room -= tokens
+        return taken
+
+    def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
+        """None of ``chunks`` while they wait for others to fill the step."""
+        few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
+        self.holding = bool(chunks) and decodes > 0 and few and self.waited < self.batching.hold_steps
+        if self.holding:
+            return []
+        self.waited = 0
+        return chunks
+
+    def alike(self) -> int:
+        """Decode steps until a sequence ends, prompts are no longer held back, or the scheduler looks for requests."""
+        steps = self.decoding[0][0] - self.decode_steps
+        if self.holding:
+            steps = min(steps, self.batching.hold_steps - self.waited)
+        if self.waiting and self.held < self.slots:
+            steps = min(steps, self.looked + self.batching.admit_every - self.decode_steps)
+        return max(steps, 1)
+
+    # Time
+
+    def elapsed(self, steps: int) -> float:
+        """Seconds of so many of the steps under way."""
+        return steps * self.first + self.growth * steps * (steps - 1) / 2
+
+    @property
+    def last_start(self) -> float:
+        """When the last of the steps under way begins."""
+        return self.start + self.elapsed(max(self.count - 1, 0))
+
+    def cut(self, now: float) -> float | None:
+        """A request has come: the steps under way go on to the end of the one at ``now`` and no further, if there is a slot for it."""
+        if self.held >= self.slots:
+            self.tally.waiting -= now - self.start
+            return None
+        if self.count < 2:
+            return None
+        late, half = now - self.start, self.first - self.growth / 2
+        steps = late / self.first if self.growth <= 0 else (sqrt(half * half + 2 * self.growth * late) - half) / self.growth
+        self.count = min(self.count, max(ceil(steps), 1))
+        self.version += 1
+        return self.start + self.elapsed(self.count)
+
+    # What has run
+
+    def finish(self, now: float) -> tuple[list[SentRequest], list[SentRequest]]:
+        """The steps under way have run: the requests whose prompt is done, and those that have all their tokens."""
+        tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
+        tally.seconds += took
+        self.waited += self.count if self.holding else 0
+        if self.held >= self.slots:
+            tally.waiting += took * len(self.waiting)
+        self.had_prompts = self.had_prompts or bool(self.chunks)
+        for request in self.fresh:
+            request.first = self.start + self.elapsed(1)
+        self.fresh.clear()
+        if self.decodes:
+            tally.gaps += self.decodes * (now - self.decoded)
+            tally.decodes += self.decodes * self.count
+            tally.mixed += self.decodes * self.had_prompts
+            self.decoded, self.had_prompts = now, False
+            self.decode_steps += self.count
+            self.tokens += self.decodes * self.count * self.per_step
+            while self.decoding and self.decoding[0][0] <= self.decode_steps:
+                request = heappop(self.decoding)[2]
+                self.tokens -= request.isl + request.steps * self.per_step
+                self.held -= 1
+                ended.append(request)
+        for request, tokens in self.chunks:
+            if request.begun < 0:
+                request.begun = self.start
+            request.left -= tokens
+            self.looked = self.decode_steps
+            if not request.left:
+                self.prompts.remove(request)
+                prompted.append(request)
+        return prompted, ended
+
+    def join(self, request: SentRequest, now: float, done: int = 0) -> None:
+        """A request decodes from now on, ``done`` of its steps behind it."""
+        if not self.decoding:
+            self.decoded, self.had_prompts = now, False
+        self.joined += 1
+        self.tokens += request.isl + done * self.per_step
+        heappush(self.decoding, (self.decode_steps + request.steps - done, self.joined, request))

@@ -1,0 +1,154 @@
+"""The simulation of an engine's scheduler: small loads as counted by hand, and the rules of each engine one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from perfmodel.core.errors import UsageError
+from perfmodel.serving.engine import Batching
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.load import Load
+from perfmodel.serving.metrics import ServingMetrics
+from perfmodel.serving.scheduler import Pool, Worker
+from perfmodel.serving.simulate import Simulation, simulate
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Seconds of a step: weights or tokens, whichever takes longer, and the context of each sequence."""
+
+    floor: float = 5e-3
+    token: float = 1e-5
+    context: float = 2e-8
+
+    def seconds(self, step: Iteration) -> float:
+        tokens = step.chunk + step.decodes * step.queries
+        return max(self.floor, self.token * tokens) + self.context * step.decodes * step.context if tokens else 0.0
+
+
+class Second:
+    """Each step takes a second, and is kept."""
+
+    def __init__(self) -> None:
+        self.steps: list[Iteration] = []
+
+    def seconds(self, step: Iteration) -> float:
+        self.steps.append(step)
+        return 1.0
+
+
+def at_once(load: Load, requests: int, slots: int = 1024, **batching: object) -> ServingMetrics:
+    """A benchmark whose steps take a second each."""
+    return simulate(Pool(Second(), Batching(**batching), slots), load, requests=requests)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_one_user_waits_for_nobody(mixed: bool) -> None:
+    """The first token takes its prompt's step, each other one a decode step."""
+    times, load = Formula(), Load(1024, 65, 1)
+    found = simulate(Pool(times, Batching(mixed=mixed), 8), load)
+    assert found.mean_ttft_s == pytest.approx(times.seconds(Iteration(chunk=1024)))
+    assert found.mean_tpot_s == pytest.approx(times.seconds(Iteration(decodes=1, context=1024 + 33)), rel=1e-3)
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    assert simulate(Pool(Formula(), Batching(), 8), Load(4096, 1, 8)).mean_tpot_s is None
+
+
+def test_requests_that_are_sent_once_end_as_counted_by_hand() -> None:
+    """Two slots, and five steps each, the prompt's with them: two requests end together, the third runs alone."""
+    found = at_once(Load(10, 5, 3), 3, slots=2)
+    assert (found.requests_per_s * 10, found.output_tokens_per_s * 10) == pytest.approx((3, 15))
+    assert found.mean_ttft_s == pytest.approx((1 + 1 + 6) / 3)
+
+
+def test_prompts_join_decoding_sequences_or_stop_them() -> None:
+    """Three prompts of which a step holds two: mixed, the third runs beside the decoding two; else before them."""
+    load = Load(10, 3, 3)
+    mixed, first = (at_once(load, 3, token_budget=22, mixed=mixed) for mixed in (True, False))
+    assert mixed.mean_ttft_s == first.mean_ttft_s == pytest.approx((1 + 1 + 2) / 3)
+    assert mixed.mean_tpot_s == pytest.approx(1.0)  # steps 2 and 3, and 3 and 4
+    assert first.mean_tpot_s == pytest.approx((1.5 + 1.5 + 1) / 3)  # steps 3 and 4 for all
+
+
+def test_long_prompts_are_cut_or_run_whole() -> None:
+    """25 tokens in steps of 10: three chunks, or one step where the engine cuts none."""
+    assert at_once(Load(25, 2, 1), 1, token_budget=10).mean_ttft_s == 3.0
+    assert at_once(Load(25, 2, 1), 1, token_budget=10, chunked=False).mean_ttft_s == 1.0
+
+
+def test_a_step_that_is_scheduled_ahead_misses_what_comes_in_it() -> None:
+    """The second user's next request comes as a step ends, so with a step scheduled already it waits for one more."""
+    waits = [at_once(Load(10, 4, 2), 4, ahead=ahead, token_budget=11).mean_ttft_s for ahead in (False, True)]
+    assert waits[0] + 0.25 <= waits[1] <= waits[0] + 1
+
+
+@pytest.mark.parametrize("users", [4, 64])
+@pytest.mark.parametrize("more", [{"ahead": True}, {"admit_every": 10, "mixed": False}, {"hold_steps": 20}])
+def test_waits_for_the_scheduler_lengthen_the_first_token(more: dict[str, bool | int], users: int) -> None:
+    """A step that is scheduled already, one in ten at which the engine looks, or one that others are to fill."""
+    load, plain = Load(1024, 128, users), Batching(mixed=bool(more.get("mixed", True)))
+    found, before = (simulate(Pool(Formula(), one, 1024), load, spread=0.8) for one in (replace(plain, **more), plain))  # type: ignore[arg-type]
+    assert found.mean_ttft_s > before.mean_ttft_s + 0.4 * Formula().floor
+
+
+@pytest.mark.parametrize("batching", [Batching(ahead=True), Batching(mixed=False, admit_every=7), Batching(hold_steps=5)])
+@pytest.mark.parametrize("load", [Load(700, 90, 12), Load(700, 90, rate=6.0), Load(900, 60, 9, draft_tokens=2, acceptance=0.5)])
+def test_alike_steps_together_take_what_they_take_one_by_one(batching: Batching, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = simulate(Pool(Formula(), batching, 6), load, 0.01, spread=0.5)
+    monkeypatch.setattr(Worker, "alike", lambda self: 1)
+    one_by_one = simulate(Pool(Formula(), batching, 6), load, 0.01, spread=0.5)
+    for name in ("mean_ttft_s", "mean_tpot_s", "mean_itl_s", "running", "waiting", "requests_per_s", "decoding"):
+        assert getattr(together, name) == pytest.approx(getattr(one_by_one, name), rel=0.03, abs=1e-3), name
+
+
+def test_chances_of_drafts_are_those_of_drawing_each() -> None:
+    """Steps drawn at once for many tokens have the mean and the variance of those drawn one by one."""
+    load = Load(8, 8, 1, draft_tokens=3, acceptance=0.7)
+    assert load.tokens_variance == pytest.approx(_variance(load))
+    one = Simulation(Pool(Formula(), Batching(), 4), load, 0.0, 1.0, 0)
+    few, many = ([one.steps_for(tokens) for _ in range(2000)] for tokens in (64, 640))
+    assert sum(many) / sum(few) == pytest.approx(10, rel=0.02)
+
+
+def _variance(load: Load) -> float:
+    """Of the tokens of a step, from the chance of each number."""
+    a, most = load.acceptance, load.draft_tokens
+    chances = [a**k * (1 - a if k < most else 1) for k in range(most + 1)]
+    mean = sum(chance * (k + 1) for k, chance in enumerate(chances))
+    return sum(chance * (k + 1 - mean) ** 2 for k, chance in enumerate(chances))
+
+
+def test_users_beyond_all_counts_wait_for_a_slot() -> None:
+    """Each request waits for all of them: those that are simulated and those that stand behind."""
+    few, many = (simulate(Pool(Formula(), Batching(), 16), Load(64, 16, users)) for users in (1000, 1_000_000))
+    assert many.waiting == pytest.approx(1e6 - 16)
+    assert many.output_tokens_per_s == pytest.approx(few.output_tokens_per_s)
+    assert many.mean_ttft_s - few.mean_ttft_s == pytest.approx(999_000 / few.requests_per_s)
+
+
+def test_too_high_a_rate_says_the_highest() -> None:
+    with pytest.raises(UsageError, match="is the most that this serves"):
+        simulate(Pool(Formula(), Batching(), 64), Load(4096, 64, rate=1e4))
+
+
+def test_a_benchmark_counts_its_start_and_its_end_in_every_figure() -> None:
+    """All users at once: later first tokens, and at the end fewer tokens a second; of many requests both count little."""
+    pool, load = Pool(Formula(), Batching(), 64), Load(4096, 64, 32)
+    loop, short, long = (simulate(pool, load, requests=count, spread=0.5) for count in (None, 32, 3200))
+    assert loop.mean_ttft_s < long.mean_ttft_s < short.mean_ttft_s
+    assert loop.output_tokens_per_s == pytest.approx(long.output_tokens_per_s, rel=0.01)
+    assert long.output_tokens_per_s > 1.1 * short.output_tokens_per_s
+    assert long.mean_tpot_s == pytest.approx(loop.mean_tpot_s, rel=0.05)
+    assert (short.requests, long.requests) == (8 * 32, 3200)
+
+
+def test_pools_run_prompts_on_workers_of_their_own() -> None:
+    """Prompt, transfer and the first decode step are before the first token; no prompt is between two others."""
+    pool = Pool(Second(), Batching(mixed=False), 8)
+    found = simulate(pool, Load(10, 6, 1), requests=1, prefill=pool, transfer_s=0.5)
+    assert found.mean_ttft_s == pytest.approx(1 + 0.5 + 1)
+    assert found.with_prompts == 0
+    assert found.requests_per_s == pytest.approx(1 / (1 + 0.5 + 5))
