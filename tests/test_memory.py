@@ -563,3 +563,12 @@ def test_layers_in_turns_leave_an_input_per_segment():
     for every, inputs in ((2, 21), (3, 14), (4, 11)):
         rows = saved_tensors(TrainingConfig(find_model("gemma-2-9b"), 1, 1024, recompute=Recomputation("every", every)))
         assert sum(row.count for row in rows if row.name == "layer input") == inputs
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_stage_holds_what_it_got_and_kept_when_its_forward_pass_ends(stage):
+    training = TrainingConfig(GPT, 6, 64, micro_batch=1, parallel=Parallel(pp=3))
+    part = _stage(training, shape_of(training), stage, FUSED)
+    last = [moment for moment in part.walk(0) if moment.phase == FORWARD][-1]
+    sent = part.stream if stage < 2 else 0
+    assert last.bytes == part.held + part.stored + sent + (part.waiting if stage == 0 else 0)

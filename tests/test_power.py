@@ -176,6 +176,14 @@ def test_bytes_that_the_l2_keeps_cost_no_dram():
     assert warm["l2"] == flushed["l2"]
 
 
+def test_in_decode_each_k_and_v_passes_the_l2_once():
+    """For the heads of a group together, however a kernel cuts them: four of each group here."""
+    counts = dict(
+        of_case(Case(Attention(1, 4096, 128, 128, 16, 32, 8), "vllm-flash-attn"), "attention", "fp16", find_device(H200), 1e-4).counts
+    )
+    assert counts["l2"] == counts["dram"] > 2 * 16 * 8 * 4096 * 128 * 2
+
+
 def test_bytes_that_a_cache_nearly_as_large_loses_come_from_dram():
     """Tensors of 0.53 of the L2 survive, of 0.8 none of them: 2 x 29 MB of 63 MB."""
     own = find_device(H200)

@@ -15,16 +15,20 @@ from perfmodel.serving.apart import Pools, transfer_s
 from test_power import plain
 
 from perfmodel.catalog import data_folder, find_device
+from perfmodel.catalog import find_model as find_spec
 from perfmodel.core.cache import held_bytes
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.power import BURST, Demand, Power
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import causal_share
 from perfmodel.kernels.attention.algorithms.flash2 import length_spread
+from perfmodel.kernels.collectives import ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.serving.pools import link
 from perfmodel.timing.base import Case, find_model
-from perfmodel.transformer.step import Split
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.parallel import weight_bytes
+from perfmodel.transformer.step import Split, decode
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.cross_device import residuals
 from perfmodel.validation.records import FITTED, Record, Seconds
@@ -101,6 +105,34 @@ def test_each_data_parallel_group_holds_activations_of_its_own_sequences(run: An
     assert alone == apart
 
 
+@each("name", ["llama-3.2-1b", "gemma-2-2b"])
+def test_a_tied_head_is_held_by_the_last_stage_too(name: str) -> None:
+    model = find_spec(name)
+    whole, half = (weight_bytes(model, decode(1, 64, split=Split(pp=pp))) for pp in (1, 2))
+    assert 2 * half - whole == 2 * (model.vocab + 1) * model.hidden  # the table and the last norm, in 2 bytes
+
+
+# Experts
+
+EXPERTS = "qwen3-30b-a3b"
+
+
+def test_experts_get_tokens_of_all_groups_by_an_even_router_as_by_one_nearly_even(run: Any) -> None:
+    line = f"model {EXPERTS} --phase decode --batch 8 --kv-len 64 --dp 4 --ep 4 --hardware h200 --json"
+    even, nearly = ({op["name"]: op["bytes"] for op in run(f"{line} --imbalance {imbalance}").json["ops"]} for imbalance in (0, 0.001))
+    for name in ("experts, gate and up", "experts, down"):
+        assert even[name] == pytest.approx(nearly[name], rel=0.05)
+
+
+def test_a_token_goes_at_most_once_to_each_gpu() -> None:
+    """Of its eight experts' copies by all-to-all, two GPUs get one each."""
+    model = find_spec(EXPERTS)
+    for ep in (2, 16):
+        step = decode(32, 64, split=Split(dp=ep, ep=ep))
+        [sent] = [op.exchange.bytes for op in step_ops(model, step) if op.exchange is not None and op.exchange.op == ALL_TO_ALL]
+        assert sent == 32 / ep * min(8, ep) * model.hidden * 2
+
+
 # Energy and power
 
 
@@ -122,6 +154,12 @@ def test_energy_is_the_power_of_all_gpus_over_time_and_never_below_static_power(
     else:
         assert data["totals"]["sustained"]["energy_j"] == pytest.approx(drawn * gpus * data["totals"]["time_s"]["sustained"])
     assert drawn >= static_w()
+
+
+def test_a_curve_over_batches_pays_for_each_token_with_the_power_of_all_gpus(run: Any) -> None:
+    for row in run("batch llama-3.1-8b --tp 2 --kv-len 512 --hardware h200 --json").json["results"]:
+        drawn = row["sustained"]
+        assert drawn["energy_per_token_j"] * row["batch"] == pytest.approx(2 * drawn["power_w"] * row["time_s"]["sustained"])
 
 
 @each(
@@ -207,6 +245,13 @@ def test_the_wait_for_a_slot_is_that_of_a_queue(run: Any, busy: float, waits: fl
     found = run(f"{SERVED} --max-sequences 2 --rate {busy * alone['requests_per_s']} --json").json
     stay = 2 / alone["requests_per_s"]
     assert found["ttft_s"]["mean"] / stay == pytest.approx(waits, rel=0.4)
+
+
+@each("more", ["", "--dp 2", "--prefill-workers 1 --workers 2"])
+def test_every_user_has_one_request_that_runs_or_waits(run: Any, more: str) -> None:
+    found = run(f"{SERVED} --max-sequences 4 --concurrency 40 {more} --json").json
+    assert found["running"] + found["waiting"] == pytest.approx(40, rel=0.01)
+    assert found["waiting"] > 1
 
 
 def test_requests_of_uneven_lengths_wait_longer_for_the_one_slot(run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -224,6 +225,8 @@ def test_the_bubble_of_equal_stages(pp, turns, micro_batches):
     time = step(training, system="dgx-h100").time
     busy = time.seconds - time.parts["pipeline bubble"] - time.parts["optimizer"] - time.parts["gradients cleared"]
     assert time.parts["pipeline bubble"] / busy == pytest.approx((pp - 1) / turns / micro_batches, rel=0.02)
+    once = step(replace(training, parallel=Parallel(pp=pp)), system="dgx-h100").time
+    assert time.parts["pipeline hand-over"] == pytest.approx(turns * once.parts["pipeline hand-over"])
 
 
 def test_zero_moves_the_bytes_of_an_all_reduce_and_half_more_in_its_third_stage():
