@@ -1,25 +1,22 @@
 """Time of matrix products by tuned kernels of AMD's CDNA (AITER, hipBLASLt, Composable Kernel): the fastest of their tiles.
 
-A workgroup holds a tile of C in the registers of one compute unit (CU) and walks k in slices of ``SLICE_BYTES`` that pass through the
-LDS. Multiplication by MFMA and loads from the L2 of the CU's XCD overlap in part; a slice has a fixed step, which workgroups that share
-a CU hide from each other. Workgroups are dealt to the XCDs in turn, so that CUs fill evenly, turn after turn. C is stored after the last
-slice, which nothing hides.
-DRAM traffic overlaps with all of that. A table of tuned kernels holds the fastest for each shape, and so does the model.
+**Launch.** A workgroup holds a tile of C in the registers of one compute unit (CU); as many share one as its LDS holds slices, and its
+registers the sums. Tiles are those that AITER compiles for the format. Workgroups are dealt to the XCDs in turn, so that CUs fill evenly.
+A table of tuned kernels holds the fastest for each shape, and so does the model.
+
+**Stage.** A slice of k of 128 bytes passes through the LDS. Its multiplication by MFMA and its loads from the L2 of the CU's XCD overlap in
+part, and each slice has a step, which workgroups that share a CU hide from each other. C is stored after the last slice.
 
 Operands come from DRAM in a warm run too: the tuner of AITER rotates over as many copies of them as fill 32 GiB, up to its 101 runs.
-Source: ROCm/aiter @e404860, aiter/test_common.py (rotation), csrc/ck_gemm_*/ and hsa/gfx950/ (tiles); AMD CDNA 3 architecture whitepaper.
-
 Formats have kernels of their own, and parameters: bf16, fp8 with a scale per row, int8, fp8 with scales of blocks, MXFP4.
-Constants were chosen by cross-validation on the 1,949 of AITER's tuned shapes of MI300X and MI355X that fits may see, among those
-between which either device predicts the other best.
+
+Sources: ROCm/aiter @e404860, aiter/test_common.py (rotation), csrc/ck_gemm_*/ and hsa/gfx950/ (tiles); AMD CDNA 3 architecture whitepaper.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
@@ -29,7 +26,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, scale_block, scales
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
+from perfmodel.timing import products
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of, once_per_case
+from perfmodel.timing.products import Costs, Plan, Run, Tile, plan_of, worth_timing
 
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
 """Sides of tiles of C that AITER compiles for bf16, fp8 and int8; it has some in between."""
@@ -44,49 +43,33 @@ SLICE_BYTES = 128  # known
 """Depth of a slice of k: what a row of a tile brings in one step."""
 L2_CYCLE_BYTES = 64  # known
 """That a CU takes from its L2 in a cycle, where a profile has no bandwidth. Source: CDNA 3 whitepaper, what its L1 passes on."""
-LOAD_SHARE = 0.65  # tuned
-"""Of the L2 bandwidth, which loads of tiles reach."""
-DRAM_SHARE, HALF_BANDWIDTH = 0.74, 0.1  # tuned
-"""Of the DRAM bandwidth that all CUs reach; and share of the CUs at which it would be half."""
-OVERLAP = 3.0  # tuned
-"""Norm that joins the work of the CUs and the DRAM traffic."""
-SPLIT_S, SPLIT_S_OF = 3.5e-6, {"bf16": 1.5e-6, "fp16": 1.5e-6, "int8": 9e-6}  # tuned
-"""To add up the parts of k: least in 16 bits, whose kernels add them up themselves."""
+HYPOT = 2  # known
+"""Norm that joins multiplications and loads of a slice: they overlap in part."""
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel, first loads included, without its work"),
     Parameter("multiply_share", "share of the peak that MFMA instructions reach, power limit included"),
+    Parameter("load_share", "of the L2 bandwidth, that loads of tiles reach"),
     Parameter("slice_cycles", "step of a workgroup beyond the work of its slice"),
     Parameter("stored_bytes_per_cycle", "of C, by one compute unit, once its last slice is multiplied"),
+    Parameter("dram_share", "of the DRAM bandwidth, that all compute units reach"),
+    Parameter("overlap", "norm that joins DRAM traffic and compute units: 1 adds them up, more takes the longer"),
+    Parameter("split_us", "split k: second pass over the parts"),
 )
 
 
-class WorkgroupPlan(NamedTuple):
-    """What the busiest compute unit does for one tile and split of k; ``busy``: share of the compute units at work."""
-
-    flops: int
-    loaded: float
-    stored: int
-    steps: int
-    busy: float
-    parts: int
-    br: int
-    bc: int
-
-
-class _CdnaWork(NamedTuple):
+class _Work(NamedTuple):
     """A case on a device before any parameter; seconds per FLOP, byte or cycle of one compute unit."""
 
-    plans: tuple[WorkgroupPlan, ...]
+    plans: tuple[Plan, ...]
     flop_s: float
     load_s: float
     cycle_s: float
     dram_s: float
     part_s: float
-    split_s: float
 
 
-def tiles(implementation: str, dtype: str) -> tuple[tuple[int, int], ...]:
+def tiles(implementation: str, dtype: str) -> tuple[Tile, ...]:
     """Rows and columns of C of the kernels that run a format."""
     if scale_block(implementation, dtype):
         return (*LARGE_BLOCK_TILES, *((br, bc) for br in (16, 32) for bc in SMALL_BLOCK_SIDES))
@@ -104,17 +87,14 @@ def resident(br: int, bc: int, sram: float, registers: float) -> int:
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _CdnaWork:
+def _work(case: Case, device: Device) -> _Work:
     w: Matmul = case.workload
     count, clock = numbers_of(device, "multiprocessors", "tensor clock")
-    l2, registers = device.level("l2"), device.limits.registers_per_multiprocessor
+    l2, bandwidth = device.level("l2"), dram_bandwidth(device)
     rate = (l2 and l2.bandwidth_bytes_per_s) or L2_CYCLE_BYTES * count * clock
     peak = device.matmul_peak(w.dtype.name, w.dtype.matmul_unit).number
-    held = device.sram_per_block, LARGEST_TILE * 2 if registers is None else registers.number
-    bandwidth, dram = dram_bandwidth(device), moved_bytes(w, case.implementation)
-    part_s = w.outputs * ACCUMULATOR_SIZE / bandwidth
-    found, split_s = _plans(case, int(count), *held), SPLIT_S_OF.get(w.dtype.name, SPLIT_S)
-    return _CdnaWork(found, count / peak, count / (rate * LOAD_SHARE), 1 / clock, dram / (bandwidth * DRAM_SHARE), part_s, split_s)
+    moved, part_s = moved_bytes(w, case.implementation), w.outputs * ACCUMULATOR_SIZE / bandwidth
+    return _Work(worth_timing(_plans(case, device, int(count))), count / peak, count / rate, 1 / clock, moved / bandwidth, part_s)
 
 
 def moved_bytes(w: Matmul, implementation: str) -> float:
@@ -130,55 +110,22 @@ def moved_bytes(w: Matmul, implementation: str) -> float:
     return float(operands + beside + w.outputs * max(w.dtype.result_size, ACTIVATION_SIZE))
 
 
-def _plans(case: Case, count: int, sram: float, registers: float) -> tuple[WorkgroupPlan, ...]:
+def _plans(case: Case, device: Device, count: int) -> Iterator[Plan]:
     """Plans on ``count`` compute units; only the tile of ``case.launch`` (br, bc) if it has one, and the split of the workload."""
     w: Matmul = case.workload
     given = ((case.launch["br"], case.launch["bc"]),) if "br" in case.launch and "bc" in case.launch else None
-    whole = w.dtype.packed or w.n % SPLIT_COLUMNS
-    splits = (w.split_k,) if w.split_k > 1 else (1,) if whole else SPLITS
-    return listed_plans(
-        (w.m, w.n, w.k, w.batch), w.dtype.bytes, given or tiles(case.implementation, w.dtype.name), splits, (count, sram, registers)
-    )
-
-
-@lru_cache(maxsize=4096)
-def listed_plans(
-    shape: tuple[int, int, int, int],
-    size: float,
-    sides: tuple[tuple[int, int], ...],
-    splits: tuple[int, ...],
-    unit: tuple[int, float, float],
-) -> tuple[WorkgroupPlan, ...]:
-    """Plans of C [m, n] over k, batch times, elements of ``size`` bytes; of (count, LDS bytes, registers) of ``unit``. Best ones only."""
-    m, n, k, batch = shape
-    count, sram, registers = unit
-    depth = SLICE_BYTES * 8 // int(8 * size)
-    found = []
-    for br, bc in sides:
-        rows, columns, shared = min(br, m), min(bc, n), resident(br, bc, sram, registers)
+    splits = (w.split_k,) if w.split_k > 1 else (1,) if w.dtype.packed or w.n % SPLIT_COLUMNS else SPLITS
+    registers, depth = device.limits.registers_per_multiprocessor, SLICE_BYTES * 8 // int(8 * w.dtype.bytes)
+    held, slices = LARGEST_TILE * 2 if registers is None else registers.number, ceil_div(w.k, depth)
+    for br, bc in given or tiles(case.implementation, w.dtype.name):
+        shared = resident(br, bc, device.sram_per_block, held)
         for parts in splits:
-            slices = ceil_div(ceil_div(k, depth), parts)
-            if parts > 1 and slices * (parts - 1) * depth >= k:  # the last part would be empty
-                continue
-            blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
-            turns, along = ceil_div(blocks, count), min(slices * depth, k)
-            stored = turns * rows * columns * (ACTIVATION_SIZE if parts == 1 else ACCUMULATOR_SIZE)
-            steps, flops, loaded = ceil_div(turns, shared) * slices, turns * 2 * br * bc * along, turns * (rows + columns) * along * size
-            found.append(WorkgroupPlan(flops, loaded, stored, steps, min(blocks / count, 1.0), parts, br, bc))
-    return worth_timing(found)
+            if ceil_div(slices, parts) * (parts - 1) * depth < w.k:  # else the last part would be empty
+                sizes = w.dtype.bytes, ACTIVATION_SIZE if parts == 1 else ACCUMULATOR_SIZE
+                yield plan_of((w.m, w.n, w.k, w.batch), (br, bc), parts, resident=shared, slots=count, depth=depth, sizes=sizes)
 
 
-def worth_timing(found: list[WorkgroupPlan]) -> tuple[WorkgroupPlan, ...]:
-    """Plans of ``found`` that can be fastest: no other is as good in every quantity that the time grows with."""
-    kept: list[WorkgroupPlan] = []
-    for plan in sorted(found, key=lambda plan: (plan.flops, plan.loaded, plan.stored, plan.steps, -plan.busy, plan.parts)):
-        as_good = (one for one in kept if one.busy >= plan.busy and one.parts <= plan.parts)
-        if not any(one.loaded <= plan.loaded and one.stored <= plan.stored and one.steps <= plan.steps for one in as_good):
-            kept.append(plan)
-    return tuple(kept)
-
-
-def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, WorkgroupPlan]:
+def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, Plan]:
     """Seconds of the fastest candidate, and its plan.
 
     UnavailableError without compute units, a clock, a peak for the format or an LDS, and where k has fewer slices than parts.
@@ -187,17 +134,11 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     if not work.plans:
         w = case.workload
         raise UnavailableError(f"{case.implementation} cannot split k of {w.k:,} in {w.split_k}", "give a smaller --split-k")
-    flop_s, step_s = work.flop_s / p["multiply_share"], work.cycle_s * p["slice_cycles"]
-    store_s, launch_s = work.cycle_s / p["stored_bytes_per_cycle"], p["launch_us"] * 1e-6
-
-    def time(plan: WorkgroupPlan) -> float:
-        flops, loaded, stored, steps, busy, parts = plan[:6]
-        busy_s = math.hypot(flops * flop_s, loaded * work.load_s) + stored * store_s + steps * step_s
-        streamed_s = work.dram_s * (busy + HALF_BANDWIDTH) / (busy * (1 + HALF_BANDWIDTH))
-        found: float = launch_s + (busy_s**OVERLAP + streamed_s**OVERLAP) ** (1 / OVERLAP)
-        return found if parts == 1 else found + work.split_s + parts * work.part_s
-
-    return min(((time(plan), plan) for plan in work.plans), key=lambda timed: timed[0])
+    cycle_s = work.cycle_s
+    store_s, wait_s = cycle_s / p["stored_bytes_per_cycle"], cycle_s * p["slice_cycles"]
+    costs = Costs(work.flop_s / p["multiply_share"], work.load_s / p["load_share"], store_s, wait_s, HYPOT)
+    run = Run(p["launch_us"] * 1e-6, work.dram_s / p["dram_share"], 0.0, p["overlap"], p["split_us"] * 1e-6, work.part_s)
+    return products.fastest(work.plans, [costs], run)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:

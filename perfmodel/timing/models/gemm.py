@@ -1,133 +1,273 @@
-"""Time of matrix multiplication by a tuned library (cuBLAS and its like): the fastest of its tiles and splits of k.
+"""Time of matrix multiplication by NVIDIA's tuned library, cuBLAS: the fastest of its compiled tiles and splits of k.
 
-A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
-waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
-The tensor unit runs at the datasheet's clock (GeForce: above it), and slower the longer a kernel draws full power.
-Where rows of A, B or C do not start on 16 bytes, and in fp32, older kernels run (``_gemm_blocks.py``); a single row of C is a
-product with a vector (``_gemm_vector.py``).
+**Launch.** In 16 and 8 bits from Hopper on, ``nvjet`` kernels, any multiple of 16 for one side of a tile, a block alone on its
+multiprocessor; before, tiles of a table, as many blocks together as registers and SRAM hold. In tf32 ``sm90_xmma_gemm`` of a table, or
+small tiles by ``mma.sync``. Rows of A, B or C that do not start on 16 bytes cannot be copied by TMA: older kernels run, by ``mma.sync``,
+a thread copying the 2 or 4 bytes that alignment allows. In fp32 kernels of the vector unit, copying element by element. One row of C is a
+matrix times a vector, streamed once; fewer of its rows than multiprocessors are split over several.
 
-Libraries carry a table of compiled tiles and a heuristic that picks the fastest; the model does the same with its own times.
+**Stage.** A slice of a tile takes its multiplication at a share of the peak (``mma.sync`` where newer instructions reach more: 62.9 %)
+or its loads from the L2, whichever is longer; on the vector unit both issue from the same schedulers and hide each other less. A thread
+copies so many bytes at once: the narrower, the longer loads and stores take. Each slice costs a step; copies that pass through threads
+leave a latency open, over one less than the slices that SRAM holds. The vector unit keeps within the power limit.
 
-A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round it, then the matmul runs in fp8, its result 16-bit.
-Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scale per tensor, matmul by cuBLAS).
+**Formats** have kernels, and parameters, of their own. A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round
+it, then the matmul runs in fp8. DRAM moves A, B and C once, or what a warm L2 has lost of them.
+
+Sources: names, registers, SRAM and grids of cuBLAS of CUDA 11 to 13 in profiles; CUTLASS documentation, efficient GEMM; CUDA Programming
+Guide, TMA; PTX ISA, cp.async, wgmma, tcgen05.mma; arXiv 2402.13499 (mma.sync on Hopper); NVIDIA TensorRT-LLM,
+tensorrt_llm/_torch/modules/linear.py (dynamic scale per tensor).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import scan_limits
-from perfmodel.core.dtypes import ACTIVATION_SIZE, Dtype
+from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Rates, boost, rates_of
+from perfmodel.core.roofline import boost, rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
+from perfmodel.timing import products
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
-from perfmodel.timing.models import _gemm_blocks as blocks
-from perfmodel.timing.models._gemm_blocks import BlockCosts, BlockPlan, busy_seconds
-from perfmodel.timing.models._gemm_plans import NARROW_COPY, WIDE_COPY, Listed, Plan, copy_bytes, listed_plans
-from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, TilePlan
+from perfmodel.timing.products import Costs, Plan, Run, Tile, parts_of_k, plan_of, worth_timing
 
-__all__ = ("SLICE_BYTES", "WIDE_COPY", "copy_bytes", "fastest")
+# Launch
 
-WARP_THREADS = 32  # known
-LARGEST = 1e9  # known
-"""Upper limit of every parameter, so that a fit that diverges stays finite."""
-STORE_COST = 3.0  # tuned
-"""A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
-OVERLAP, LOOSE_OVERLAP = 3.0, 2.0  # tuned
-"""Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one; and outside of 16 bits.
+WIDE_COPY, WORD = 16, 4  # known
+"""Bytes that a thread copies at once: where every row starts on 16 bytes; and at most elsewhere."""
+SLICE_BYTES = 128  # known
+"""Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
+SIMT_DEPTH, COPY_DEPTH = 8, 32  # known
+"""Elements of k in a slice of kernels on the vector unit, and of those by ``mma.sync`` beside newer instructions."""
+MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # known
+SM86_TILES = ((192, 128), (128, 192), (128, 96), (96, 128))  # known
+"""Compiled tiles of ``mma.sync``; and more of 8.6 and 8.9, as steps of measured times at multiples of 96 rows and columns tell."""
+SM86 = 8.6  # known
+XMMA_TILES = ((128, 256), (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64))  # known
+ROWS, WIDTHS, WIDTH_STEP, CUTS = (256, 128, 64), (256, 192, 128, 64), 16, (1, 2, 3, 4)  # known
+"""Sides of a tile that ``wgmma`` fixes; usual free ones; and free ones that cut a short side of C into so many even parts."""
+LARGEST_TILE = 256 * 128  # known
+"""Elements of C: fp32 sums of a whole register file, or of the tensor memory half by half."""
+RESULT_REGISTERS = 2  # known
+"""Registers for each element of a tile: its sum, and as many for the rest."""
+MMA_SYNC = 0.629  # known
+"""Of the peak, that ``mma.sync`` reaches where newer instructions reach more: arXiv 2402.13499, of Hopper."""
+MOST_PARTS = 16  # known
 
-In 16 bits the longer of multiplication and loads hides the other; in tf32 and fp8 the looser norm joins them too.
-"""
-XMMA_LAUNCH_S = 2e-6  # tuned
-"""By which kernels in tf32 with ``wgmma`` start later than those of 8.0."""
-THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0  # tuned
-"""Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
-COPY_CYCLES, MMA_SHARE = 7.2, 0.59  # tuned
-"""Narrow copies: cycles of a multiprocessor for one of a warp, whatever its width; share of the peak that ``mma.sync`` reaches where
-there is ``wgmma``.
-"""
-WAIT_CYCLES, SINGLE_WAIT_CYCLES = 300.0, 1170.0  # tuned
-"""For the copies of a slice, asynchronous ones in several stages; and by element through registers in two stages."""
-NARROW_TILE_CYCLES = 5200.0  # tuned
-"""Begin and store a tile of 128 x 128 where copies are narrow."""
-SUM_S, PART_S = 1.4e-6, 0.07e-6  # tuned
-"""Second kernel that adds up the parts of k of narrow copies, and each part: a thread adds one after the other.
+Tiles = Mapping[Tile, int]
+"""Blocks resident on a multiprocessor, by the rows and columns of their tile of C."""
+SIMT: Tiles = {  # known
+    **dict.fromkeys(((128, 128), (64, 256), (256, 64), (128, 64), (64, 128)), 2),
+    **{(64, 64): 4, (32, 128): 4, (128, 32): 4, (64, 32): 8, (32, 64): 9, (32, 32): 12},
+}
+"""``ffma`` and ``simt_sgemm`` kernels."""
+BATCHED: Mapping[float, Tiles] = {9.0: SIMT, 8.0: {(128, 128): 2}, 0.0: {(64, 128): 4, (32, 128): 4, (64, 64): 4}}  # known
+"""Those that run batches, from each compute capability on."""
+SINGLES: Tiles = {(128, 256): 1, (128, 128): 2, (64, 64): 5, (32, 32): 5, (16, 16): 14}  # known
+"""``s1688gemm`` and ``wmma`` kernels of 7.5 with ``align1``: a 16-bit element at a time."""
+PAIRS: Tiles = {(256, 128): 1, (128, 256): 1, (64, 256): 1, (128, 128): 2, (64, 128): 2, (64, 64): 2, (32, 32): 8, (16, 16): 14}  # known
+"""``s16816gemm`` and ``wmma`` kernels of 8.0 with ``align2``: two 16-bit elements at a time."""
+WORDS: Tiles = {(256, 128): 1, (128, 256): 1, (64, 256): 1, (128, 128): 2, (64, 128): 3, (64, 64): 4, (32, 32): 4}  # known
+"""``s1688gemm`` kernels of 8.0 with ``align1`` in tf32."""
+WHOLE: Tiles = {(128, 64): 3, (64, 128): 3, (64, 64): 4}  # known
+"""``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which run small products on later architectures too."""
+TWO_STAGES, STAGES = 2, 3  # known
+"""Slices that SRAM holds in kernels of 7.5 and of the vector unit; in those of 8.0."""
+GEMV_ROWS = 8  # known
+"""Rows of the matrix in a block of ``gemv`` kernels."""
 
-The constants of narrow copies were set together on 171 unaligned products in bf16, fp16 and tf32 that fits may see.
-"""
-SPLIT_US = 2.5  # tuned
-"""``split_us`` in fp8: the value from which fits of ``gemm`` start, as the eighth fitted parameter prices the rounding."""
-VECTOR_LAUNCH, SMALL_LAUNCH = 0.92, 0.78  # tuned
-"""Launch of a kernel that streams a matrix, and in fp32 of one for few rows, beside a launch of the other kernels of the format."""
 
+class Kernels(NamedTuple):
+    """Kernels of one kind: tiles; elements of k in a slice; bytes of a copy; slices in SRAM where copies pass through threads, else 0."""
+
+    tiles: Tiles
+    depth: int
+    width: int
+    stages: int = 0
+    most_parts: int = MOST_PARTS
+
+
+def copy_bytes(n: int, k: int, element_size: int) -> int:
+    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow; a kernel has one width for all three.
+
+    TMA takes strides in multiples of 16 bytes, cp.async copies 4, 8 or 16; cuBLAS runs its align2 kernels where rows are multiples of 4
+    or 8 bytes, and align1 kernels, which load by element, below. One column is left to kernels for a vector, without rows of C to store.
+
+    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2), copy_bytes(1, 768, 2)
+    (16, 4, 2, 16)
+    """
+    row = (k if n == 1 else math.gcd(n, k)) * element_size
+    return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, WORD)
+
+
+def copy_width(w: Matmul, device: Device) -> int:
+    """Bytes per copy of the kernels that run ``w``; kernels of other makers copy whole."""
+    return copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
+
+
+def is_vector(w: Matmul, width: int) -> bool:
+    """Whether kernels for a matrix and a vector run it: one row of C, in fp32 or tf32, or off 16 bytes."""
+    return bool(min(w.m, w.n) == 1 and w.batch == w.split_k == 1 and (w.dtype.size >= WORD or width < WIDE_COPY))
+
+
+def kernels_of(w: Matmul, device: Device) -> list[Kernels]:
+    """Kernels of the library for ``w`` on ``device``."""
+    size, width, wgmma = w.dtype.size, copy_width(w, device), wide_matrix(device)
+    if w.dtype.matmul_unit == "vector":
+        tiles = SIMT if w.batch == 1 else next(tiles for since, tiles in BATCHED.items() if device.capability >= since)
+        return [Kernels(tiles, SIMT_DEPTH, WORD, TWO_STAGES, 64)]
+    if width < WORD:
+        return [Kernels(SINGLES, COPY_DEPTH, width, TWO_STAGES, 64)]
+    if width < WIDE_COPY:
+        return [Kernels(WORDS if size == WORD else PAIRS, COPY_DEPTH, width, STAGES, 64)]
+    depth = SLICE_BYTES // size
+    if not wgmma:
+        tiles = MMA_TILES + (SM86_TILES if device.capability >= SM86 else ())
+        return [Kernels({tile: resident(tile, device) for tile in tiles}, depth, WIDE_COPY)]
+    if size < WORD:
+        return [Kernels(dict.fromkeys(free_tiles(w.m, w.n), 1), depth, WIDE_COPY)]
+    return [Kernels(dict.fromkeys(XMMA_TILES, 1), depth, WIDE_COPY), Kernels(WHOLE, COPY_DEPTH, WIDE_COPY, STAGES, 64)]
+
+
+def resident(tile: Tile, device: Device) -> int:
+    """Blocks together on a multiprocessor: as its registers hold sums, and its SRAM two slices of each."""
+    registers = device.limits.registers_per_multiprocessor
+    held = registers.number if registers else LARGEST_TILE * RESULT_REGISTERS
+    room = device.sram_per_block // (TWO_STAGES * sum(tile) * SLICE_BYTES)
+    return max(int(min(room, held // (RESULT_REGISTERS * tile[0] * tile[1]))), 1)
+
+
+def free_tiles(m: int, n: int) -> list[Tile]:
+    """Tiles for C [m, n] whose one side is free.
+
+    >>> (64, 48) in free_tiles(4096, 144), (48, 64) in free_tiles(4096, 144)
+    (True, False)
+    """
+
+    def widths(length: int) -> set[int]:
+        even = (ceil_div(ceil_div(length, cut), WIDTH_STEP) * WIDTH_STEP for cut in CUTS)
+        return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {width for width in even if width <= max(WIDTHS)}
+
+    listed = {*product(widths(m), ROWS), *product(ROWS, widths(n))}
+    return sorted(tile for tile in listed if tile[0] * tile[1] <= LARGEST_TILE)
+
+
+def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int]) -> tuple[list[Kernels], tuple[Plan, ...]]:
+    """Kernels for ``w``, and what may run on ``slots`` multiprocessors; only the tile of ``launch`` (br, bc) if it has one."""
+    given = (launch["br"], launch["bc"]) if "br" in launch and "bc" in launch else None
+    listed, width = kernels_of(w, device), copy_width(w, device)
+    if given is not None:
+        listed = [listed[0]._replace(tiles={given: listed[0].tiles.get(given, 1)})]
+    elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 of any alignment, whole
+        return [listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)], (vector_plan(w, slots),)
+    found = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
+    return listed, found
+
+
+def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> Iterator[Plan]:
+    shape, slices = (w.m, w.n, w.k, w.batch), ceil_div(w.k, kernels.depth)
+    sizes = w.dtype.size, max(w.dtype.size, ACTIVATION_SIZE)
+    most = min(max(slices // max(kernels.stages, 1), 1), kernels.most_parts)
+    for (br, bc), held in kernels.tiles.items():
+        blocks = w.batch * ceil_div(w.m, br) * ceil_div(w.n, bc)
+        for parts in [w.split_k] if whole or w.split_k > 1 else parts_of_k(blocks, most, held * slots):
+            yield plan_of(shape, (br, bc), parts, resident=held, slots=slots, depth=kernels.depth, sizes=sizes, kind=kind)
+
+
+def vector_plan(w: Matmul, slots: int) -> Plan:
+    """A matrix times a vector: its bytes, dealt out to all multiprocessors; k in two where the matrix has fewer rows than those are."""
+    rows = max(w.m, w.n)
+    loaded, waits, parts = rows * w.k * w.dtype.size / slots, ceil_div(rows, GEMV_ROWS * slots), 2 if rows <= slots else 1
+    return Plan(0, loaded, 0, waits, 0, parts, min(w.m, GEMV_ROWS), min(w.n, GEMV_ROWS))
+
+
+# Stage
+
+WAIT, LATENCY, HALF, PART, TMA, PICOJOULES = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "picojoules"
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
-    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time one byte comes from the L2"),
-    Parameter("wave_cycles", "start and end of a block, for each wave after the first"),
-    Parameter("slice_cycles", "step of a block beyond the work of its slice"),
+    Parameter("multiply_share", "share of the peak, of wgmma or mma.sync or the vector unit, that tiles reach"),
+    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time a byte comes from the L2 in copies of 16"),
+    Parameter("store_cost", "bytes loaded in the time that one is stored"),
+    Parameter(WAIT, "step of a block beyond the work of its slice, in kernels fed by TMA or copies of 16 bytes"),
+    Parameter(LATENCY, "of copies that pass through threads, over one less than the slices in SRAM"),
     Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach"),
-    Parameter("half_bandwidth_share", "share of the multiprocessors at which the bandwidth would be half of its limit"),
+    Parameter(HALF, "share of the multiprocessors at which the bandwidth would be half of its limit"),
+    Parameter("overlap", "norm that joins DRAM traffic and multiprocessors: 1 adds them up, more takes the longer"),
     Parameter("split_us", "split k: second pass over the parts"),
-    Parameter("throttle", "slowdown of full tensor power per e-fold of kernel length"),
+    Parameter(PART, "split k: each part"),
 )
+
+
+def _without(*names: str) -> tuple[Parameter, ...]:
+    return tuple(parameter for parameter in PARAMETERS if parameter.name not in names)
+
+
+TF32_PARAMETERS = (*_without(HALF), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
 SIMT_PARAMETERS = (
-    Parameter("launch_us", "one kernel, first loads and last stores included, without its work"),
-    Parameter("multiply_share", "share of the peak at which a multiprocessor multiplies"),
-    Parameter("copy_cycles", "of a multiprocessor, to copy a row or column of a slice of a tile"),
-    Parameter("wait_cycles", "for the copies of a slice"),
-    Parameter("tile_cycles", "start and end of a tile of 128 x 128"),
-    Parameter("dram_share", "share of the DRAM bandwidth that is reached"),
-    Parameter("split_us", "split k: second pass over the parts"),
-    Parameter("part_us", "split k: each part"),
+    *_without(WAIT, HALF),
+    Parameter(PICOJOULES, "of the whole board for an fp32 FLOP on the vector unit: its power limit over this is its highest rate"),
 )
+FP8_PARAMETERS = _without(LATENCY, HALF, PART)
+LINEAR_PARAMETERS = (*FP8_PARAMETERS, Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
 
 
-def covers(case: Case) -> bool:
-    """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward, in any dtype."""
-    return isinstance(case.workload, Matmul) and case.direction == FORWARD
-
-
 @dataclass(frozen=True, slots=True)
-class _MatmulWork:
-    """A case on a device before any parameter. ``half``: the peak in fp16; ``part_bytes``: of one part of split k, stored and read."""
+class _Work:
+    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; bytes and B/s of DRAM."""
 
+    plans: tuple[Plan, ...]
+    kernels: list[Kernels]
     slots: int
-    clock_hz: float
-    rates: Rates
+    cycle_s: float
+    rate: float
     half: float
-    listed: Listed
+    watts: float
     dram_bytes: float
+    bandwidth: float
     part_bytes: int
-    element_size: int
+    vector_unit: bool
+    wgmma: bool
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _MatmulWork:
+def _work(case: Case, device: Device) -> _Work:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
-    slots, faster, half = int(multiprocessors), boost(device), device.peaks.tensor.get("fp16")
-    rates = rates_of(device, w.dtype)
-    rates = replace(rates, matmul=rates.matmul * faster)
-    peak, part_bytes = rates.matmul if half is None else half.number * faster, 2 * w.outputs * ACCUMULATOR_SIZE
-    listed, dram = listed_plans(case, device, slots), dram_bytes(case, device)
-    return _MatmulWork(slots, clock * faster, rates, peak, listed, dram, part_bytes, w.dtype.size)
+    slots, faster, rates, half = int(multiprocessors), boost(device), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
+    rate, vector_unit = rates.matmul * faster, w.dtype.matmul_unit == "vector"
+    kernels, plans = listed_plans(w, device, slots, case.launch)
+    return _Work(
+        plans,
+        kernels,
+        slots,
+        1 / (clock * faster),
+        rate,
+        rate if half is None else half.number * faster,
+        math.inf if device.tdp is None else device.tdp.number,
+        dram_bytes(case, device),
+        float(rates.dram),
+        2 * w.outputs * ACCUMULATOR_SIZE,
+        vector_unit,
+        wide_matrix(device),
+    )
 
 
 def dram_bytes(case: Case, device: Device) -> float:
     """Bytes of A, B and C that pass through DRAM: all of them after a flush; of a warm run, what its last turn has pushed out.
 
-    The result of an 8-bit product has 16 bits.
-
-    A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
+    The result of an 8-bit product has 16 bits. A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
     """
     w: Matmul = case.workload
     result = max(w.dtype.size, ACTIVATION_SIZE)
@@ -140,149 +280,78 @@ def dram_bytes(case: Case, device: Device) -> float:
     return float((a + c) * lost + b * lost_weights)
 
 
-def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one.
+def _costs(kernels: Kernels, work: _Work, p: Mapping[str, float]) -> Costs:
+    """What a stage of ``kernels`` takes."""
+    share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
+    rate = work.rate * share
+    if work.vector_unit:
+        rate = min(rate, work.watts / (p[PICOJOULES] * 1e-12))
+    load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
+    wait = p[LATENCY] / (kernels.stages - 1) if kernels.stages else p.get(WAIT, 0.0)
+    norm, start_s = p["overlap"] if work.vector_unit else math.inf, 0.0 if kernels.stages else p.get(TMA, 0.0) * 1e-6
+    return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s)
+
+
+def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, Plan]:
+    """Seconds of one (batched) product in its fastest plan, and that plan; in the tile of ``case.launch`` (br, bc) if it has one.
 
     UnavailableError without multiprocessors, a clock or a peak for the dtype.
     """
-    return fastest(case, device, parameters)[0]
+    work = _work(case, device)
+    dram_s = work.dram_bytes / (work.bandwidth * p["dram_share"])
+    split_s, part_s = p["split_us"] * 1e-6, p.get(PART, 0.0) * 1e-6 + work.part_bytes / work.bandwidth
+    run = Run(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
+    return products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
 
 
-def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
-    """Seconds of the fastest candidate, and its plan."""
-    work, p = _work(case, device), {name: min(value, LARGEST) for name, value in parameters.items()}
-    tiles, shared, _ = work.listed
-    if not tiles and not shared:
-        return _vector(case.workload, work, p)
-    found: list[tuple[float, Plan]] = []
-    if tiles:
-        tile_time = plan_seconds(work, p)
-        found += [(tile_time(plan), plan) for plan in tiles]
-    if shared:
-        block_time = shared_seconds(work, p, block_costs(case.workload.dtype, work, p, device))
-        found += [(block_time(plan), plan) for plan in shared]
-    return min(found, key=lambda timed: timed[0])
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one (batched) product; UnavailableError as ``fastest``."""
+    return fastest(case, device, p)[0]
 
 
-def _vector(w: Matmul, work: _MatmulWork, p: Mapping[str, float]) -> tuple[float, Plan]:
-    """Of a matrix times a vector."""
-    from perfmodel.timing.models._gemm_vector import vector_seconds
-
-    rows, launch = max(w.m, w.n), VECTOR_LAUNCH if w.dtype.matmul_unit == "tensor" else SMALL_LAUNCH
-    streamed_s = vector_seconds(rows, w.k, w.dtype.size, work.dram_bytes, float(work.rates.dram))
-    turns = ceil_div(ceil_div(rows, blocks.FEW_COLUMNS), work.slots)
-    br, bc = min(w.m, blocks.FEW_COLUMNS), min(w.n, blocks.FEW_COLUMNS)
-    return p["launch_us"] * 1e-6 * launch + streamed_s, BlockPlan(turns, ceil_div(turns, blocks.FEW_RESIDENT), 1, 1, br, bc)
+def linear_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of rounding x and the matmul in fp8; UnavailableError as ``fastest``."""
+    w = case.workload
+    moved = w.batch * w.m * w.k * (ACTIVATION_SIZE + w.dtype.size)
+    return seconds(case, device, p) + moved / (_work(case, device).bandwidth * p["quantize_share"])
 
 
-def block_costs(dtype: Dtype, work: _MatmulWork, p: Mapping[str, float], device: Device) -> BlockCosts:
-    """Of the vector unit, with parameters of its own, or of older tensor kernels, whose costs are known."""
-    cycle_s = 1 / work.clock_hz
-    if dtype.matmul_unit == "vector":
-        tdp = None if device.tdp is None else float(device.tdp.number)
-        rate = blocks.lasting_rate(work.rates.matmul, tdp, device.capability)
-        multiply_s = 2 * blocks.SIMT_DEPTH * work.slots / (rate * p["multiply_share"])
-        return BlockCosts(multiply_s, p["copy_cycles"] * cycle_s, p["wait_cycles"] * cycle_s, p["tile_cycles"] * cycle_s)
-    share, width = MMA_SHARE if wide_matrix(device) else 1.0, work.listed.width
-    copies = blocks.COPY_DEPTH * dtype.size / (width * WARP_THREADS)
-    wait = SINGLE_WAIT_CYCLES if width < NARROW_COPY else WAIT_CYCLES
-    multiply_s = 2 * blocks.COPY_DEPTH * work.slots / (work.rates.matmul * share)
-    return BlockCosts(multiply_s, copies * COPY_CYCLES * cycle_s, wait * cycle_s, NARROW_TILE_CYCLES * cycle_s)
+def covers_formats(*formats: str) -> Callable[[Case], bool]:
+    """Whether a case is a forward product in one of ``formats``; in any of 8 or 16 bits without them."""
 
+    def covers(case: Case) -> bool:
+        """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward."""
+        w = case.workload
+        return isinstance(w, Matmul) and case.direction == FORWARD and (w.dtype.name in formats if formats else w.dtype.size < WORD)
 
-def shared_seconds(work: _MatmulWork, p: Mapping[str, float], costs: BlockCosts) -> Callable[[BlockPlan], float]:
-    """The time of a plan whose blocks share a multiprocessor; ``part_us`` is a parameter where no other kernels have the format."""
-    busy, launch_s = busy_seconds(costs), p["launch_us"] * 1e-6
-    dram_s, part_s = work.dram_bytes / (work.rates.dram * p["dram_share"]), work.part_bytes / work.rates.dram
-    sum_s, each_s = (p["split_us"] * 1e-6, p["part_us"] * 1e-6) if "part_us" in p else (SUM_S, PART_S)
-
-    def time(plan: BlockPlan) -> float:
-        few = plan.bc == blocks.FEW_COLUMNS
-        found: float = launch_s * (SMALL_LAUNCH if few else 1) + (busy(plan) ** OVERLAP + dram_s**OVERLAP) ** (1 / OVERLAP)
-        return found if plan.parts == 1 else found + sum_s + plan.parts * (each_s + part_s)
-
-    return time
-
-
-def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePlan], float]:
-    """The time of a plan, ``p`` applied: per FLOP, byte and fixed step of one multiprocessor; DRAM traffic; parts of split k."""
-    slots, cycle_s = work.slots, 1 / work.clock_hz
-    flop_s, load_s = slots / work.rates.matmul, slots * p["flop_per_loaded_byte"] / work.half
-    store_s, slice_s, wave_s = STORE_COST * load_s, p["slice_cycles"] * cycle_s, p["wave_cycles"] * cycle_s
-    launch_s, split_s, half = p["launch_us"] * 1e-6, p["split_us"] * 1e-6, p["half_bandwidth_share"]
-    dram_s, part_s = work.dram_bytes / (work.rates.dram * p["dram_share"]), work.part_bytes * load_s / slots
-    tight = work.element_size == ACTIVATION_SIZE
-    overlap = OVERLAP if tight else LOOSE_OVERLAP
-    launch_s += XMMA_LAUNCH_S if work.listed.shared else 0
-
-    def time(plan: TilePlan) -> float:
-        waves, flops, loaded, stored, steps, busy, parts = plan[:7]
-        multiply_s, loaded_s = flops * flop_s, loaded * load_s
-        slices_s = max(multiply_s, loaded_s) if tight else math.hypot(multiply_s, loaded_s)
-        busy_s = slices_s + stored * store_s + steps * slice_s + (waves - 1) * wave_s
-        if busy_s > THROTTLE_FROM_S:
-            busy_s *= 1 + p["throttle"] * min(math.log(busy_s / THROTTLE_FROM_S), THROTTLE_SPAN)
-        streamed_s = dram_s * (busy + half) / (busy * (1 + half))
-        found: float = launch_s + (busy_s**overlap + streamed_s**overlap) ** (1 / overlap)
-        return found if parts == 1 else found + split_s + parts * part_s
-
-    return time
-
-
-def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
-    w, bandwidth = case.workload, float(_work(case, device).rates.dram)
-    moved = w.batch * w.m * w.k * (ACTIVATION_SIZE + w.dtype.size)  # rounding x
-    return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
-
-
-def of_dtype(name: str, implementation: str) -> Callable[[Case], bool]:
-    """Forward products in one format by one library: each has kernels, and parameters, of its own."""
-
-    def covers_dtype(case: Case) -> bool:
-        """A forward product in that format."""
-        own = case.workload.dtype.name in (name, "fp4" if name == "fp8" else name) if covers(case) else False
-        return own and case.implementation == implementation
-
-    return covers_dtype
-
-
-def covers_half(case: Case) -> bool:
-    """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward, other than in fp32 or tf32."""
-    return covers(case) and case.workload.dtype.size < 4
-
-
-def covers_fp8(case: Case) -> bool:
-    """A single forward product with both operands in fp8 or fp4; no batch, no split of k."""
-    return covers(case) and case.workload.dtype.name in ("fp8", "fp4")
+    return covers
 
 
 _GEMM = Model(
     "gemm",
     PARAMETERS,
-    covers_half,
+    covers_formats(),
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
     implementations=("cublas", "torch-matmul"),
 )
-_FP8 = replace(
-    _GEMM,
-    name="fp8-linear",
-    parameters=(
-        *(parameter for parameter in PARAMETERS if parameter.name != "split_us"),
-        Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"),
-    ),
-    covers=covers_fp8,
-    seconds=fp8_seconds,
-    implementations=("trtllm-fp8-linear",),
-)
-_OTHERS = tuple(
-    replace(_GEMM, name=f"gemm-{dtype}", covers=of_dtype(dtype, name), implementations=(name,), parameters=parameters)
-    for dtype, name, parameters in (
-        ("fp32", "torch-matmul", SIMT_PARAMETERS),
-        ("tf32", "torch-matmul", PARAMETERS),
-        ("fp8", "torch-scaled-mm", PARAMETERS),
+MODELS = {
+    model.name: model
+    for model in (
+        _GEMM,
+        replace(_GEMM, name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",), parameters=SIMT_PARAMETERS),
+        replace(_GEMM, name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",), parameters=TF32_PARAMETERS),
+        replace(
+            _GEMM, name="gemm-fp8", covers=covers_formats("fp8", "fp4"), implementations=("torch-scaled-mm",), parameters=FP8_PARAMETERS
+        ),
+        replace(
+            _GEMM,
+            name="fp8-linear",
+            covers=covers_formats("fp8", "fp4"),
+            implementations=("trtllm-fp8-linear",),
+            parameters=LINEAR_PARAMETERS,
+            seconds=linear_seconds,
+        ),
     )
-)
-MODELS = {model.name: model for model in (_GEMM, _FP8, *_OTHERS)}
+}

@@ -1,0 +1,141 @@
+"""Matrix products by a library of compiled tiles: what one multiprocessor has to do under a plan, and the fastest plan.
+
+A block of threads holds a tile of C and walks k in slices. On the multiprocessor with most blocks multiplications and loads of all slices
+overlap; blocks that are resident together hide each other's wait for a slice, and C is stored after the last one. Traffic of DRAM
+overlaps with all of that; few blocks draw less than its bandwidth. Where k is split, a second pass adds up the parts.
+A library carries a table of tiles and a heuristic that picks the fastest; the model does the same with its own times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from operator import le
+from typing import NamedTuple
+
+from perfmodel.core.arith import ceil_div
+
+Tile = tuple[int, int]
+Shape = tuple[int, int, int, int]
+"""m, n, k and batch."""
+
+
+class Plan(NamedTuple):
+    """Work of the busiest multiprocessor with one tile and split of k.
+
+    ``flops``, and bytes ``loaded`` and ``stored``, of all its blocks; ``waits``: slices of those blocks that follow each other, others
+    being resident beside them; ``idle``: share of the multiprocessors without work; ``parts`` of k; the tile
+    ``br`` x ``bc``; ``kind``: place of the kernel's costs in a list.
+    """
+
+    flops: float
+    loaded: float
+    stored: float
+    waits: int
+    idle: float
+    parts: int
+    br: int
+    bc: int
+    kind: int = 0
+
+
+class Costs(NamedTuple):
+    """Seconds of one multiprocessor per FLOP, byte loaded, byte stored and wait for a slice.
+
+    ``norm`` joins multiplications and loads: 1 would add them up, infinity take the longer. ``start``: seconds beyond a plain launch.
+    """
+
+    flop: float
+    load: float
+    store: float
+    wait: float
+    norm: float = inf
+    start: float = 0.0
+
+
+class Run(NamedTuple):
+    """Seconds of a launch, of DRAM traffic at full bandwidth, of adding up parts of k, and of each part.
+
+    ``half``: share of the multiprocessors at which the bandwidth would be half of its limit; ``norm`` joins DRAM and multiprocessors.
+    """
+
+    launch: float
+    dram: float
+    half: float
+    norm: float
+    split: float
+    part: float
+
+
+def plan_of(
+    shape: Shape, tile: Tile, parts: int, *, resident: int = 1, slots: int, depth: int, sizes: tuple[float, float], kind: int = 0
+) -> Plan:
+    """Plan of blocks of ``tile``, ``resident`` together on each of ``slots`` multiprocessors, in slices of k of ``depth`` elements.
+
+    ``sizes``: bytes of an element loaded, and of one stored.
+
+    >>> plan_of((256, 256, 64, 1), (128, 128), 1, slots=3, depth=64, sizes=(2, 2))[:5]
+    (4194304, 65536, 65536, 2, 0)
+    """
+    (m, n, k, batch), (br, bc) = shape, tile
+    rows, columns, steps = min(br, m), min(bc, n), ceil_div(ceil_div(k, depth), parts)
+    blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
+    turns, along = ceil_div(blocks, slots), min(steps * depth, k)
+    waits, loaded, stored = ceil_div(turns, resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
+    return Plan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
+
+
+PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
+"""Parts of k to choose among: powers of two, and those half way."""
+
+
+def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
+    """Parts of k worth a try, ``most`` at the most: until ``blocks`` fill the ``room`` for them twice, and those that fill it exactly.
+
+    >>> parts_of_k(20, 64, 132), parts_of_k(300, 64, 132), parts_of_k(20, 1, 132)
+    ([1, 2, 3, 4, 6, 8, 12, 13], [1], [1])
+    """
+    filling = (min(waves * room // blocks, most) for waves in (1, 2))
+    return sorted({1, *(parts for parts in (*PARTS, *filling) if 1 < parts <= most and parts * blocks <= 2 * room)})
+
+
+def worth_timing(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
+    kept: list[Plan] = []
+    for plan in sorted(plans):
+        demand, kind = plan[:6], plan.kind
+        if not any(before[8] == kind and all(map(le, before, demand)) for before in kept):
+            kept.append(plan)
+    return tuple(kept)
+
+
+def fastest(plans: Sequence[Plan], costs: Sequence[Costs], run: Run) -> tuple[float, Plan]:
+    """Seconds of the fastest of ``plans``, whose ``kind`` is a place in ``costs``, and that plan."""
+    launch, dram_s, half, norm, split_s, part_s = run
+    best, found = inf, plans[0]
+    for plan in plans:
+        flops, loaded, stored, waits, idle, parts, _, _, kind = plan
+        flop_s, load_s, store_s, wait_s, inner, start_s = costs[kind]
+        multiply, load = flops * flop_s, loaded * load_s
+        busy = max(multiply, load) if inner == inf else joined(multiply, load, inner)
+        busy += stored * store_s + waits * wait_s
+        time = launch + start_s + joined(busy, dram_s * ramp(1 - idle, half), norm)
+        if parts > 1:
+            time += split_s + parts * part_s
+        if time < best:
+            best, found = time, plan
+    return best, found
+
+
+def joined(one: float, other: float, norm: float) -> float:
+    """Time of two that overlap: ``norm`` 1 adds them up, a large one takes the longer."""
+    return (one**norm + other**norm) ** (1 / norm)
+
+
+def ramp(busy: float, half: float) -> float:
+    """By how much longer DRAM traffic takes if a share ``busy`` of the multiprocessors draws it: half of them draw more than half.
+
+    >>> ramp(1.0, 0.2), round(ramp(0.2, 0.2), 3)
+    (1.0, 1.667)
+    """
+    return (busy + half) / (busy * (1 + half))
