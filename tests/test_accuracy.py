@@ -256,8 +256,9 @@ def test_calibrations_name_the_parameters_of_their_model(device):
         model = find_model(block.model)
         assert set(block.parameters) == {parameter.name for parameter in model.parameters}
         assert block.low < 1 < block.high
-        assert block.borrowed_low is not None
-        assert block.borrowed_low < 1 < block.borrowed_high
+        alone = block.implementation == "torch-grouped-mm"  # timed on one device, so never tried on another
+        assert (block.borrowed_low is None) == alone
+        assert alone or block.borrowed_low < 1 < block.borrowed_high
 
 
 def test_devices_of_an_architecture_share_parameters():

@@ -205,7 +205,7 @@ BELOW = (
     *("attention --n 1 --kv-len 32768 --d 128 --heads 32 --kv-heads 8 --batch 16 --hardware mi308x",),
     *("attention --n 2 --kv-len 32768 --d 64 --heads 32 --kv-heads 1 --batch 16 --hardware h200",),
     *("attention --n 16384 --d 128 --heads 32 --pass backward --hardware rtx-3090",),
-    *(f"matmul -m 8192 -n 8192 -k 8192 --hardware {name}" for name in ("rtx-5090", "intel-xeon-8480plus")),
+    *(f"matmul -m 8192 -n 8192 -k 8192 --hardware {name}" for name in ("intel-xeon-8480plus",)),
     *("matmul -m 8192 -n 2048 -k 4096 --dtype tf32 --hardware h200",),
 )
 """Predictions of kernels that pad or move less than the tiles that are counted, or run at a higher clock."""
@@ -220,9 +220,7 @@ def test_a_time_below_its_roof_says_so_and_why(line: str) -> None:
     assert not [share for share in re.findall(r"(\d+)% (?:of the \w+ peak|busy|of its roof)", screen) if int(share) > 100]
 
 
-@pytest.mark.parametrize(
-    "workload", ["--matmul 8192x8192x8192 --hardware rtx-5090", "--attention 'n=1 kv_len=32768 d=128 heads=32 batch=16' --hardware mi308x"]
-)
+@pytest.mark.parametrize("workload", ["--attention 'n=1 kv_len=32768 d=128 heads=32 batch=16' --hardware mi308x"])
 def test_a_point_above_its_roof_says_why_and_has_no_meters(workload: str) -> None:
     screen = answer(["roofline", *shlex.split(workload)])[1]
     assert re.search(r", by other tiles or a higher clock 1\d\d% of its tensor roof\.", screen)

@@ -52,7 +52,7 @@ def test_sentences_are_whole_and_a_line_each(run, line: str) -> None:
 def test_the_share_of_kernels_is_no_less_than_that_of_the_resource(run, line: str) -> None:
     """A resource is busy only while kernels run that use it; those it bounds take longer than it is busy with them."""
     out = run(line).out
-    said = re.search(r"kernels bound by it take (\d+)% of the time", out)
+    said = re.search(r"(?:kernels bound by it take |Limited by [\w ]+? )(\d+)% of the time", out)
     busy = re.search(r"(\d+)%.*< limits", out)
     if said is None:
         assert "Limited by latency: " in out

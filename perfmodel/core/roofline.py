@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from perfmodel.core.arith import Number, largest
 from perfmodel.core.cache import dram_bytes, multicast_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
-from perfmodel.core.dtypes import VECTOR, Dtype
+from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
@@ -168,14 +168,13 @@ def _rates(device: Device, dtype: Dtype, trace: Trace | None) -> Rates:
 
     instead = peak if unit != dtype.matmul_unit == "vector" else None  # a tensor unit that multiplies fp32, too
     wide: FloatDtype = "fp64" if dtype.name == "fp64" else "fp32"
-    multiplies = device.peaks.vector.get(dtype.name) if dtype.matmul_unit == VECTOR else None  # type: ignore[call-overload]
     dram = rate("BW_dram", "B/s", memory.bandwidth or memory.measured_bandwidth, bandwidth)
     return Rates(
         dram=dram,
         l2=on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number),
         matmul_at_max_clock=fastest if trace is None else _traced_max_rate(trace, device, dtype, peak, fastest),
-        vector=on_chip("P_vector", f"FLOP/s, {wide} vector unit", multiplies or device.peaks.vector.get(wide) or instead),
+        vector=on_chip("P_vector", f"FLOP/s, {wide} vector unit", device.peaks.vector.get(wide) or instead),
         sfu=on_chip("P_exp", "exponentials/s", device.peaks.exp),
         dram_at_max_clock=dram
         if highest == bandwidth

@@ -98,8 +98,9 @@ def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) ->
     name, share = next(iter(limit_shares(parts, seconds, beside).items()), ("", 0.0))
     if name in BOUND_WORDS:
         roofs, own = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
-        reached = f", and all reach {percent(roofs / own)} of their roofs" * (seconds > sum(part.cost.no_overlap_s for part in parts))
-        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time{reached}."
+        if seconds > sum(part.cost.no_overlap_s for part in parts):
+            return f"Limited by {BOUND_WORDS[name]} {percent(share)} of the time; kernels reach {percent(roofs / own)} of their roofs."
+        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
     if name == LATENCY:
         return f"Limited by latency: kernels far from every roof take {percent(share)} of the time."
     return f"Limited by {name}: it takes {percent(share)} of the time." if name else "What limits it is unknown."

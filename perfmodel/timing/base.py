@@ -150,7 +150,7 @@ class Model:
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""
-        return {parameter.name: parameter.prior or read_priors(self.name)[parameter.name] for parameter in self.parameters}
+        return {parameter.name: parameter.prior or priors_of(self.name)[parameter.name] for parameter in self.parameters}
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""
@@ -158,7 +158,7 @@ class Model:
 
 
 @cache
-def read_priors(model: str) -> dict[str, Prior]:
+def priors_of(model: str) -> dict[str, Prior]:
     """The priors of ``model`` by parameter; DataError if there is no file of them."""
     return {name: Prior(**fields) for name, fields in read_yaml(PRIORS / f"{model}.yaml")[0].items()}
 
