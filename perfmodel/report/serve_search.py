@@ -20,7 +20,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search
+from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
@@ -260,14 +260,7 @@ def _figures(asked: Searched, point: Candidate) -> list[Figure]:
 def _listed(asked: Searched) -> list[Candidate]:
     """As many as a screen shows: the chosen one first, then those of the front within the limits, the ends among them."""
     first = [] if asked.chosen is None else [asked.chosen]
-    return [*first, *_spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first])]
-
-
-def _spread(front: Sequence[Candidate]) -> list[Candidate]:
-    """Up to ``FRONT_ROWS`` of them, the ends among them."""
-    if len(front) <= FRONT_ROWS:
-        return list(front)
-    return [front[place * (len(front) - 1) // (FRONT_ROWS - 1)] for place in range(FRONT_ROWS)]
+    return [*first, *spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first], FRONT_ROWS)]
 
 
 def _broken(line: str) -> list[str]:

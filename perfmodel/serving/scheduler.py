@@ -63,6 +63,7 @@ class Worker:
 
     def __init__(self, pool: Pool, load: Load) -> None:
         self.times, self.batching, self.load = pool.times, pool.batching, load
+        self.per_step = load.tokens_per_step
         tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
         self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
         self.waiting: deque[SentRequest] = deque()
@@ -98,7 +99,7 @@ class Worker:
             step = Iteration(decodes=decodes, context=context, queries=queries)
         self.first, self.count, self.growth = self.times.seconds(step), 1 if self.prompts else self.alike(), 0.0
         if self.count > 1:
-            last = replace(step, context=context + round((self.count - 1) * self.load.tokens_per_step))
+            last = replace(step, context=context + round((self.count - 1) * self.per_step))
             self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
         return now + self.elapsed(self.count)
 
@@ -193,10 +194,10 @@ class Worker:
             tally.mixed += self.decodes * self.had_prompts
             self.decoded, self.had_prompts = now, False
             self.decode_steps += self.count
-            self.tokens += self.decodes * self.count * self.load.tokens_per_step
+            self.tokens += self.decodes * self.count * self.per_step
             while self.decoding and self.decoding[0][0] <= self.decode_steps:
                 request = heappop(self.decoding)[2]
-                self.tokens -= request.isl + request.steps * self.load.tokens_per_step
+                self.tokens -= request.isl + request.steps * self.per_step
                 self.held -= 1
                 ended.append(request)
         for request, tokens in self.chunks:
@@ -214,5 +215,5 @@ class Worker:
         if not self.decoding:
             self.decoded, self.had_prompts = now, False
         self.joined += 1
-        self.tokens += request.isl + done * self.load.tokens_per_step
+        self.tokens += request.isl + done * self.per_step
         heappush(self.decoding, (self.decode_steps + request.steps - done, self.joined, request))

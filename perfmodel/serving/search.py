@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -31,11 +32,12 @@ CLOSED_FORM = 1.15  # tuned
 """By how much the closed form may be off: candidates so far beyond a limit or behind the best are not simulated."""
 PER_OCTAVE = 6
 """Numbers of users that are tried per factor of two."""
-MOST_BEST, MOST_FRONT = 6, 10
+MOST_BEST, MOST_FRONT = 4, 8
 """Candidates that are simulated to find the best of a kind, and of the front."""
 MOST_USERS = 4096
 """Of a replica, where neither cache nor engine ends it before."""
 Formats = tuple[str | None, str | None]
+Worked = TypeVar("Worked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +239,15 @@ def in_pools(
     Of the layouts of one size, those count that no other beats in both speed and rate. ``users``: share of those of all GPUs.
     """
     by_engine = defaultdict(list)
-    for replica in known if load.osl > 1 else ():
+    for replica in [one for one in known if one.gpus < gpus] if load.osl > 1 else ():
         by_engine[replica.engine.id].append(replica)
     for own in by_engine.values():
-        first = _fastest([(one, time) for one in own if one.gpus < gpus for time in [prompt_time(one, load)]])
-        second = [(one, each, _decode_s(one, load, each)) for one in own if one.gpus < gpus for each in ladder(most_users(one))]
-        for after, sequences, decode_s in second if users else _on_front(second):
-            for before, time in first:
+        first = _fastest([(one, time.seconds, time.per_s, time) for one in own for time in [prompt_time(one, load)]])
+        second = [
+            (one, took, each / took, each) for one in own for each in ladder(most_users(one)) for took in [_decode_s(one, load, each)]
+        ]
+        for after, decode_s, _, sequences in second if users else _fastest(second):
+            for before, _, _, time in first:
                 yield from _paired(before, time, after, sequences, decode_s, load, gpus, users, device, counts)
 
 
@@ -253,24 +257,14 @@ def _decode_s(replica: Replica, load: Load, sequences: int) -> float:
     return (load.osl - 1) / load.tokens_per_step * replica.times.seconds(step)
 
 
-def _fastest(workers: list[tuple[Replica, PromptTime]]) -> list[tuple[Replica, PromptTime]]:
-    """Of each size, those with the shortest prompt of all that run as many a second."""
-    found: list[tuple[Replica, PromptTime]] = []
-    for one, time in sorted(workers, key=lambda pair: (pair[0].gpus, pair[1].seconds)):
-        alike = [other.per_s for replica, other in found if replica.gpus == one.gpus]
-        if not alike or time.per_s > max(alike):
-            found.append((one, time))
-    return found
-
-
-def _on_front(workers: list[tuple[Replica, int, float]]) -> list[tuple[Replica, int, float]]:
-    """Of each size, those with the shortest steps of all that serve as many a second."""
+def _fastest(workers: list[tuple[Replica, float, float, Worked]]) -> list[tuple[Replica, float, float, Worked]]:
+    """Replicas with seconds and requests a second: of each size, those with the least of one of all that have as much of the other."""
     most: dict[int, float] = defaultdict(float)
     found = []
-    for one, sequences, seconds in sorted(workers, key=lambda each: (each[2], -each[1])):
-        if sequences / seconds > most[one.gpus]:
-            most[one.gpus] = sequences / seconds
-            found.append((one, sequences, seconds))
+    for one in sorted(workers, key=lambda each: (each[1], -each[2])):
+        if one[2] > most[one[0].gpus]:
+            most[one[0].gpus] = one[2]
+            found.append(one)
     return found
 
 
@@ -345,14 +339,14 @@ def search_among(
         for point in sorted(near, key=lambda one: -one.tokens_per_s_gpu)[:MOST_BEST]:
             if point.tokens_per_s_gpu * CLOSED_FORM > best:
                 best = max([best, *(one.tokens_per_s_gpu for one in asked([point]) if limits.hold(one))])
-    asked(_spread(front([*together, *apart]), MOST_FRONT))
+    asked(spread(front([*together, *apart]), MOST_FRONT))
     if not any(map(limits.hold, seen.values())):
         asked(sorted([*together, *apart], key=limits.worst)[:MOST_BEST])
     found = {"evaluated": len(together) + len(apart), "simulated": len(seen), "behind": counts["behind"]}
     return Search(list(seen.values()), found, limits)
 
 
-def _spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
+def spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
     """Up to so many of them, the ends among them."""
     if len(points) <= most:
         return list(points)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
@@ -57,7 +57,7 @@ class KernelTimes:
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
     ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
-    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those.
+    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those; ``asked``: between them.
     """
 
     model: ModelSpec
@@ -70,6 +70,7 @@ class KernelTimes:
     coarse: bool = False
     attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
+    asked: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
 
     def finely(self) -> KernelTimes:
         """The same steps in the tables of one layout; rows of kernels are shared."""
@@ -247,6 +248,8 @@ class KernelTimes:
 
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
         """Multilinear between the nodes around ``at``."""
+        if (part, at) in self.asked:
+            return self.asked[part, at]
         corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         for axis, (number, nodes) in enumerate(zip(at, (COARSELY if self.coarse else PER_OCTAVE)[part], strict=True)):
             steps = not self.coarse and (part, axis) in STEPPED
@@ -261,6 +264,7 @@ class KernelTimes:
             if node_at is None:
                 node_at = known[part, place] = exact(*place)
             value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
+        self.asked[part, at] = value, low, high
         return value, low, high
 
 
@@ -288,6 +292,7 @@ def added(parts: Iterable[Times]) -> Times:
     return value, low, high
 
 
+@cache
 def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, int]:
     """The nodes on both sides: all numbers up to twice ``per_octave``, then so many per factor of two.
 
