@@ -66,7 +66,6 @@ UNITS = {0.0, 1.0, 1e-3, 1e-6, 1e-9, 1e-12}
 INLINE = {
     "_fa3": {0.9},  # FlashAttention-3's own heuristics, hopper/heuristics.h and flash_prepare_scheduler.cu
     "_fa3_splits": {0.8, 0.85, 1.1},
-    "torch_flash": {16.0},  # rows of mma.sync
     "seconds": {2.0},  # two points of a straight line (torch_training)
 }
 """Numbers with a fraction inside functions, which a source gives."""

@@ -17,10 +17,11 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share
+from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share, plain_attention
 from perfmodel.timing.engine import ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
+WIDEST = max(_HEAD_DIMS)  # known
 MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
 """Rows of the other operand that one read from shared memory serves, of a warp's, of Hopper's and of Blackwell's instruction."""
 IN_TURN, ASYNCHRONOUS, PING_PONG = 1.0, 2.0, 3.0  # tuned
@@ -311,6 +312,12 @@ def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], At
     if not {"br", "bc"} & set(case.launch):
         return launch
     return replace(launch, br=case.launch.get("br", launch.br), bc=case.launch.get("bc", launch.bc))
+
+
+def dense(case: Case, direction: str) -> bool:
+    """Whether it is one pass of dense attention with d = d_v of at most ``WIDEST``."""
+    w = case.workload
+    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == direction and w.d == w.dv <= WIDEST
 
 
 @cached_by_identity

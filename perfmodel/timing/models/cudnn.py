@@ -31,10 +31,12 @@ from perfmodel.timing.models._attention_grid import (
     WGMMA,
     AttentionLaunch,
     blackwell_launch,
+    dense,
     matrix_rows,
     timed_again,
     work_of,
 )
+from perfmodel.timing.models.flash_decode import covers as is_decode
 
 COMPILED = (64, 128, 192, 256)  # known
 FORWARD_PARAMETERS = (
@@ -87,19 +89,14 @@ def published_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return pass_s(timed_again(case, device), device, {**find_model(name).starts(), **p, "matmul": max(1.0, p["matmul"])})
 
 
-def _covers(case: Case, direction: str) -> bool:
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == direction and w.d == w.dv <= COMPILED[-1]
-
-
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, dense, with d = d_v of at most 256."""
-    return _covers(case, FORWARD) and case.workload.n > 1
+    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
+    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
 
 
 def covers_backward(case: Case) -> bool:
     """Backward, dense, with d = d_v of at most 256."""
-    return _covers(case, BACKWARD)
+    return dense(case, BACKWARD)
 
 
 def covers_published(case: Case) -> bool:

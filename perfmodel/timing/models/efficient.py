@@ -33,11 +33,13 @@ from perfmodel.timing.models._attention_grid import (
     PARAMETERS,
     AttentionLaunch,
     AttentionWork,
+    dense,
     grid_of_walk,
     keys_walk,
     tensor_bytes,
     work_of,
 )
+from perfmodel.timing.models.flash_decode import covers as is_decode
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
@@ -192,9 +194,8 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, dense, with d = d_v of at most 256."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= 256 and w.n > 1
+    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
+    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
 
 
 def covers_backward(case: Case) -> bool:

@@ -32,25 +32,27 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.timing.base import Case, Model, Parameter, plain_attention
+from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
     PARAMETERS,
+    WIDEST,
     AttentionLaunch,
     AttentionWork,
+    dense,
     multiprocessors_of,
     padded,
     resident_blocks,
     work_of,
 )
+from perfmodel.timing.models.flash_decode import covers as is_decode
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 CROWDED = (32, 64, 128)  # known
 """Head dims of the causal kernels for odd lengths that do not fit the instruction cache; the others' tiles have half as many keys."""
 SPLIT_ROWS = 64  # known
-WIDEST = 256  # known
 
 NARROW = Parameter("narrow", "of a tile's matmuls: more where heads are narrower than the kernel")
 FORWARD_PARAMETERS = (
@@ -118,15 +120,13 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, dense, with d = d_v of at most 256."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= WIDEST and w.n > 1
+    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
+    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
 
 
 def covers_backward(case: Case) -> bool:
     """Backward, dense, with d = d_v of at most 256."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == BACKWARD and w.d == w.dv <= WIDEST
+    return dense(case, BACKWARD)
 
 
 _NAMES = ("torch-sdpa-flash", "fa2")

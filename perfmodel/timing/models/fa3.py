@@ -26,7 +26,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
+from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     ASYNCHRONOUS,
@@ -36,6 +36,7 @@ from perfmodel.timing.models._attention_grid import (
     WGMMA,
     AttentionLaunch,
     blackwell_launch,
+    dense,
     matrix_rows,
     multiprocessors_of,
     padded,
@@ -43,6 +44,7 @@ from perfmodel.timing.models._attention_grid import (
     work_of,
 )
 from perfmodel.timing.models.fa2 import check_copies, split_keys
+from perfmodel.timing.models.flash_decode import covers as is_decode
 
 VLLM = "vllm-flash-attn"
 L2_BYTES = 32 << 20  # known
@@ -67,7 +69,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     if matrix_rows(device) != WGMMA:
         raise UnavailableError(f"FlashAttention-3 has kernels for compute capability 9.0 alone, not for {device.id}")
     overlap = IN_TURN if case.implementation in _IN_TURN else ASYNCHRONOUS
-    return replace((_backward if case.direction == BACKWARD else _forward)(case.workload), overlap=overlap)
+    return replace((_backward if case.direction == BACKWARD else _fa3)(case.workload), overlap=overlap)
 
 
 def _vllm(case: Case, device: Device) -> AttentionLaunch:
@@ -80,7 +82,7 @@ def _vllm(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload))
 
 
-def _forward(w: Attention) -> AttentionLaunch:
+def _fa3(w: Attention) -> AttentionLaunch:
     """Packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
     br, bc = tile_of(w, paged=False)
     rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
@@ -105,10 +107,10 @@ def _paged(w: Attention, device: Device) -> AttentionLaunch:
     fitting = (L2_BYTES >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
     section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1), w.kv_heads))
     plan = AttentionLaunch(br, bc, WGMMA, ASYNCHRONOUS, packed=True, longest_first=w.causal, group=w.kv_heads, section=section)
-    return replace(plan, splits=_splits(w, br, bc, device))
+    return replace(plan, splits=_fa3_splits(w, br, bc, device))
 
 
-def _splits(w: Attention, br: int, bc: int, device: Device) -> int:
+def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
     """hopper/heuristics.h gives the most splits, as if the batch were one; flash_prepare_scheduler.cu how many are worth it."""
     sms, row_tiles, key_tiles = multiprocessors_of(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
     blocks = w.kv_heads * row_tiles
@@ -132,23 +134,18 @@ def few_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return kernel if case.cache else hypot(p["host_us"] * 1e-6, kernel)
 
 
-def _dense(case: Case) -> bool:
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and w.d == w.dv <= 256 and w.n > 1
-
-
 def _rare(case: Case) -> bool:
     return case.implementation.startswith("fa3") and (case.direction == BACKWARD or case.workload.dtype.size < 2)
 
 
 def covers(case: Case) -> bool:
-    """Forward over several queries, dense, with d = d_v of at most 256; FlashAttention-3 itself in two-byte elements."""
-    return _dense(case) and case.direction == FORWARD and not _rare(case)
+    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256; FlashAttention-3 in two-byte elements."""
+    return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not is_decode(case)
 
 
 def covers_few(case: Case) -> bool:
     """FlashAttention-3 backward and in fp8, dense, no window, with d = d_v."""
-    return _dense(case) and _rare(case) and not case.workload.window
+    return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1 and _rare(case) and not case.workload.window
 
 
 _SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list scheduling, Graham 1966"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import Case, Model, Parameter, plain_attention
-from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, AttentionLaunch, resident_blocks, work_of
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, AttentionLaunch, dense, resident_blocks, work_of
 
 WIDEST = 128  # known
 _LAUNCH = {"br": 128, "bc": 64, "threads": 128}  # known
@@ -32,8 +32,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers(case: Case) -> bool:
     """Forward over several queries, dense, with d = d_v of at most 128."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == FORWARD and w.d == w.dv <= WIDEST and w.n > 1
+    return dense(case, FORWARD) and case.workload.n > 1 and case.workload.d <= WIDEST
 
 
 _ALONE = Parameter("alone", "cycles of a tile of four warps alone on its multiprocessor, over its share of a full one")

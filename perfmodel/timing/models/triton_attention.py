@@ -14,19 +14,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import Case, Model, find_model, plain_attention
+from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.timing.base import Case, Model, find_model
 from perfmodel.timing.models._attention_grid import (
     ASYNCHRONOUS,
     IN_TURN,
     PARAMETERS,
     WGMMA,
     AttentionLaunch,
+    dense,
     matrix_rows,
     timed_again,
     work_of,
 )
 
-WIDEST = 256  # known
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 
 
@@ -45,8 +46,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers(case: Case) -> bool:
     """One pass of dense attention over several queries with d = d_v of at most 256."""
-    w = case.workload
-    return plain_attention(case, "sparsity", "dropout", "mask") and w.n > 1 and w.d == w.dv <= WIDEST
+    return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1
 
 
 MODEL = Model(
