@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
+from perfmodel.timing.base import model_names
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
@@ -61,7 +62,7 @@ def blocks_of(found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_point
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
     blocks = []
-    for block in sorted(found.device.calibration, key=fits.family_of):
+    for block in sorted((one for one in found.device.calibration if one.model in model_names()), key=fits.family_of):
         old = before.get(fits.family_of(block), block)
         new = block if fits.family_of(block) in fitted else judged(block, found, grouped) if grouped else old
         if new is not None:

@@ -18,7 +18,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.cli import main
 from perfmodel.report.validation import scoreboard_report
 from perfmodel.timing import implementations
-from perfmodel.timing.base import find_model
+from perfmodel.timing.base import find_model, model_names
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation import run as validation_run
 from perfmodel.validation.calibration_run import versions_of
@@ -56,13 +56,16 @@ def judges(record: Record) -> bool:
     return held_out(record) and not sets_width(record)
 
 
+DECODE = {name for name in model_names() if find_model(name).regime == "decode"}
+
+
 @cache
 def rows() -> dict[tuple[str, str], list[RecordRow]]:
     """Held-out rows with a calibrated prediction, by device and group; fused attention of several queries and of one apart."""
     found: dict[tuple[str, str], list[RecordRow]] = defaultdict(list)
     for row in all_rows():
         if row.prediction is not None and row.prediction.kind == CALIBRATED and judges(row.record):
-            decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
+            decode = " decode" if row.prediction.calibration.model in DECODE else ""
             found[row.record.hardware, row.record.group + decode].append(row)
     return found
 
@@ -273,7 +276,7 @@ def test_devices_of_an_architecture_share_parameters():
 def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
     for device in calibrated_devices():
         for block in device.calibration:
-            decode = " decode" if block.model == "flash-decode" else ""
+            decode = " decode" if block.model in DECODE else ""
             way = "both" if block.model == "torch-training" else block.direction  # a whole step has no passes to tell apart
             names = [
                 block.implementation,

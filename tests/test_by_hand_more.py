@@ -28,6 +28,7 @@ from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, 
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.register_tiles import geometry
 from perfmodel.kernels.softmax import VARIANTS, Softmax, Variant, kernel
 from perfmodel.remat.chain import Chain, ChainLayer
 from perfmodel.remat.optimal_dp import Program
@@ -46,7 +47,6 @@ from perfmodel.timing.engine import TAIL, TileBlocks
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import gemm, numba_attention, register_tiles
 from perfmodel.timing.models._attention_grid import AttentionLaunch, key_tiles_visits, timed_again
-from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse
@@ -140,9 +140,7 @@ def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
     monkeypatch.setattr(register_tiles, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
-    numba_attention.flash1_seconds(
-        Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
-    )
+    numba_attention.flash1_seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"pair_cycles": 1.0})
     threads = geometry(128, 128, 64).threads
     assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
 

@@ -19,13 +19,13 @@ from perfmodel.core.hardware import Clocks, Device
 from perfmodel.core.sanity import validated
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.base import Case, find_model, model_of
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import SPREADS, moved, widened
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.lenders import nearest
-from perfmodel.timing.models import flash_decode
+from perfmodel.timing.models import decode_fa2
 from perfmodel.timing.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.select_kernel import select_kernel
@@ -76,13 +76,13 @@ def test_kernels_are_those_of_the_architecture() -> None:
     for device in (L4, GEFORCE):
         split = plan_of(Case(w, "vllm-flash-attn"), device)
         assert replace(split, resident=2) == plan_of(Case(w, "vllm-flash-attn"), A100), "FlashAttention-2, with less SRAM"
-        assert flash_decode.kernel_of("vllm-flash-attn", device) is flash_decode.kernel_of("vllm-flash-attn", A100)
+        assert model_of(few, device) is model_of(few, A100) is decode_fa2.MODEL
         assert plan_of(Case(w, "triton-attention"), device).rows == 32
-    assert flash_decode.planned(few, GEFORCE).tiles == 16, "128 keys of 2,048 each"
+    assert decode_fa2.paged(few.workload, GEFORCE, 82).tiles == 16, "128 keys of 2,048 each"
     with pytest.raises(UnavailableError, match="no asynchronous copies"):
         plan_of(Case(w, "torch-sdpa-flash"), T4)
     with pytest.raises(UnavailableError, match="no decode kernel of vllm-flash-attn"):
-        flash_decode.kernel_of("vllm-flash-attn", T4)
+        decode_fa2.MODEL.seconds(few, T4, decode_fa2.MODEL.starts())
 
 
 # What a profile lacks

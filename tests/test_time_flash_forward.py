@@ -10,7 +10,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.models import efficient, fa2, flash_decode
+from perfmodel.timing.models import decode_fa2, efficient, fa2
 from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of, work_of
 
 H200 = find_device("h200")
@@ -97,4 +97,4 @@ def test_the_longest_blocks_meet() -> None:
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])
 def test_few_queries_over_one_tile_of_keys_are_prefill(n, kv_len, d, decode):
-    assert flash_decode.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode
+    assert decode_fa2.MODEL.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode

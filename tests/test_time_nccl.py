@@ -11,19 +11,21 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.timing.base import Case
-from perfmodel.timing.models.nccl import MODEL, sent_bytes
+from perfmodel.timing.messages import sent_bytes, sooner_s
+from perfmodel.timing.models.nccl import MODEL
 
 DEVICE = replace(find_device("h200"), calibration=[])
 LINK, DRAM = 450e9, 4.8e12
 P = {
     "start_us": 5.0,
     "step_us": 1.0,
-    "pair_start_us": 8.0,
+    "pair_factor": 1.6,
     "flagged_share": 0.2,
+    "flagged_pair_factor": 1.5,
     "chunk_us": 20.0,
     "chunked_share": 0.8,
     "copy_share": 0.5,
-    "switch_factor": 1.25,
+    "sharpness": 50.0,
 }
 
 
@@ -44,8 +46,14 @@ def test_a_large_one_its_share_of_the_link_and_its_own_part():
     assert seconds("all_gather", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
     assert seconds("all_to_all", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
     assert seconds("all_reduce", 4, size) == pytest.approx(31e-6 + 1.5 * size / (0.8 * LINK))
-    assert seconds("all_reduce", 8, size) == pytest.approx(39e-6 + 1.75 * size / LINK)
+    assert seconds("all_reduce", 8, size) == pytest.approx(39e-6 + 1.75 * size / (0.8 * LINK))
     assert seconds("p2p", 2, size) == pytest.approx(28e-6 + size / (0.8 * LINK))
+
+
+def test_the_change_from_one_protocol_to_the_other_is_smooth():
+    assert sooner_s(1.0, 1e6, 1.5) == pytest.approx(1.0)
+    assert sooner_s(2.0, 3.0, 1.5) == sooner_s(3.0, 2.0, 1.5) < sooner_s(2.0, 3.0, 5.0) < 2.0
+    assert sooner_s(0.0, 2.0, 1.5) == 0.0
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -23,7 +23,7 @@ V6E = find_device("google-tpu-v6e")
 OTHERS = [find_device(f"google-tpu-{name}") for name in ("v3", "v4", "v5e", "v5p", "v7")]
 BF16 = DTYPES["bf16"]
 PRODUCT = {"launch_us": 2.0, "hbm_share": 0.9, "peak_share": 0.9, "rows_share": 0.5}
-PAGED = {"launch_us": 4.0, "visit_cycles": 500.0, "score_cycles": 15.0, "moved_share": 0.5}
+PAGED = {"launch_us": 4.0, "visit_cycles": 500.0, "score_cycles": 15.0, "moved_share": 0.5, "vmem_share": 0.21}
 
 
 def product(m: int, n: int = 4096, k: int = 4096, device: Device = V6E) -> float:

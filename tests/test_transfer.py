@@ -65,7 +65,7 @@ def test_attention_keeps_its_clock_beside_a_slow_product() -> None:
 
 
 def test_a_copy_beside_the_lenders_scales_the_bandwidth() -> None:
-    [block] = [one for one in find_device(H100.id).calibration if one.model == "flash-decode"]
+    [block] = [one for one in find_device(H100.id).calibration if one.model == "decode-fa3" and one.implementation == "vllm-flash-attn"]
     lender = with_probes(H100, copy="3.0 TB/s")
     share = 3.0e12 / (H100.dram.bandwidth_bytes_per_s or 1)
     bandwidth = L40S.dram.bandwidth_bytes_per_s or 0
@@ -77,7 +77,7 @@ def test_a_copy_beside_the_lenders_scales_the_bandwidth() -> None:
 
 def test_starts_go_with_launches_and_waits_with_the_clock() -> None:
     """1.64 and 2.5 us are stated alike by both profiles; probes stand before them; the clocks are 2520 and 1980 MHz."""
-    [block] = [one for one in find_device(H100.id).calibration if one.model == "flash-decode"]
+    [block] = [one for one in find_device(H100.id).calibration if one.model == "decode-fa3" and one.implementation == "vllm-flash-attn"]
     start, wait = block.parameters["launch_us"], block.parameters["latency_us"]
     stated = carried_over(L40S, H100, block).parameters
     assert stated["launch_us"] == pytest.approx(start * 1.64 / 2.5)

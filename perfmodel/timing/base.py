@@ -127,8 +127,8 @@ class Model:
     device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all of its kernels.
 
     ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, device)``: whether that library takes this kernel
-    on the device, where it has several. ``source``: where its structure is from. ``assumes``: of operands,
-    caches and launches, where a case does not say otherwise.
+    on the device, where it has several. ``regime``: decode or prefill, where it is of one of them alone. ``source``: where its structure
+    is from. ``assumes``: of operands, caches and launches, where a case does not say otherwise.
     """
 
     name: str
@@ -147,6 +147,7 @@ class Model:
     from_tables: bool = False
     few_sizes: bool = False
     runs_on: Callable[[str, Device], bool] = lambda implementation, device: True
+    regime: str = ""
 
     def priors(self) -> dict[str, Prior]:
         """What is expected of the parameters, in their order: those come first that measurements tell most of."""

@@ -38,7 +38,6 @@ from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
 from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._attention_grid import WGMMA, AttentionLaunch, padded, with_tile
-from perfmodel.timing.models._gemm_tiles import TilePlan
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction
 
@@ -252,7 +251,7 @@ def product_tile(prediction: Prediction) -> Tile | None:
 
 def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Tile:
     """The fastest tile by the model of cuBLAS; kernels whose blocks share a multiprocessor have no clusters."""
-    _, plan = gemm.fastest(case, device, {"split_us": gemm.SPLIT_US, **parameters})
+    _, plan = gemm.fastest(case, device, parameters)
     usual = library_tile(device, case.workload.dtype)
-    cluster = usual.cluster if isinstance(plan, TilePlan) else 1
+    cluster = usual.cluster if gemm.fed_by_tma(case.workload, device, plan) else 1
     return replace(usual, br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)

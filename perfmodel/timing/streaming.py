@@ -50,7 +50,7 @@ ENGINE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamLaunch:
     """One launch: ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles of ``rereads`` times the cache / ``blocks``.
 
     ``tile_bytes``: of a tile's keys and values; ``tile_cycles``: clocks for which its work occupies the units of its multiprocessor.
@@ -75,7 +75,7 @@ class Stream:
     work_factors: tuple[str, ...] = ()
 
 
-LaunchRule = Callable[[Attention, Device, int], Stream]
+LaunchRule = Callable[[Attention, Device, int], StreamLaunch]
 """The launch of a workload, in the format of its cache, on a device with so many multiprocessors."""
 
 
@@ -97,7 +97,7 @@ def page(
         return traits.copies != BY_THREAD and traits.matrix in launches.get(implementation, {})
 
     @once_per_case
-    def launched(case: Case, device: Device) -> Stream:
+    def launched(case: Case, device: Device) -> StreamLaunch:
         if not runs_on(case.implementation, device):
             found = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
             known = " or ".join(launches[case.implementation])
@@ -111,13 +111,13 @@ def page(
 
     def decoding(case: Case) -> bool:
         """Forward, few queries per sequence, head dims up to 256; no mask, window, dropout or blocks."""
-        return decodes(case) and (covers is None or covers(case))
+        return case.implementation in launches and decodes(case) and (covers is None or covers(case))
 
     assumes = f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph"
-    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on)
+    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on, regime="decode")
 
 
-def streamed_seconds(case: Case, device: Device, stream: Stream, p: Mapping[str, float]) -> float:
+def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mapping[str, float]) -> float:
     """Seconds of a call that streams the KV cache of ``case``; UnavailableError if the profile lacks a number."""
     w = in_cache_format(case.workload)
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")

@@ -186,7 +186,8 @@ def _regime(row: RecordRow) -> str:
     model = find_model(row.prediction.calibration.model) if row.prediction else None
     if model is None or model.from_tables:
         return ""
-    return " decode" if model.name == "flash-decode" else " prefill" if model.launch is not None else ""
+    regime = model.regime or ("prefill" if model.launch is not None else "")
+    return f" {regime}" if regime else ""
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:

@@ -36,7 +36,7 @@ from perfmodel.timing.models._attention_grid import (
     timed_again,
     work_of,
 )
-from perfmodel.timing.models.flash_decode import covers as is_decode
+from perfmodel.timing.models.decode_cudnn import MODEL as DECODE
 
 COMPILED = (64, 128, 192, 256)  # known
 FORWARD_PARAMETERS = (
@@ -91,7 +91,7 @@ def published_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers_forward(case: Case) -> bool:
     """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
-    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
+    return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
 
 
 def covers_backward(case: Case) -> bool:

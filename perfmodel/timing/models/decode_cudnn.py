@@ -17,7 +17,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Parameter
-from perfmodel.timing.streaming import Stream, page, partial_bytes, tile_cycles
+from perfmodel.timing.streaming import StreamLaunch, page, partial_bytes, tile_cycles
 
 ROWS, KEYS, MOST_COLUMNS, LEAST_WIDTH = 16, 128, 128, 64  # known
 """Its tile; columns of V that a block takes, so that two share wider heads; columns of its narrowest kernel."""
@@ -35,7 +35,7 @@ TERMS = (
 )
 
 
-def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """A power of two of splits; heads wider than ``MOST_COLUMNS`` take two blocks."""
     width = int(max(LEAST_WIDTH, 1 << (max(w.d, w.dv) - 1).bit_length()))
     short = w.kv_len <= SHORT_KEYS or (w.kv_len <= UNSHARED_KEYS and w.query_heads <= multiprocessors)
@@ -46,7 +46,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
         most = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks, int(w.kv_len) // KEYS, MOST_SPLITS)
         splits = 1 << (most.bit_length() - 1) if most >= LEAST_SPLITS else 1
     uneven = ("uneven_factor",) if w.d % SECTOR_COLUMNS else ()
-    return Stream(
+    return StreamLaunch(
         blocks * int(ceil_div(width, MOST_COLUMNS)) * splits,
         splits,
         int(ceil_div(ceil_div(w.kv_len, keys), splits)),

@@ -21,7 +21,7 @@ from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Parameter
 from perfmodel.timing.models._attention_grid import padded
-from perfmodel.timing.streaming import Stream, page, partial_bytes, resident, tile_cycles
+from perfmodel.timing.streaming import StreamLaunch, page, partial_bytes, resident, tile_cycles
 
 PAGED = "vllm-flash-attn"
 PACKED_ROWS = 64  # known
@@ -35,7 +35,7 @@ TERMS = (
 )
 
 
-def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """PyTorch's: 64 rows and keys that are split, or the prefill kernel where heads fill the device without."""
     packed = w.n == 1 and w.group > 1
     heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
@@ -47,7 +47,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
     tile = tile if splits > 1 else unsplit
     row_tiles = int(ceil_div(rows, tile.br))
     narrower = ("narrow_factor",) if padded(w.d) != w.d else ()
-    return Stream(
+    return StreamLaunch(
         int(heads) * row_tiles * splits,
         splits,
         int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
@@ -63,7 +63,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
     )
 
 
-def paged(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """vLLM's, over a paged cache."""
     bc, width = 256 if w.d <= 64 else 128 if w.d <= 128 else 64, padded(max(w.d, w.dv))
     tiles, packed = int(ceil_div(w.kv_len, bc)), w.n == 1 and w.group > 1
@@ -71,7 +71,7 @@ def paged(w: Attention, device: Device, multiprocessors: int) -> Stream:
     splits, transposed = 1, packed and w.batch > 1 and w.kv_heads > 1
     if packed:
         splits = int(effective_splits(tiles, w.splits or num_splits(blocks, BLOCKS_PER_MULTIPROCESSOR * multiprocessors, tiles)))
-    return Stream(
+    return StreamLaunch(
         blocks * splits,
         splits,
         int(ceil_div(tiles, splits)),

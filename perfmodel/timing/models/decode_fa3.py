@@ -16,7 +16,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Parameter
-from perfmodel.timing.streaming import Stream, page
+from perfmodel.timing.streaming import StreamLaunch, page
 
 ROWS, WIDE = 64, 128  # known
 """Rows of a wgmma; head dim above which a tile waits longer."""
@@ -35,7 +35,7 @@ TERMS = (
 )
 
 
-def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """Persistent blocks, splits chosen per sequence on the device."""
     single = w.d in (64, 128) and w.n * w.group <= ROWS
     bc = next(keys for width, keys in KEYS[w.dtype.size] if w.d <= width)
@@ -44,7 +44,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
     most = 1 if w.batch > SPLIT_BATCHES else w.splits or GRAPH_SPLITS
     per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
     splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
-    return Stream(
+    return StreamLaunch(
         blocks * splits,
         splits,
         int(ceil_div(tiles, splits)),

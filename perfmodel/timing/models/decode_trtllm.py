@@ -2,11 +2,10 @@
 
 A block has 16 query heads of a KV group for its rows and walks its part of the keys in steps of 256. As many parts as fill the device
 once, of 512 keys or more; the blocks of a head sum up their parts among themselves, the last one to end. Loads run far ahead of the work,
-which hides behind them. On Hopper it is XQA, whose blocks have a KV head each and walk tiles of 64 keys: as many parts of 128 or more as
-make eight blocks per multiprocessor.
-Source: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig); NVIDIA TensorRT-LLM,
-cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how blocks stream:
-``timing/streaming.py``.
+which hides behind them. On Hopper it is XQA, whose blocks have a KV head each and walk tiles of 64 keys: as many parts of 128 keys or
+more as make eight blocks per multiprocessor.
+Sources: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig); NVIDIA
+TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how blocks stream: ``timing/streaming.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Parameter
 from perfmodel.timing.models.decode_fa3 import APPENDED
-from perfmodel.timing.streaming import Stream, page
+from perfmodel.timing.streaming import StreamLaunch, page
 
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
@@ -26,7 +25,7 @@ XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
 TERMS = (Parameter("split_waits", "waits of the sum of splits, for each of them"),)
 
 
-def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """Blackwell's: as many splits as fill the device once."""
     steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
     blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
@@ -34,16 +33,16 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> Stream:
     return _stream(w, blocks, int(splits), steps, STEP_KEYS)
 
 
-def xqa(w: Attention, device: Device, multiprocessors: int) -> Stream:
+def xqa(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """Hopper's: as many splits as make eight waves."""
     keys, blocks = int(w.kv_len + APPENDED), int(w.stored_kv_heads)
     splits = w.splits or max(1, min(keys // XQA_KEYS_PER_SPLIT, XQA_WAVES * multiprocessors // blocks))
     return _stream(w, blocks, int(splits), int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)
 
 
-def _stream(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> Stream:
+def _stream(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> StreamLaunch:
     later = {"split_waits": splits} if splits > 1 else {}
-    return Stream(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size, later_terms=later)
+    return StreamLaunch(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size, later_terms=later)
 
 
 MODEL = page(

@@ -39,7 +39,6 @@ from perfmodel.timing.models._attention_grid import (
     tensor_bytes,
     work_of,
 )
-from perfmodel.timing.models.flash_decode import covers as is_decode
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
@@ -194,8 +193,8 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
-    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
+    """Forward over several queries, dense, with d = d_v of at most 256."""
+    return dense(case, FORWARD) and case.workload.n > 1
 
 
 def covers_backward(case: Case) -> bool:

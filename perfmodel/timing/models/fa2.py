@@ -46,7 +46,7 @@ from perfmodel.timing.models._attention_grid import (
     resident_blocks,
     work_of,
 )
-from perfmodel.timing.models.flash_decode import covers as is_decode
+from perfmodel.timing.models.decode_fa2 import MODEL as DECODE
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
@@ -121,7 +121,7 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers_forward(case: Case) -> bool:
     """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
-    return dense(case, FORWARD) and case.workload.n > 1 and not is_decode(case)
+    return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
 
 
 def covers_backward(case: Case) -> bool:

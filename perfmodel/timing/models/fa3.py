@@ -43,8 +43,8 @@ from perfmodel.timing.models._attention_grid import (
     resident_blocks,
     work_of,
 )
+from perfmodel.timing.models.decode_fa3 import MODEL as DECODE
 from perfmodel.timing.models.fa2 import check_copies, split_keys
-from perfmodel.timing.models.flash_decode import covers as is_decode
 
 VLLM = "vllm-flash-attn"
 L2_BYTES = 32 << 20  # known
@@ -140,7 +140,7 @@ def _rare(case: Case) -> bool:
 
 def covers(case: Case) -> bool:
     """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256; FlashAttention-3 in two-byte elements."""
-    return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not is_decode(case)
+    return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not DECODE.covers(case)
 
 
 def covers_few(case: Case) -> bool:

@@ -138,6 +138,11 @@ def kernels_of(w: Matmul, device: Device) -> list[Kernels]:
     return [Kernels(dict.fromkeys(XMMA_TILES, 1), depth, WIDE_COPY), Kernels(WHOLE, COPY_DEPTH, WIDE_COPY, STAGES, 64)]
 
 
+def fed_by_tma(w: Matmul, device: Device, plan: Plan) -> bool:
+    """Whether the kernel of ``plan`` is fed by TMA rather than by its threads' copies, so that its blocks may form clusters."""
+    return not kernels_of(w, device)[plan.kind].stages
+
+
 def resident(tile: Tile, device: Device) -> int:
     """Blocks together on a multiprocessor: as its registers hold sums, and its SRAM two slices of each."""
     registers = device.limits.registers_per_multiprocessor

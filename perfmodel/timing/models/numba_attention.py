@@ -20,6 +20,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
+from perfmodel.kernels.register_tiles import FLOAT_BYTES, WARP, Instructions, TileLayout, instructions
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
@@ -41,12 +42,12 @@ SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
     """Seconds of S = Q K^T; ``tile``: rows and columns of S per block."""
     br, bc = tile
-    layout = tiles.TileLayout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     columns = bc // layout.lanes
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
-    work = tiles.Instructions(stored * w.d, loads, 0, (br + bc) * w.d / 4 / layout.threads)
-    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * tiles.FLOAT_BYTES)
+    work = Instructions(stored * w.d, loads, 0, (br + bc) * w.d / 4 / layout.threads)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * FLOAT_BYTES)
     blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
     return tiles.grid_seconds(
         lambda _, warps: tiles.tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device
@@ -65,19 +66,19 @@ def visible_keys(w: Attention) -> float:
 
 def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
-    row_bytes = int(w.kv_len) * tiles.FLOAT_BYTES
+    row_bytes = int(w.kv_len) * FLOAT_BYTES
     rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
-    block = ThreadBlock(rows * tiles.WARP, SOFTMAX_REGISTERS, rows * row_bytes)
-    cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / tiles.WARP
+    block = ThreadBlock(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
+    cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / WARP
     latency = tiles.grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
     return float(max(latency, 2 * w.query_heads * w.n * row_bytes / dram_bandwidth(device)))
 
 
 def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
     """Seconds of O = P V; ``br``: rows of O per block."""
-    layout = tiles.TileLayout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
-    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * tiles.FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
 
     return tiles.grid_seconds(
         lambda _, warps: float(stages) * tiles.tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device
@@ -120,17 +121,17 @@ def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     costs = tiles.instruction_costs(device)
     shape = tiles.launched_shape(case)
     block = ThreadBlock(
-        shape.threads, case.launch.get("registers", tiles.UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * tiles.FLOAT_BYTES
+        shape.threads, case.launch.get("registers", tiles.UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES
     )
-    visit = replace(tiles.instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
-    key_tile = tiles.Instructions(0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
-    waits = p["pair_cycles"] + 2 * shape.br * shape.d * tiles.FLOAT_BYTES / L2_PORT
+    visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
+    key_tile = Instructions(0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
+    waits = p["pair_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / L2_PORT
     pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
 
     def cycles(_: int, warps: float) -> float:
         return float(pairs * (tiles.tile_cycles(visit, warps, costs) + waits) + key_tiles * tiles.tile_cycles(key_tile, warps, costs))
 
-    filled = w.query_heads * w.n * (w.d + 2) * tiles.FLOAT_BYTES / dram_bandwidth(device)
+    filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
     return float(tiles.launches_seconds(4, device, costs) + filled + tiles.grid_seconds(cycles, int(w.query_heads), block, device))
 
 

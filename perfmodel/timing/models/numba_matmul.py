@@ -17,6 +17,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.register_tiles import FLOAT_BYTES, Instructions, TileLayout
 from perfmodel.timing.base import Case, Model, Parameter, numbers_of
 from perfmodel.timing.models import register_tiles as tiles
 
@@ -31,24 +32,24 @@ THREADS = 256  # known
 """Per block of the naive kernel, along a row of C."""
 
 
-def layout_of(tile: int) -> tiles.TileLayout:
+def layout_of(tile: int) -> TileLayout:
     """8 x 8 results per thread, 4 x 4 in the smallest tile.
 
     >>> layout_of(64).threads, layout_of(32).threads
     (64, 64)
     """
-    return tiles.TileLayout(tile, tile // 8, 8) if tile > DEPTH else tiles.TileLayout(tile, 8, 4)
+    return TileLayout(tile, tile // 8, 8) if tile > DEPTH else TileLayout(tile, 8, 4)
 
 
-def stage(layout: tiles.TileLayout, columns: int, depth: int = DEPTH) -> tiles.Instructions:
+def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
     """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
 
     >>> stage(layout_of(128), 128)
-    Instructions(multiply_adds=2048, loads=128, scores=0, copies=8.0)
+    Instructions(multiply_adds=2048, loads=128, copies=8.0)
     """
     width = columns // layout.lanes
     loads = depth // 4 * layout.rows + depth * (width // 4)
-    return tiles.Instructions(layout.rows * width * depth, loads, 0, (layout.br + columns) * depth / 4 / layout.threads)
+    return Instructions(layout.rows * width * depth, loads, 0, (layout.br + columns) * depth / 4 / layout.threads)
 
 
 def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -59,7 +60,7 @@ def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if tile not in REGISTERS:
         raise UsageError(f"numba-matmul with tile {tile}: no such kernel", f"give one of {', '.join(map(str, REGISTERS))}")
     layout, registers = layout_of(tile), case.launch.get("registers", REGISTERS[tile])
-    block = ThreadBlock(layout.threads, registers, STAGES * 2 * tile * DEPTH * tiles.FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
     work, stages = stage(layout, tile), ceil_div(w.k, DEPTH)
 
     def cycles(held: int, warps: float) -> float:
@@ -76,7 +77,7 @@ def naive_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     blocks = ceil_div(w.n, threads) * w.m
     launch = tiles.launches_seconds(1, device, tiles.instruction_costs(device))
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
-    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * tiles.FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
+    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
 
 
 def covers(case: Case) -> bool:

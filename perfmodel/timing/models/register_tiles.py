@@ -4,33 +4,27 @@ A block takes its tiles' instructions: multiply-adds, loads, copies and the soft
 its scheduler leaves slots empty while it waits, a known share of all; warps that share one take turns. Blocks start in the order of
 the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
 
-All these kernels add products in registers from tiles in shared memory by the same loops: a block works on ``br`` rows, ``lanes``
-neighbouring threads share a row, each owns ``rows`` rows, ``step`` apart, and of the columns of a product every ``lanes``-th one or
-group of four. All widths, lanes and steps are powers of two. So a multiply-add, a load and a copy cost what the device's calibration
-of numba-flash says; the other models' own parameters say what their kernels do beside them.
+All these kernels add products in registers from tiles in shared memory by the same loops (``kernels/register_tiles.py``). So a
+multiply-add, a load and a copy cost what the device's calibration of numba-flash says; the other models' own parameters say what their
+kernels do beside them.
 Source: the kernel's own loops (instructions per tile); CUDA C++ Programming Guide, hardware multithreading (four schedulers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.register_tiles import WARP, Geometry, Instructions, geometry, instructions
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
-WARP = 32  # known
-BANK_GROUPS = 8  # known: 16-byte columns of shared memory
-FLOAT_BYTES = 4  # known
-HEAD_DIMS = (64, 128)  # known
-EDGES = (32, 64, 128)  # known
-SHARED_LIMIT = 227 * 1024  # known: bytes a block can ask for on compute capability 9.0
 SCHEDULERS = 4  # known
 DEFAULT_TILE = (64, 64)  # known
 UNKNOWN_REGISTERS = 255  # known
@@ -42,128 +36,14 @@ PARAMETERS = (
     Parameter("fma_cycles", "issue slots per multiply-add of a warp"),
     Parameter("alone_factor", "time of a warp alone on its scheduler over its issue slots"),
     Parameter("load_cycles", "per load of a warp from shared memory"),
-    Parameter("score_cycles", "softmax, per score of a thread"),
+    Parameter("score_cycles", "softmax, per score of a thread: left to multiply-adds, products of other kernels would pay for it"),
     Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TileLayout:
-    """Who owns which rows of a tile of ``br``: see the module's text."""
-
-    br: int
-    lanes: int
-    rows: int = 8
-
-    @property
-    def threads(self) -> int:
-        """Threads of the block."""
-        return self.br // self.rows * self.lanes
-
-    @property
-    def step(self) -> int:
-        """Distance between the rows of a thread: the rows that one instruction of a warp covers."""
-        return min(WARP, self.threads) // self.lanes
-
-    def row_spread(self, width: int) -> int:
-        """``spread`` of a tile that threads read by their rows."""
-        return min(self.step, BANK_GROUPS, width // 4)
-
-    def column_spread(self, width: int) -> int:
-        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
-        return min(self.lanes, BANK_GROUPS, width // 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``lanes`` threads per row and ``rows`` rows per thread.
-
-    A key tile is computed ``chunk`` keys at a time, at most ``widest`` scores of a row in each thread's registers.
-    """
-
-    d: int
-    br: int
-    bc: int
-    lanes: int
-    rows: int = 8
-    widest: int = 8
-    max_registers: int | None = None
-
-    @property
-    def layout(self) -> TileLayout:
-        """Owners of rows and columns."""
-        return TileLayout(self.br, self.lanes, self.rows)
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return self.layout.threads
-
-    @property
-    def chunk(self) -> int:
-        """Keys computed at once."""
-        return min(self.bc, self.widest * self.lanes)
-
-    @property
-    def columns(self) -> int:
-        """Scores per thread and row."""
-        return self.chunk // self.lanes
-
-    @property
-    def width(self) -> int:
-        """Outputs per thread and row."""
-        return self.d // self.lanes
-
-    @property
-    def p_pitch(self) -> int:
-        """Floats per row of probabilities in shared memory, padded so that the rows of a warp store to different banks."""
-        return self.chunk + self.lanes
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: Q, K, V, and the probabilities of one chunk."""
-        return FLOAT_BYTES * ((self.br + 2 * self.bc) * self.d + self.br * self.p_pitch)
-
-
-def geometry(d: int, br: int, bc: int) -> Geometry:
-    """The fast layout of a tile: 8 x 8 results per thread where ``bc`` allows.
-
-    >>> geometry(64, 128, 64).threads, geometry(64, 128, 64).shared_bytes
-    (128, 102400)
-    """
-    if d not in HEAD_DIMS or br not in EDGES or bc not in EDGES:
-        raise UsageError(f"tile {br} x {bc} with d {d}: no such kernel", f"give d in {HEAD_DIMS}, B_r and B_c in {EDGES}")
-    shape = Geometry(d, br, bc, lanes=d // 8)
-    if shape.shared_bytes > SHARED_LIMIT:
-        raise UsageError(f"tile {br} x {bc} with d {d} needs {shape.shared_bytes} B of shared memory", "give a smaller B_r or B_c")
-    return shape
 
 
 def launched_shape(case: Case) -> Geometry:
     """The kernel with the tile that the launch of ``case`` names."""
     return geometry(case.workload.d, *(case.launch.get(name, edge) for name, edge in zip(("br", "bc"), DEFAULT_TILE, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class Instructions:
-    """What each warp executes for one key tile, in instructions; ``scores`` per thread."""
-
-    multiply_adds: int
-    loads: int
-    scores: int
-    copies: float
-
-
-def instructions(shape: Geometry) -> Instructions:
-    """Instructions of one key tile.
-
-    >>> instructions(geometry(64, 128, 64))
-    Instructions(multiply_adds=8192, loads=512, scores=64, copies=16.0)
-    """
-    chunks, rows = shape.bc // shape.chunk, shape.rows
-    per_chunk = shape.d // 4 * (rows + shape.columns) + shape.chunk // 4 * (rows + shape.width)
-    scores = rows * shape.bc // shape.lanes
-    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, 2 * shape.bc * shape.d / 4 / shape.threads)
 
 
 def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, float]) -> float:

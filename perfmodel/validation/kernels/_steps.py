@@ -20,7 +20,7 @@ import numba
 import numba.cuda
 import numpy as np
 
-from perfmodel.timing.models.register_tiles import TileLayout
+from perfmodel.kernels.register_tiles import TileLayout
 
 cuda: Any = numba.cuda
 float32: Any = numba.float32

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.workload import Attention
-from perfmodel.timing.models.register_tiles import Geometry, geometry
+from perfmodel.kernels.register_tiles import Geometry, geometry
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import F32, FOUR, HIDDEN, LOWEST, ZERO, U, cuda, device_function, float32, kernel, launcher
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.workload import Attention
-from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Geometry, geometry
+from perfmodel.kernels.register_tiles import FLOAT_BYTES, Geometry, geometry
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import FOUR, LOWEST, ZERO, U, cuda, device_function, float32, kernel, launcher
 from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, store_outputs, update_softmax

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.timing.models.register_tiles import FLOAT_BYTES, TileLayout
+from perfmodel.kernels.register_tiles import FLOAT_BYTES, TileLayout
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, cuda, float32, kernel, launcher
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.timing.models.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, TileLayout
+from perfmodel.kernels.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, TileLayout
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels import matmul
 from perfmodel.validation.kernels._steps import F32, FOUR, HIDDEN, LOWEST, ZERO, U, cuda, float32, kernel, launcher

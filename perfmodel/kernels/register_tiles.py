@@ -1,0 +1,133 @@
+"""Tiles of fp32 products added in registers from shared memory, as all own kernels of the project lay them out.
+
+A block works on ``br`` rows, ``lanes`` neighbouring threads share a row, each owns ``rows`` rows, ``step`` apart, and of the columns of a
+product every ``lanes``-th one or group of four. All widths, lanes and steps are powers of two.
+Source: the kernels' own loops, ``validation/kernels``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.core.errors import UsageError
+
+WARP = 32  # known
+BANK_GROUPS = 8  # known: 16-byte columns of shared memory
+FLOAT_BYTES = 4  # known
+HEAD_DIMS = (64, 128)  # known
+EDGES = (32, 64, 128)  # known
+SHARED_LIMIT = 227 * 1024  # known: bytes a block can ask for on compute capability 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """Who owns which rows of a tile of ``br``: see the module's text."""
+
+    br: int
+    lanes: int
+    rows: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return self.br // self.rows * self.lanes
+
+    @property
+    def step(self) -> int:
+        """Distance between the rows of a thread: the rows that one instruction of a warp covers."""
+        return min(WARP, self.threads) // self.lanes
+
+    def row_spread(self, width: int) -> int:
+        """``spread`` of a tile that threads read by their rows."""
+        return min(self.step, BANK_GROUPS, width // 4)
+
+    def column_spread(self, width: int) -> int:
+        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
+        return min(self.lanes, BANK_GROUPS, width // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``lanes`` threads per row and ``rows`` rows per thread.
+
+    A key tile is computed ``chunk`` keys at a time, at most ``widest`` scores of a row in each thread's registers.
+    """
+
+    d: int
+    br: int
+    bc: int
+    lanes: int
+    rows: int = 8
+    widest: int = 8
+    max_registers: int | None = None
+
+    @property
+    def layout(self) -> TileLayout:
+        """Owners of rows and columns."""
+        return TileLayout(self.br, self.lanes, self.rows)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.layout.threads
+
+    @property
+    def chunk(self) -> int:
+        """Keys computed at once."""
+        return min(self.bc, self.widest * self.lanes)
+
+    @property
+    def columns(self) -> int:
+        """Scores per thread and row."""
+        return self.chunk // self.lanes
+
+    @property
+    def width(self) -> int:
+        """Outputs per thread and row."""
+        return self.d // self.lanes
+
+    @property
+    def p_pitch(self) -> int:
+        """Floats per row of probabilities in shared memory, padded so that the rows of a warp store to different banks."""
+        return self.chunk + self.lanes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: Q, K, V, and the probabilities of one chunk."""
+        return FLOAT_BYTES * ((self.br + 2 * self.bc) * self.d + self.br * self.p_pitch)
+
+
+def geometry(d: int, br: int, bc: int) -> Geometry:
+    """The fast layout of a tile: 8 x 8 results per thread where ``bc`` allows.
+
+    >>> geometry(64, 128, 64).threads, geometry(64, 128, 64).shared_bytes
+    (128, 102400)
+    """
+    if d not in HEAD_DIMS or br not in EDGES or bc not in EDGES:
+        raise UsageError(f"tile {br} x {bc} with d {d}: no such kernel", f"give d in {HEAD_DIMS}, B_r and B_c in {EDGES}")
+    shape = Geometry(d, br, bc, lanes=d // 8)
+    if shape.shared_bytes > SHARED_LIMIT:
+        raise UsageError(f"tile {br} x {bc} with d {d} needs {shape.shared_bytes} B of shared memory", "give a smaller B_r or B_c")
+    return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """What each warp executes for one key tile, in instructions; ``scores`` per thread."""
+
+    multiply_adds: int
+    loads: int
+    scores: int
+    copies: float
+
+
+def instructions(shape: Geometry) -> Instructions:
+    """Instructions of one key tile.
+
+    >>> instructions(geometry(64, 128, 64))
+    Instructions(multiply_adds=8192, loads=512, scores=64, copies=16.0)
+    """
+    chunks, rows = shape.bc // shape.chunk, shape.rows
+    per_chunk = shape.d // 4 * (rows + shape.columns) + shape.chunk // 4 * (rows + shape.width)
+    scores = rows * shape.bc // shape.lanes
+    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, 2 * shape.bc * shape.d / 4 / shape.threads)
