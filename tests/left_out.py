@@ -18,11 +18,9 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import find_model
-from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import kernel_name
-from perfmodel.timing.models.three_scalars import MODEL as THREE
-from perfmodel.timing.models.three_scalars import from_terms, terms
+from perfmodel.timing.models.pooled import THREE_SCALARS as THREE
 from perfmodel.timing.pooled import POOLED, PRODUCTS, as_probed, family
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
 from perfmodel.timing.select_kernel import OWN
@@ -213,9 +211,13 @@ class Baselines:
     def three(self, kind: str, point: FitPoint) -> float:
         """Seconds by the three scalars of ``kind``."""
         if kind not in self.shared:
-            known = [(terms(kernels_of(one.case), one.device), one.record.time_s.median) for one in self.kinds[kind]]
-            self.shared[kind] = fit(lambda p: [from_terms(*one, p) for one, _ in known], [time for _, time in known], THREE.priors())
-        return max(from_terms(*terms(kernels_of(point.case), point.device), self.shared[kind]), point.lower_s)
+            known = self.kinds[kind]
+            self.shared[kind] = fit(
+                lambda p: [THREE.seconds(one.case, one.device, p) for one in known],
+                [one.record.time_s.median for one in known],
+                THREE.priors(),
+            )
+        return max(THREE.seconds(point.case, point.device, self.shared[kind]), point.lower_s)
 
 
 def kind_at(key: Key, point: FitPoint) -> str:

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.engine import last_slot
 from perfmodel.timing.models import fa2, gemm, register_tiles
-from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, points, too_few
@@ -150,7 +150,7 @@ def test_every_record_of_a_user_is_fitted_and_judged_by_a_fit_without_it(run, tm
     assert (block["points"], block["held_out"], block["held_out_median_error"]) == (16, 0, None)
     assert block["parameters"]["launch_us"] == pytest.approx(TRUE["launch_us"], rel=0.02)
     known = [point for own in points(all_fitted(map(as_record, unmarked)), {H200.id: H200}).values() for point in own]
-    missed = cross_residuals(find_model("copy"), known, block["parameters"])
+    missed = cross_residuals(find_model("stream"), known, block["parameters"])
     assert block["median_error"] == pytest.approx(quantile([abs(math.expm1(-one)) for one in missed], 0.5), abs=1e-4)
     assert block["low"] <= math.exp(quantile(missed, 0.1)) < math.exp(quantile(missed, 0.9)) <= block["high"]
     rows = run(f"validate --records {path} --hardware {profile} --json").json["rows"]
@@ -193,7 +193,7 @@ def test_whole_training_steps_are_calibrated():
 def test_a_quick_fit_asks_its_model_less_often():
     raws = copies(count=66)
     [known] = points(map(as_record, raws), devices_of(raws)).values()
-    model, counts = find_model("copy"), []
+    model, counts = find_model("stream"), []
     for effort in (QUICK, FULL):
         tried, some = [], effort.thinned(known)
         counted = replace(model, seconds=lambda *given, tried=tried: tried.append(1) or model.seconds(*given))

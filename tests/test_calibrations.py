@@ -23,7 +23,7 @@ from perfmodel.validation.records import read_records, shipped_records
 
 TOO_FEW = {("nvidia-h200-sxm", "attention", "numba-standard", "forward", "numba-standard")}
 """Fitted before families counted in the place of shapes: records of more families would fit them anew."""
-QUICK = ("broadcast", "copy", "eager-published", "fa1", "fa3-few", "numba-matmul", "numba-matmul-naive", "stream")
+QUICK = ("eager-published", "fa1", "fa3-few", "numba-matmul", "numba-matmul-naive", "stream")
 """Models that are refitted here in less than a tenth of a second."""
 FROM_RESIDUALS = ("low", "high", "median_error")
 """What residuals of refits tell."""

@@ -20,17 +20,16 @@ from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.register_tiles import EDGES, Geometry, Instructions, geometry, instructions
-from perfmodel.timing.base import Case, Model, Prior, find_model, models_of
+from perfmodel.timing.base import Case, Model, Prior, dram_bandwidth, find_model, models_of
+from perfmodel.timing.cache_state import write_back_s
 from perfmodel.timing.fit import fit
-from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, row_kernels, stream
+from perfmodel.timing.models import eager, numba_attention, numba_matmul, softmax
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import grid_seconds, instruction_costs, launches_seconds
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
-COPY, ROWWISE, BROADCAST, SOFTMAX_ROWS, NORM_ROWS, GEMM, EAGER_ATTENTION = map(
-    find_model, ("copy", "stream", "broadcast", "softmax-rows", "norm-rows", "gemm", "eager-attention")
-)
+STREAM, SOFTMAX_ROWS, NORM_ROWS, GEMM, EAGER_ATTENTION = map(find_model, ("stream", "softmax-rows", "norm-rows", "gemm", "eager-attention"))
 
 
 def block_of(model: Model, implementation: str, workload: str, dtype: str = "fp32") -> Calibration:
@@ -221,7 +220,7 @@ def test_each_visit_waits_and_brings_o_from_l2_and_back() -> None:
 
 def test_flash1_works_on_a_head_at_a_time() -> None:
     one, full, more = (seconds("numba-flash1", attention(1024, heads, d=128), launch={"br": 128, "bc": 64}) for heads in (1, SMS, SMS + 1))
-    filled = 1024 * 130 * 4 / stream.dram_bandwidth(H200)  # O, l and m of a head
+    filled = 1024 * 130 * 4 / dram_bandwidth(H200)  # O, l and m of a head
     assert full - one == pytest.approx((SMS - 1) * filled)
     assert more - full == pytest.approx(one - launches_seconds(4, H200, FLASH))
 
@@ -335,7 +334,7 @@ def test_six_rows_of_32_kib_wait_on_a_multiprocessor_at_once() -> None:
 
 def test_many_short_rows_take_their_bytes() -> None:
     w = attention(4096, 64, kv_len=64)
-    expected = 2 * 64 * 4096 * 64 * 4 / stream.dram_bandwidth(H200)
+    expected = 2 * 64 * 4096 * 64 * 4 / dram_bandwidth(H200)
     assert numba_attention.softmax_seconds(w, H200, {"softmax_cycles": 1e-6, "mask_cycles": 1e-6}) == pytest.approx(expected)
 
 
@@ -354,22 +353,8 @@ def test_registers_of_one_kernel_do_not_speak_for_the_others() -> None:
 # Streams and softmax
 
 
-ROWS = {"launch_us": 1.0, "bandwidth_share": 0.5, "column_ns": 2.0, "row_ns": 30.0}
-
-
 def stream_s(w: Stream, device: Device = H200, **changes: float) -> float:
-    return ROWWISE.seconds(Case(w, "torch-scale"), device, {**ROWS, **changes})
-
-
-def test_a_stream_adds_launch_latency_and_bytes() -> None:
-    bandwidth = stream.dram_bandwidth(H200)
-    moved = 3 * 264 * 1000 * 2 / (0.5 * bandwidth)
-    near = {"rel": 1e-3}  # of so few bytes next to nothing is left in the L2
-    assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved, **near)
-    changes = {"launch_us": 1.0, "bandwidth_share": 0.5, "large_us": 2.0}
-    copied = COPY.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, changes)
-    assert copied == pytest.approx((1 + stream.SPREAD_US) * 1e-6 + 2 / 3 * moved, **near)
-    assert not ROWWISE.covers(Case(Stream("copy", 264, 1000), "torch-copy"))
+    return STREAM.seconds(Case(w, "torch-scale"), device, {**STREAM.starts(), **changes})
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
@@ -384,13 +369,13 @@ def test_streams_name_what_a_profile_lacks() -> None:
     with pytest.raises(UnavailableError, match="no DRAM bandwidth"):
         stream_s(Stream("scale", 8, 8), replace(H200, memory=[*H200.memory[:-1], slow]))
     with pytest.raises(UnavailableError, match="lacks multiprocessors"):
-        stream_s(Stream("scale", 8, 8), replace(H200, multiprocessors=None))
+        STREAM.seconds(Case(Stream("scale", 8, 8, shared=8), "torch-mask"), replace(H200, multiprocessors=None), STREAM.starts())
 
 
 def test_streams_and_softmax_share_out_operations() -> None:
     softmax, norm = Case(Stream("softmax", 8, 8), "torch-softmax"), Case(Stream("norm", 8, 8), "torch-rms-norm")
     scale = Case(Stream("scale", 8, 8), "torch-scale")
-    for model, own in ((ROWWISE, scale), (NORM_ROWS, norm), (SOFTMAX_ROWS, softmax)):
+    for model, own in ((STREAM, scale), (NORM_ROWS, norm), (SOFTMAX_ROWS, softmax)):
         assert [case for case in (scale, norm, softmax) if model.covers(case)] == [own]
     assert not SOFTMAX_ROWS.covers(replace(softmax, direction=BACKWARD))
 
@@ -403,22 +388,16 @@ def softmax_s(rows: int, cols: int, **changes: float) -> float:
 def test_every_row_length_has_its_kernel() -> None:
     """Whose cycles count tells which kernel runs."""
     kernels = {2048: "element_cycles", 2049: "register_cycles", 6144: "register_cycles", 6145: "single_cycles", 9216: "single_cycles"}
-    for cols, used in {**kernels, 9217: "shared_cycles"}.items():
+    for cols, used in {**kernels, 9217: "step_us"}.items():
         base = softmax_s(4096, cols)
-        for cycles in ("element_cycles", "register_cycles", "single_cycles", "shared_cycles"):
-            assert (softmax_s(4096, cols, **{cycles: 100.0}) > 2 * base) == (cycles == used), (cols, cycles)
+        for cost in ("element_cycles", "register_cycles", "step_us"):
+            assert (softmax_s(4096, cols, **{cost: 300.0}) > 2 * base) == (cost == used), (cols, cost)
+        assert (softmax_s(4096, cols, single_cycles=300.0) > 2 * base) == (2048 < cols <= 9216), "the first row is a block alone"
 
 
-def test_long_softmax_rows_take_the_cycles_of_their_padded_elements_or_their_bytes() -> None:
-    rows = math.ceil(1000 / 132)  # one after another on the busiest multiprocessor
-    after_first = 1 + 0.85 * (rows - 1)
-    assert softmax_s(1000, 8000, single_cycles=2.0, launch_us=1e-9) == pytest.approx((0.7 * 8192 + (rows - 1) * (500 + 2.0 * 8192)) / CLOCK)
-    slow = {"shared_cycles": 2.0, "shared_row_us": 1.0, "launch_us": 1e-9}
-    assert softmax_s(1000, 10_000, **slow) == pytest.approx(after_first * (1e-6 + 2.0 * 16 * 1024 / CLOCK))
-    unaligned = after_first * (1e-6 + 2.0 * 8 * (1.5 + 0.5 * 2) * 1024 / CLOCK)
-    assert softmax_s(1000, 10_001, **slow) == pytest.approx(unaligned), "read three times, its end by element"
-    moved = 2 * 1000 * 10_000 * 2 / (stream.STREAM_SHARE * stream.dram_bandwidth(H200))
-    assert softmax_s(1000, 10_000, shared_cycles=1e-6, shared_row_us=1e-9, launch_us=1e-9) == pytest.approx(moved)
+def test_softmax_takes_at_least_its_bytes() -> None:
+    moved = 2 * 1000 * 10_000 * 2 / dram_bandwidth(H200)
+    assert softmax_s(1000, 10_000, step_us=1e-6, row_us=1e-6, launch_us=1e-9, bandwidth_share=0.9) == pytest.approx(moved / 0.9, rel=1e-3)
 
 
 def norm_s(rows: int, cols: int, **changes: float) -> float:
@@ -438,30 +417,22 @@ def test_norms_of_rows_that_vectors_do_not_divide_take_far_longer() -> None:
 
 
 def test_norms_read_wide_rows_again_once_the_l2_has_lost_them() -> None:
-    times = [norm_s(1 << 16, cols, launch_us=1e-9, column_ns=1e-9, row_ns=1e-9) / cols for cols in (4096, 16384)]
+    times = [norm_s(1 << 16, cols, launch_us=1e-9, step_us=1e-9, row_ns=1e-9) / cols for cols in (4096, 16384)]
     assert times[1] == pytest.approx(1.5 * times[0], rel=1e-6), "a read and a write, then another read"
-
-
-def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
-    w = Stream("scale", 1000, 4096, shared=1000)
-    slow, fast = (BROADCAST.seconds(Case(w, "torch-mask"), H200, {"launch_us": 1e-9, "element_cycles": cycles}) for cycles in (2.0, 1e-6))
-    assert slow == pytest.approx(2.0 * 1000 * 4096 / 132 / CLOCK)
-    assert fast == pytest.approx((w.read_bytes + w.write_bytes) / (stream.STREAM_SHARE * stream.dram_bandwidth(H200)))
-    assert not ROWWISE.covers(Case(w, "torch-mask"))
 
 
 @given(st.integers(1, 2048))
 def test_a_warp_holds_the_next_power_of_two(cols: int) -> None:
-    held = row_kernels.padded(cols)
+    held = softmax.padded(cols)
     assert held & (held - 1) == 0
     assert cols <= held < 2 * cols
 
 
 @given(st.integers(2049, 10**6))
 def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
-    held = row_kernels.padded(cols)
-    assert held % stream.BLOCK_THREADS == 0
-    assert cols <= held < cols + stream.BLOCK_THREADS
+    held = softmax.padded(cols)
+    assert held % softmax.BLOCK_THREADS == 0
+    assert cols <= held < cols + softmax.BLOCK_THREADS
 
 
 # Eager attention
@@ -469,11 +440,10 @@ def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
 PARTS = [
     block_of(GEMM, "torch-matmul", "matmul", "fp16"),
     block_of(SOFTMAX_ROWS, "torch-softmax", "softmax", "fp16"),
-    *(block_of(ROWWISE, name, "scale", "fp16") for name in ("torch-scale", "torch-add")),
-    block_of(BROADCAST, "torch-mask", "scale", "fp16"),
+    *(block_of(STREAM, name, "scale", "fp16") for name in ("torch-scale", "torch-add", "torch-mask")),
 ]
 EAGER = replace(BARE, calibration=PARTS)
-SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "handoff_share": 1.0}
+SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "masked_share": 1e-9}
 
 
 def eager_s(w: Attention, direction: str = FORWARD, device: Device = EAGER, **changes: Any) -> float:
@@ -486,7 +456,7 @@ def half(n: int, heads: int, causal: bool = False) -> Attention:
 
 def test_eager_attention_is_the_sequence_that_a_profiler_shows() -> None:
     def sequence(w: Attention, direction: str = FORWARD) -> list[str]:
-        return [case.implementation for _, case in eager_attention.parts(w, direction)]
+        return [case.implementation for _, case in eager.parts(Case(w, "torch-eager", direction), EAGER)]
 
     plain = ["torch-matmul", "torch-scale", "torch-softmax", "torch-matmul"]
     assert sequence(half(512, 8)) == plain
@@ -498,45 +468,41 @@ def test_eager_attention_is_the_sequence_that_a_profiler_shows() -> None:
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_eager_products_are_those_of_attention(direction: str) -> None:
     """Forward 4 n n d FLOP per head, backward twice that, without the recomputed scores."""
-    products = [case.workload for name, case in eager_attention.parts(half(512, 8), direction) if name == "matmul"]
+    products = [case.workload for name, case in eager.parts(Case(half(512, 8), "torch-eager", direction), EAGER) if name == "matmul"]
     assert sum(w.batch * w.m * w.n * w.k for w in products) == (2 if direction == FORWARD else 4) * 8 * 512 * 512 * 64
 
 
 def alone_s(w: Attention) -> float:
-    return sum(eager_attention.timed_part(name, case, EAGER).seconds for name, case in eager_attention.parts(w, FORWARD))
+    return sum(part.seconds for part in eager.timed_parts(Case(w, "torch-eager"), EAGER))
 
 
 def test_kernels_that_gain_nothing_add_up() -> None:
-    w = half(512, 16)
+    w = half(256, 16)
     assert eager_s(w, **SEPARATE) == pytest.approx(alone_s(w), rel=1e-6)
-    assert eager_s(w, overlap_us=1e-9, handoff_share=0.5) < alone_s(w)
-    assert eager_s(w, overlap_us=1.0, handoff_share=1.0) == pytest.approx(alone_s(w) - 3e-6, rel=1e-6)
+    assert eager_s(w, overlap_us=1.0) == pytest.approx(alone_s(w) - 3e-6, rel=1e-6)
 
 
-def test_scores_larger_than_l2_are_not_handed_on_and_leave_lines_to_be_written() -> None:
+def test_scores_larger_than_l2_leave_lines_to_be_written() -> None:
     w = half(4096, 16)
-    delay = 3 * eager_attention.DELAY_SHARE * (EAGER.cache_bytes or 0) / stream.dram_bandwidth(EAGER)
-    assert delay > 0
-    assert eager_s(w, overlap_us=1e-9, handoff_share=0.1) == pytest.approx(alone_s(w) + delay, rel=1e-6)
+    case = Case(w, "torch-eager")
+    later = zip(eager.timed_parts(case, EAGER)[1:], eager.parts(case, EAGER)[1:], strict=True)
+    delay = sum(write_back_s(one.seconds, *eager.moved_bytes(part.workload), EAGER) for one, (_, part) in later)
+    assert delay > 1e-6
+    assert eager_s(w, **SEPARATE) == pytest.approx(alone_s(w) + delay, rel=1e-6)
 
 
 def test_softmax_over_masked_scores_takes_longer() -> None:
-    # a third more for a warp per row beside its start, less for a block per row, nothing where no probability is zero
-    cases = [(half(512, 16, causal=True), 0.32), (half(4096, 16, causal=True), 0.12), (half(512, 16), 0.0)]
-    for w, more in cases:
-        assert eager_attention.masked_s(w, 10e-6) == pytest.approx(more * 7e-6)
-        assert eager_attention.masked_s(w, 2e-6) == 0
-    softmax = eager_attention.timed_part(*eager_attention.parts(cases[0][0], FORWARD)[3], EAGER)
-    masked = eager_attention.masked_s(cases[0][0], softmax.seconds)
-    assert eager_s(cases[0][0], **SEPARATE) == pytest.approx(alone_s(cases[0][0]) + masked, rel=1e-6)
+    w = half(512, 4, causal=True)
+    parts = {part.block.workload: part.seconds for part in eager.timed_parts(Case(w, "torch-eager"), EAGER)}
+    assert eager_s(w, overlap_us=1e-9, masked_share=0.3) == pytest.approx(eager_s(w, **SEPARATE) + 0.3 * parts["softmax"], rel=1e-6)
+    assert eager_s(half(512, 4), masked_share=0.3) == eager_s(half(512, 4), masked_share=0.6)
 
 
 def test_a_mask_is_filled_into_a_copy() -> None:
-    copies = replace(EAGER, calibration=[*PARTS, block_of(find_model("copy"), "torch-copy", "copy", "fp16")])
+    copies = replace(EAGER, calibration=[*PARTS, block_of(STREAM, "torch-copy", "copy", "fp16")])
     case = Case(half(512, 16, causal=True), "torch-eager-masked-fill")
-    found = [part.name for part in find_model("eager-masked-fill").parts(case, copies)]
-    kernels = ["torch-matmul (matmul)", "torch-scale (scale)", "torch-copy (copy)", "torch-softmax (softmax)", "torch-matmul (matmul)"]
-    assert found == kernels
+    found = [part.name.split()[0] for part in eager.timed_parts(case, copies)]
+    assert found == ["torch-matmul", "torch-scale", "torch-copy", "torch-mask", "torch-softmax", "torch-matmul"]
 
 
 def test_savings_never_make_time_negative() -> None:
@@ -544,22 +510,12 @@ def test_savings_never_make_time_negative() -> None:
     assert eager_s(w, overlap_us=1e6) == pytest.approx(alone_s(w) / 8)
 
 
-@pytest.mark.parametrize(
-    ("n", "used", "other", "kernel"),
-    [  # a warp per row, one with more registers, a block per row, one that cannot read it in vectors
-        (512, "gradient_share", "long_gradient_share", 1.0),
-        (1024, "gradient_share", "long_gradient_share", 0.82),
-        (2048, "long_gradient_share", "gradient_share", 1.0),
-        (1025, "long_gradient_share", "gradient_share", 0.52),
-    ],
-)
-def test_softmax_backward_depends_on_the_row(n: int, used: str, other: str, kernel: float) -> None:
-    w = half(n, 16)
-    moved = 3 * 16 * n * n * 2 / stream.dram_bandwidth(EAGER)
-    changes: list[dict[str, Any]] = [{used: 0.25}, {used: 0.5}, {other: 0.01}]
-    slow, fast, same = (eager_s(w, BACKWARD, **change) for change in changes)
-    assert slow - fast == pytest.approx(moved * 2 / kernel)
-    assert same == eager_s(w, BACKWARD)
+def test_softmax_backward_takes_its_bytes() -> None:
+    """Two matrices of scores read and one written."""
+    w = half(512, 4)
+    slow, fast = (eager_s(w, BACKWARD, scores_share=share) for share in (0.25, 0.5))
+    assert slow - fast == pytest.approx(2 * 3 * eager.scores_bytes(w) / dram_bandwidth(EAGER))
+    assert eager_s(w, scores_share=0.25) == eager_s(w, scores_share=0.5), "forward softmax is also timed alone"
 
 
 def test_eager_attention_names_the_part_that_is_not_calibrated() -> None:

@@ -18,7 +18,7 @@ from perfmodel.report.validation_answer import beyond
 from perfmodel.timing.base import Case, find_model, models_of
 from perfmodel.timing.implementations import find, kernel_name, listed
 from perfmodel.timing.lenders import with_parts
-from perfmodel.timing.models import eager_attention
+from perfmodel.timing.models import eager
 from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, AttentionLaunch, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.compare import RecordRow, compare_files
@@ -237,41 +237,41 @@ def test_parts_are_in_the_format_of_the_whole(hardware):
     assert found.kind == BORROWED
 
 
-def eager(implementation: str = STANDARD, direction: str = FORWARD, device: str = A100_80, **changes) -> list[str]:
+def sequence(implementation: str = STANDARD, direction: str = FORWARD, device: str = A100_80, **changes) -> list[str]:
     case = Case(work(**changes), implementation, direction)
-    return [part.implementation for _, part in eager_attention.published_parts(case, find_device(device))]
+    return [part.implementation for _, part in eager.parts(case, find_device(device))]
 
 
 def test_published_eager_attention_is_the_sequence_of_its_benchmark():
     matmuls, copies = 2 * ["torch-matmul"], 3 * ["torch-scale"]
-    assert eager() == [*matmuls, *copies]
-    assert eager(n=1024) == eager(device=B200) == [*matmuls, *copies, "torch-softmax"]
-    assert eager(causal=True) == [*matmuls, *copies, "torch-scale", "torch-mask"]
-    assert eager(dropout=0.1) == [*matmuls, "torch-scale", *copies]
-    assert eager(direction=BACKWARD) == [*matmuls, *matmuls, *copies, *copies]
-    assert eager("megatron", dropout=0.1) == [*matmuls, "torch-scale"]
-    assert eager("megatron", BACKWARD) == [*matmuls, *matmuls]
+    assert sequence() == [*matmuls, *copies]
+    assert sequence(n=1024) == sequence(device=B200) == [*matmuls, *copies, "torch-softmax"]
+    assert sequence(causal=True) == [*matmuls, *copies, "torch-scale", "torch-mask"]
+    assert sequence(dropout=0.1) == [*matmuls, "torch-scale", *copies]
+    assert sequence(direction=BACKWARD) == [*matmuls, *matmuls, *copies, *copies]
+    assert sequence("megatron", dropout=0.1) == [*matmuls, "torch-scale"]
+    assert sequence("megatron", BACKWARD) == [*matmuls, *matmuls]
 
 
-def test_softmax_is_fitted_where_versions_of_pytorch_differ():
-    scores = 8 * 16 * 4096 * 4096 * 2
+def test_softmax_is_a_pass_of_its_own_where_versions_of_pytorch_differ():
     asked = [(STANDARD, FORWARD), (STANDARD, BACKWARD), ("megatron", FORWARD), ("megatron", BACKWARD)]
     for name, passes in ((A100_80, [2, 6, 2, 3]), (B200, [0, 6, 2, 3])):
-        assert [eager_attention.softmax_bytes(Case(work(), *one), find_device(name)) / scores for one in asked] == passes
-    assert eager_attention.softmax_bytes(Case(work(1024), STANDARD), find_device(A100_80)) == 0
+        assert [eager.own_passes(Case(work(), *one), find_device(name)) for one in asked] == passes
+    assert eager.own_passes(Case(work(1024), STANDARD), find_device(A100_80)) == 0
 
 
 def test_short_sequences_wait_for_the_host_where_nothing_says_that_the_time_is_of_kernels():
-    device = with_parts(find_device(A100_80), "eager-published", "fp16", fallbacks)
-    times = [eager_attention.published_seconds(Case(work(n), STANDARD, cache=""), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
-    assert times[0] == pytest.approx(eager_attention.HOST_S, rel=0.05)
+    device, model = with_parts(find_device(A100_80), "eager-published", "fp16", fallbacks), find_model("eager-published")
+    p = model.starts()
+    times = [model.seconds(Case(work(n), STANDARD, cache=""), device, p) for n in (16, 128, 4096)]
+    assert times[0] == pytest.approx(p["host_us"] * 1e-6, rel=0.05)
     assert times[1] < 2 * times[0] < times[2] / 10
     for state in ("clean", "warm"):
-        assert eager_attention.published_seconds(Case(work(16), STANDARD, cache=state), device, {"softmax": 1.0}) < times[0] / 3
+        assert model.seconds(Case(work(16), STANDARD, cache=state), device, p) < times[0] / 3
 
 
 def test_models_of_few_rows_have_few_parameters():
-    assert [len(find_model(name).parameters) for name in ("fa3-few", "fa1", "eager-published", "broadcast")] == [2, 2, 1, 2]
+    assert [len(find_model(name).parameters) for name in ("fa3-few", "fa1")] == [2, 2]
 
 
 def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():

@@ -25,8 +25,8 @@ from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import Residual, interval
 
 DATA = Path(__file__).parent / "data"
-TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8, "large_us": 2.0}
-COPY = find_model("copy")
+COPY = find_model("stream")
+TRUE = {**COPY.starts(), "launch_us": 4.0, "bandwidth_share": 0.8}
 SPECS = Path(__file__).parents[1] / "hardware_specs"
 
 
@@ -77,7 +77,7 @@ def cpu_session(monkeypatch):
 
 
 def block_of_copies(**more):
-    given = {"implementation": "torch-copy", "workload": "copy", "model": "copy", "dtypes": ["bf16"], "parameters": TRUE, "points": 9}
+    given = {"implementation": "torch-copy", "workload": "copy", "model": "stream", "dtypes": ["bf16"], "parameters": TRUE, "points": 9}
     return Calibration(**(given | {"low": 0.98, "high": 1.02, "source": "records", "date": "2026-01-01", "versions": "none"} | more))
 
 

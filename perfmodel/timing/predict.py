@@ -200,7 +200,7 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
 
     read, written = _moved_bytes(case, device)
     if case.cache == DIRTY:
-        return seconds + write_back_s(read, written, device)
+        return seconds + write_back_s(seconds, read, written, device)
     return warm_s(seconds, read, written, device)
 
 

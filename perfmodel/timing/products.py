@@ -129,7 +129,8 @@ def fastest(plans: Sequence[Plan], costs: Sequence[Costs], run: Run) -> tuple[fl
 
 def joined(one: float, other: float, norm: float) -> float:
     """Time of two that overlap: ``norm`` 1 adds them up, a large one takes the longer."""
-    return (one**norm + other**norm) ** (1 / norm)
+    total: float = (one**norm + other**norm) ** (1 / norm)
+    return total
 
 
 def ramp(busy: float, half: float) -> float:

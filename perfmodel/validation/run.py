@@ -7,7 +7,7 @@ scalars. Errors are those of held-out records. The three scalars are fitted to t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.fit import fit
 from perfmodel.timing.lenders import FallbackDevices
-from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
+from perfmodel.timing.models.pooled import THREE_SCALARS
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.records import as_record, profiled, sets_width
 from perfmodel.validation.statistics import quantile
@@ -211,12 +210,17 @@ def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
 
 def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
     """Errors on ``judged`` of the three-scalar model fitted to ``known``."""
-    if len(known) < len(MODEL.parameters):
+    if len(known) < len(THREE_SCALARS.parameters):
         return Score()
+    fitted, wanted = (
+        [(row.case, row.device, row.record.time_s.median) for row in rows if row.case and row.device] for rows in (known, judged)
+    )
+
+    def predicted(p: Mapping[str, float]) -> list[float]:
+        return [THREE_SCALARS.seconds(case, device, p) for case, device, _ in fitted]
+
     try:
-        seen = {id(row): terms(kernels_of(row.case), row.device) for row in (*known, *judged) if row.case and row.device}
+        p = fit(predicted, [measured for *_, measured in fitted], THREE_SCALARS.priors())
+        return scored([abs(THREE_SCALARS.seconds(case, device, p) / measured - 1) for case, device, measured in wanted])
     except PerfmodelError:  # a collective, a step of a model
         return Score()
-
-    p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.priors())
-    return scored([abs(from_terms(*seen[id(row)], p) / row.record.time_s.median - 1) for row in judged])

@@ -142,7 +142,8 @@ def _of_parts(case: Case, device: Device) -> tuple[int, float, float, float]:
     """
     timed = timed_parts(case, device)
     softmax_s = sum(one.seconds for one in timed if one.block.workload == "softmax")
-    write_backs_s = sum(write_back_s(*moved_bytes(part.workload), device) for _, part in parts(case, device)[1:])
+    later = zip(timed[1:], parts(case, device)[1:], strict=True)
+    write_backs_s = sum(write_back_s(one.seconds, *moved_bytes(part.workload), device) for one, (_, part) in later)
     size = device.cache_bytes
     lost = lost_share(scores_bytes(case.workload) / size, *scan_limits(device)) if size else 0.0
     return len(timed), sum(one.seconds for one in timed), softmax_s, lost * write_backs_s

@@ -131,8 +131,8 @@ def kernels_of(w: Matmul, device: Device) -> list[Kernels]:
         return [Kernels(WORDS if size == WORD else PAIRS, COPY_DEPTH, width, STAGES, 64)]
     depth = SLICE_BYTES // size
     if not wgmma:
-        tiles = MMA_TILES + (SM86_TILES if device.capability >= SM86 else ())
-        return [Kernels({tile: resident(tile, device) for tile in tiles}, depth, WIDE_COPY)]
+        listed = MMA_TILES + (SM86_TILES if device.capability >= SM86 else ())
+        return [Kernels({tile: resident(tile, device) for tile in listed}, depth, WIDE_COPY)]
     if size < WORD:
         return [Kernels(dict.fromkeys(free_tiles(w.m, w.n), 1), depth, WIDE_COPY)]
     return [Kernels(dict.fromkeys(XMMA_TILES, 1), depth, WIDE_COPY), Kernels(WHOLE, COPY_DEPTH, WIDE_COPY, STAGES, 64)]
@@ -318,7 +318,8 @@ def linear_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of rounding x and the matmul in fp8; UnavailableError as ``fastest``."""
     w = case.workload
     moved = w.batch * w.m * w.k * (ACTIVATION_SIZE + w.dtype.size)
-    return seconds(case, device, p) + moved / (_work(case, device).bandwidth * p["quantize_share"])
+    quantize_s: float = moved / (_work(case, device).bandwidth * p["quantize_share"])
+    return seconds(case, device, p) + quantize_s
 
 
 def covers_formats(*formats: str) -> Callable[[Case], bool]:

@@ -17,7 +17,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import WARM, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
 from perfmodel.timing.models.softmax import joined, read_again, resident_blocks
 
 THREADS, VECTOR = 128, 4  # known
@@ -52,16 +52,16 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
         launch_us, row_ns = p["launch_us"] + p["second_us"], p["element_row_ns"] + w.cols * p["element_ns"]
-        first_us = p["element_step_us"] * sum(ceil_div(w.cols, step) for step in ELEMENT_STEPS)
+        first_s = p["element_step_us"] * 1e-6 * sum(ceil_div(w.cols, step) for step in ELEMENT_STEPS)
     else:
         launch_us, row_ns = p["launch_us"], p["row_ns"] * (1 + p["warp_share"] * (ceil_div(w.cols, WARP_COLUMNS) - 1))
-        first_us = p["step_us"] * ceil_div(w.cols, COLUMNS)
+        first_s = p["step_us"] * 1e-6 * ceil_div(w.cols, COLUMNS)
     if case.cache == WARM and device.cache_bytes:
         lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
-        first_us *= lost + (1 - lost) * p["warm_share"]
+        first_s -= (1 - lost) * max((1 - p["warm_share"]) * first_s - WARM_LATENCY_S, 0.0)  # every warm kernel saves that latency
     all_s = joined(p["overlap"], w.rows / sms * row_ns * 1e-9, bytes_s)
     beside_first_s = all_s * min(1.0, slots / w.rows)
-    return float(launch_us * 1e-6 + hypot(first_us * 1e-6, beside_first_s) + all_s - beside_first_s)
+    return float(launch_us * 1e-6 + hypot(first_s, beside_first_s) + all_s - beside_first_s)
 
 
 MODEL = Model(

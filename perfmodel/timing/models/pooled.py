@@ -1,8 +1,9 @@
-"""Any kernel of a device of which no kernel is calibrated: a roofline with the launch and the shares that libraries reach elsewhere.
+"""Rooflines with fitted shares: for any kernel of a device without calibrated kernels, and as the baseline that other models must beat.
 
-t = launch + the norm of FLOP / (peak x share) and bytes / (bandwidth x share), on visible FLOP and on what each kernel touches, once.
-The parameters are of all calibrated devices together (``timing/pooled.json``).
-Source: the roofline of Williams, Waterman & Patterson 2009.
+t = launch + the norm of FLOP / (peak x share) and bytes / (bandwidth x share), on visible FLOP and on what each kernel touches, once. The
+parameters of ``pooled`` are of all calibrated devices together (``timing/pooled.json``); ``three-scalars`` takes the longer of both times,
+and is fitted to the records that it is compared on.
+Source: the roofline of Williams, Waterman & Patterson 2009 with the efficiencies that practice fits to it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.case_bounds import kernels_of
+from perfmodel.timing.models.softmax import HARDEST, joined
 
-PARAMETERS = (
+SHARES = (
     Parameter("launch_us", "before anything"),
     Parameter("compute_share", "of the matmul peak"),
     Parameter("bandwidth_share", "of the DRAM bandwidth"),
-    Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time"),
 )
-
-HARDEST = 50.0  # known
-"""A norm that hides the shorter time wholly; beyond, powers lose their digits."""
+OVERLAP = Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time")
 
 
 @once_per_case
 def terms(case: Case, device: Device) -> tuple[float, float]:
-    """Seconds of visible FLOP at the peak, and of what each kernel touches at the DRAM bandwidth."""
+    """Seconds of visible FLOP at the peak, and of what each kernel touches at the DRAM bandwidth.
+
+    UnavailableError without a peak for the dtype or a DRAM bandwidth, or for what has no list of kernels.
+    """
     kernels = kernels_of(case)
     rates = rates_of(device, kernels[0].dtype)
     touched = sum(a.footprint * a.element_size for kernel in kernels for a in kernel.accesses if a.kind in (READ, WRITE, ZERO_FILL))
@@ -36,17 +38,16 @@ def terms(case: Case, device: Device) -> tuple[float, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call; UnavailableError without a peak for the dtype or a DRAM bandwidth, or for what has no list of kernels."""
+    """Seconds of one call; UnavailableError as ``terms``."""
     compute, traffic = terms(case, device)
-    compute, traffic, overlap = compute / p["compute_share"], traffic / p["bandwidth_share"], max(1.0, min(p["overlap"], HARDEST))
-    longer = max(compute, traffic)
-    joined: float = longer * ((compute / longer) ** overlap + (traffic / longer) ** overlap) ** (1 / overlap)
-    return p["launch_us"] * 1e-6 + joined
+    return p["launch_us"] * 1e-6 + joined(p.get("overlap", HARDEST), compute / p["compute_share"], traffic / p["bandwidth_share"])
 
 
 def covers(case: Case) -> bool:
-    """Every case; no implementation is calibrated with it."""
+    """Every case; no implementation is calibrated with them."""
     return True
 
 
-MODEL = Model("pooled", PARAMETERS, covers, seconds, "launch + roofline with shares of all devices together", knows_warm=False)
+POOLED = Model("pooled", (*SHARES, OVERLAP), covers, seconds, "launch + roofline with shares of all devices together", knows_warm=False)
+THREE_SCALARS = Model("three-scalars", SHARES, covers, seconds, "launch + roofline with fitted shares")
+MODELS = {model.name: model for model in (POOLED, THREE_SCALARS)}

@@ -32,9 +32,9 @@ VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
 """What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
 REGISTERS_SINCE = 9.0  # known
 """Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
-HALF_LANES = ("AMD",)  # known
-"""Makers whose multiprocessors start 64 operations of 32 bits a cycle, not 128. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
-HARDEST = 20.0  # known
+SLOWER = {"AMD": 2}  # known
+"""Cycles for 128 operations of 32 bits, where a multiprocessor takes more than one. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
+HARDEST = 50.0  # known
 """A norm that hides the shorter time wholly; beyond, powers lose their digits."""
 
 PARAMETERS = (
@@ -61,7 +61,10 @@ def joined(power: float, *seconds: float) -> float:
     >>> joined(2.0, 3.0, 4.0), joined(1.0, 3.0, 4.0)
     (5.0, 7.0)
     """
-    exponent, longest = min(max(power, 1.0), HARDEST), max(seconds)
+    longest = max(seconds)
+    if power >= HARDEST:
+        return longest
+    exponent = max(power, 1.0)
     return float(longest * sum((one / longest) ** exponent for one in seconds) ** (1 / exponent))
 
 
@@ -149,14 +152,14 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     kernel, threads = kernel_on(w, device)
     bytes_s = 2 * w.rows * w.cols * w.dtype.size / (dram_bandwidth(device) * p["bandwidth_share"])
-    lanes = 0.5 if device.vendor in HALF_LANES and kernel != WARP else 1.0
+    slower = SLOWER.get(device.vendor, 1)
     if kernel == WARP:
         rows_s = warps_s(w, sms * clock, bytes_s, p)
     elif kernel == REGISTERS:
-        rows_s = joined(p["overlap"], registers_s(w, int(sms), clock * lanes, p), bytes_s)
+        rows_s = joined(p["overlap"], registers_s(w, int(sms), clock / slower, p), bytes_s)
     else:
         slots = sms * resident_blocks(device, threads)
-        row_s = p["row_us"] * 1e-6 + steps(w, threads, kernel == SHARED, p["tail"]) * p["step_us"] * 1e-6 / lanes
+        row_s = p["row_us"] * 1e-6 + steps(w, threads, kernel == SHARED, p["tail"]) * p["step_us"] * 1e-6 * slower
         at_once = min(w.rows, slots) * w.cols * w.dtype.size
         again = read_again(device, at_once, p["l2_share"]) if kernel == REPEATED else 0.0
         rows_s = joined(p["overlap"], row_s * hypot(1, w.rows / slots), (1 + again) * bytes_s)
