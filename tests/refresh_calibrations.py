@@ -79,6 +79,7 @@ def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Ke
     if key is None:
         return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
+    own = fits.with_lent(own, block.model, calibrated_devices)
     new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 

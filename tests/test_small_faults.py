@@ -6,12 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from each import each
-from perfmodel.serving.apart import Pools, transfer_s
 from test_power import plain
 
 from perfmodel.catalog import data_folder, find_device
@@ -24,7 +22,7 @@ from perfmodel.kernels.attention.algorithms.flash1 import causal_share
 from perfmodel.kernels.attention.algorithms.flash2 import length_spread
 from perfmodel.kernels.collectives import ALL_TO_ALL
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.serving.pools import link
+from perfmodel.serving.pools import link, transfer_s
 from perfmodel.timing.base import Case, find_model
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import weight_bytes
@@ -221,8 +219,7 @@ def test_tokens_are_paid_for_by_the_hours_of_all_gpus(run: Any, line: str, gpus:
 @each(("before", "after", "links"), [(4, 4, 4), (4, 2, 2), (1, 4, 1), (8, 1, 1)])
 def test_the_cache_of_all_gpus_of_a_prefill_worker_moves(before: int, after: int, links: int) -> None:
     device = find_device(H200)
-    first, second = (SimpleNamespace(device=device, like=SimpleNamespace(split=Split(tp))) for tp in (before, after))
-    moved = transfer_s(cast(Pools, SimpleNamespace(prefill=first, decode=second, gpus=before + after)), 1e9)
+    moved = transfer_s(1e9, Split(before), Split(after), device, before + after)
     assert moved == pytest.approx(before * 1e9 / (links * link(device, before + after)))
 
 

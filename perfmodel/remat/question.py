@@ -88,7 +88,7 @@ class RematQuestion(Question):
         """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""
         from perfmodel.catalog import calibrated_devices, find_device, find_model
         from perfmodel.core.checks import default_dtype, dtype_on, positive_int
-        from perfmodel.core.dtypes import WIDER
+        from perfmodel.core.dtypes import DTYPES, WIDER, canonical
         from perfmodel.remat.device_chain import linear, of_model
         from perfmodel.remat.source import listed
 
@@ -102,6 +102,8 @@ class RematQuestion(Question):
         positive_int("batch", self.batch)
         if self.width is not None:
             return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device, known=WIDER), device, calibrated_devices)
+        if canonical(self.dtype or "") in WIDER.keys() - DTYPES.keys():
+            raise UsageError(f"--dtype {self.dtype} is of the layers of --width", "leave it out, or give --width in place of the model")
         model = find_model(str(self.model))
         length = self.n if self.n is not None else min(2048, model.max_positions or 2048)
         return of_model(model, self.batch, length, dtype_on(self.dtype, device, default_dtype(device, "bf16")), device, calibrated_devices)

@@ -315,10 +315,11 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     before, after = (Memory(one.model, one.device, one.engine, one.like) for one in (pools.prefill, pools.decode))
     length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
     most = after.most_running(length)
-    for name, one, held in (("prefill", before, prompted), ("decode", after, most)):
+    for name, option, one, held in (("prefill", "--prefill-tp", before, prompted), ("decode", "--tp", after, most)):
         if held < 1:
             need = one.total(one.like.split.dp, length) / 1e9
-            raise UsageError(f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB", "give it more GPUs")
+            found = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
+            raise UsageError(found, f"give it more GPUs, by {option}")
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
     first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
     second = pool_of(pools.decode, engine, split, slots, pools.workers)

@@ -67,3 +67,10 @@ class KernelChoice:
             wrong = next((name for name in getattr(self, place) if name not in names), None)
             if wrong is not None:
                 raise DataError(f"kernels.{place}: no implementation of {workload} is called {wrong!r}", suggest(wrong, names))
+
+
+EAGER = KernelChoice(attention=("torch-sdpa-flash",))
+"""Of a step that PyTorch launches kernel by kernel: ``scaled_dot_product_attention`` tries FlashAttention-2 first.
+
+Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order.
+"""
