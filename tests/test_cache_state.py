@@ -18,7 +18,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import CLEAN, DIRTY, L2_STATE, WARM, Case
 from perfmodel.timing.cache_state import LARGEST_SAVING, warm_s, write_back_s
 from perfmodel.timing.case_bounds import lower_bound_s
-from perfmodel.timing.predict import TimeRequest, predict
+from perfmodel.timing.predict import TimeRequest, _moved_bytes, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record, read_records, shipped_records
 
@@ -90,7 +90,7 @@ def test_dirty_over_clean_as_measured():
     for pair in found.values():
         if {CLEAN, DIRTY} <= pair.keys() and (case := evaluated(pair[CLEAN], H200)[0]):
             clean, dirty = (pair[state].time_s.median for state in (CLEAN, DIRTY))
-            lost_s = write_back_s(clean, *moved_bytes(case, H200), H200)
+            lost_s = write_back_s(clean, *_moved_bytes(case, H200), H200)
             errors[pair[CLEAN].group, pair[CLEAN].shape.get("n") == 1].append(((clean + lost_s) / dirty - 1, clean / dirty - 1))
     assert len(errors) >= 15
     for group, pairs in errors.items():
@@ -188,9 +188,9 @@ def test_what_fits_the_l2_comes_sooner(device, n):
     tokens = int(device.cache_bytes / 4 / per_token)
     shape = (1, tokens // 4, 4, 8, 8) if n == 1 else (n, n, max(1, tokens // n // 3), 8, 8)
     clean, warm = (served(device, shape, state) for state in (CLEAN, WARM))
-    assert warm <= clean - 0.5e-6
-    if device.id == "nvidia-l40s" and n == 1:
-        assert warm < 0.8 * clean
+    assert warm < clean
+    if device.id == "nvidia-l40s" and n == 1:  # little DRAM bandwidth, much L2
+        assert clean - warm > 0.25 * 4 * shape[1] * per_token / device.dram.bandwidth_bytes_per_s
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,21 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import is_variant
 from perfmodel.timing.models import amd_gemm
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction, TimeRequest, predict
+from perfmodel.timing.products import TilePlan
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record
 
 MI300X, MI355X = find_device("amd-mi300x"), find_device("amd-mi355x")
-P = {"launch_us": 2.0, "multiply_share": 0.5, "slice_cycles": 100.0, "stored_bytes_per_cycle": 8.0}
+P = {
+    "launch_us": 2.0,
+    "multiply_share": 0.5,
+    "load_share": 0.65,
+    "slice_cycles": 100.0,
+    "stored_bytes_per_cycle": 8.0,
+    "dram_share": 0.74,
+    "overlap": 3.0,
+    "split_us": 2.0,
+}
 
 
 def product(m: int, n: int, k: int, dtype: str) -> Matmul:
@@ -132,15 +142,20 @@ def test_one_turn_of_tiles_by_hand() -> None:
 
 
 def test_a_turn_more_doubles_the_work() -> None:
-    """On 304 compute units 19 x 16 tiles run in one turn, 20 x 16 in two; tiles that share a unit hide each other's steps."""
-    deep, unit = 1 << 16, (304, 65536, 131072)
+    """On 304 compute units 19 x 16 tiles run in one turn, 20 x 16 in two; halves of k share the work of a tile and store sums in fp32."""
+    deep, tile = 1 << 16, {"br": 128, "bc": 128}
+
+    def plan(rows: int, columns: int, parts: int = 1) -> TilePlan:
+        w = Matmul(rows * 128, columns * 128, deep, dtype=PRODUCTS["fp8"])
+        [found] = [one for one in amd_gemm._plans(Case(w, "aiter", launch=tile), MI300X, 304) if one.parts == parts]
+        return found
+
     for rows, turns in ((19, 1), (20, 2)):
-        [plan] = amd_gemm.listed_plans((rows * 128, 16 * 128, deep, 1), 1, ((128, 128),), (1,), unit)
-        assert (plan.flops, plan.stored, plan.steps) == (turns * 2 * 128 * 128 * deep, turns * 128 * 128 * 2, deep // 128)
-        assert (plan.loaded, plan.busy) == (turns * 256 * deep, 1.0)
-    halved = amd_gemm.listed_plans((128, 128, deep, 1), 1, ((128, 128),), (2,), unit)[0]
-    assert (halved.flops, halved.stored, halved.steps, halved.busy) == (2 * 128 * 128 * deep // 2, 128 * 128 * 4, deep // 256, 2 / 304)
-    assert amd_gemm.listed_plans((128, 128, 128, 1), 1, ((128, 128),), (2,), unit) == ()
+        found = plan(rows, 16)
+        assert (found.flops, found.stored, found.loaded) == (turns * 2 * 128 * 128 * deep, turns * 128 * 128 * 2, turns * 256 * deep)
+        assert (found.waits, found.idle) == (deep // 128, max(1 - rows * 16 / 304, 0))
+    halved = plan(1, 1, 2)
+    assert (halved.flops, halved.stored, halved.waits, halved.idle) == (128 * 128 * deep, 128 * 128 * 4, deep // 256, 1 - 2 / 304)
 
 
 def test_tiles_and_occupancy() -> None:

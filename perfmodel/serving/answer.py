@@ -318,8 +318,8 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     for name, option, one, held in (("prefill", "--prefill-tp", before, prompted), ("decode", "--tp", after, most)):
         if held < 1:
             need = one.total(one.like.split.dp, length) / 1e9
-            found = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
-            raise UsageError(found, f"give it more GPUs, by {option}")
+            words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
+            raise UsageError(words, f"give it more GPUs, by {option}")
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
     first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
     second = pool_of(pools.decode, engine, split, slots, pools.workers)

@@ -20,7 +20,7 @@ Shape = tuple[int, int, int, int]
 """m, n, k and batch."""
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """Work of the busiest multiprocessor with one tile and split of k.
 
     ``flops``, and bytes ``loaded`` and ``stored``, of all its blocks; ``waits``: slices of those blocks that follow each other, others
@@ -53,7 +53,7 @@ class Costs(NamedTuple):
     start: float = 0.0
 
 
-class Run(NamedTuple):
+class CallTimes(NamedTuple):
     """Seconds of a launch, of DRAM traffic at full bandwidth, of adding up parts of k, and of each part.
 
     ``half``: share of the multiprocessors at which the bandwidth would be half of its limit; ``norm`` joins DRAM and multiprocessors.
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
 def plan_of(
     shape: Shape, tile: Tile, parts: int, *, resident: int = 1, slots: int, depth: int, sizes: tuple[float, float], kind: int = 0
-) -> Plan:
+) -> TilePlan:
     """Plan of blocks of ``tile``, ``resident`` together on each of ``slots`` multiprocessors, in slices of k of ``depth`` elements.
 
     ``sizes``: bytes of an element loaded, and of one stored.
@@ -82,7 +82,7 @@ def plan_of(
     blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
     turns, along = ceil_div(blocks, slots), min(steps * depth, k)
     waits, loaded, stored = ceil_div(turns, resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
-    return Plan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
+    return TilePlan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
 
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
@@ -99,9 +99,9 @@ def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
     return sorted({1, *(parts for parts in (*PARTS, *filling) if 1 < parts <= most and parts * blocks <= 2 * room)})
 
 
-def worth_timing(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
     """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
-    kept: list[Plan] = []
+    kept: list[TilePlan] = []
     for plan in sorted(plans):
         demand, kind = plan[:6], plan.kind
         if not any(before[8] == kind and all(map(le, before, demand)) for before in kept):
@@ -109,7 +109,7 @@ def worth_timing(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     return tuple(kept)
 
 
-def fastest(plans: Sequence[Plan], costs: Sequence[Costs], run: Run) -> tuple[float, Plan]:
+def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -> tuple[float, TilePlan]:
     """Seconds of the fastest of ``plans``, whose ``kind`` is a place in ``costs``, and that plan."""
     launch, dram_s, half, norm, split_s, part_s = run
     best, found = inf, plans[0]

@@ -28,7 +28,7 @@ from perfmodel.kernels.matmul import Matmul, scale_block, scales
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of, once_per_case
-from perfmodel.timing.products import Costs, Plan, Run, Tile, plan_of, worth_timing
+from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, plan_of, worth_timing
 
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
 """Sides of tiles of C that AITER compiles for bf16, fp8 and int8; it has some in between."""
@@ -58,10 +58,10 @@ PARAMETERS = (
 )
 
 
-class _Work(NamedTuple):
+class _OnCdna(NamedTuple):
     """A case on a device before any parameter; seconds per FLOP, byte or cycle of one compute unit."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[TilePlan, ...]
     flop_s: float
     load_s: float
     cycle_s: float
@@ -87,14 +87,14 @@ def resident(br: int, bc: int, sram: float, registers: float) -> int:
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> _OnCdna:
     w: Matmul = case.workload
     count, clock = numbers_of(device, "multiprocessors", "tensor clock")
     l2, bandwidth = device.level("l2"), dram_bandwidth(device)
     rate = (l2 and l2.bandwidth_bytes_per_s) or L2_CYCLE_BYTES * count * clock
     peak = device.matmul_peak(w.dtype.name, w.dtype.matmul_unit).number
     moved, part_s = moved_bytes(w, case.implementation), w.outputs * ACCUMULATOR_SIZE / bandwidth
-    return _Work(worth_timing(_plans(case, device, int(count))), count / peak, count / rate, 1 / clock, moved / bandwidth, part_s)
+    return _OnCdna(worth_timing(_plans(case, device, int(count))), count / peak, count / rate, 1 / clock, moved / bandwidth, part_s)
 
 
 def moved_bytes(w: Matmul, implementation: str) -> float:
@@ -110,7 +110,7 @@ def moved_bytes(w: Matmul, implementation: str) -> float:
     return float(operands + beside + w.outputs * max(w.dtype.result_size, ACTIVATION_SIZE))
 
 
-def _plans(case: Case, device: Device, count: int) -> Iterator[Plan]:
+def _plans(case: Case, device: Device, count: int) -> Iterator[TilePlan]:
     """Plans on ``count`` compute units; only the tile of ``case.launch`` (br, bc) if it has one, and the split of the workload."""
     w: Matmul = case.workload
     given = ((case.launch["br"], case.launch["bc"]),) if "br" in case.launch and "bc" in case.launch else None
@@ -125,7 +125,7 @@ def _plans(case: Case, device: Device, count: int) -> Iterator[Plan]:
                 yield plan_of((w.m, w.n, w.k, w.batch), (br, bc), parts, resident=shared, slots=count, depth=depth, sizes=sizes)
 
 
-def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, Plan]:
+def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
     """Seconds of the fastest candidate, and its plan.
 
     UnavailableError without compute units, a clock, a peak for the format or an LDS, and where k has fewer slices than parts.
@@ -137,7 +137,7 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     cycle_s = work.cycle_s
     store_s, wait_s = cycle_s / p["stored_bytes_per_cycle"], cycle_s * p["slice_cycles"]
     costs = Costs(work.flop_s / p["multiply_share"], work.load_s / p["load_share"], store_s, wait_s, HYPOT)
-    run = Run(p["launch_us"] * 1e-6, work.dram_s / p["dram_share"], 0.0, p["overlap"], p["split_us"] * 1e-6, work.part_s)
+    run = CallTimes(p["launch_us"] * 1e-6, work.dram_s / p["dram_share"], 0.0, p["overlap"], p["split_us"] * 1e-6, work.part_s)
     return products.fastest(work.plans, [costs], run)
 
 

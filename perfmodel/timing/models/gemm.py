@@ -38,7 +38,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
-from perfmodel.timing.products import Costs, Plan, Run, Tile, parts_of_k, plan_of, worth_timing
+from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, parts_of_k, plan_of, worth_timing
 
 # Launch
 
@@ -138,7 +138,7 @@ def kernels_of(w: Matmul, device: Device) -> list[Kernels]:
     return [Kernels(dict.fromkeys(XMMA_TILES, 1), depth, WIDE_COPY), Kernels(WHOLE, COPY_DEPTH, WIDE_COPY, STAGES, 64)]
 
 
-def fed_by_tma(w: Matmul, device: Device, plan: Plan) -> bool:
+def fed_by_tma(w: Matmul, device: Device, plan: TilePlan) -> bool:
     """Whether the kernel of ``plan`` is fed by TMA rather than by its threads' copies, so that its blocks may form clusters."""
     return not kernels_of(w, device)[plan.kind].stages
 
@@ -166,7 +166,7 @@ def free_tiles(m: int, n: int) -> list[Tile]:
     return sorted(tile for tile in listed if tile[0] * tile[1] <= LARGEST_TILE)
 
 
-def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int]) -> tuple[list[Kernels], tuple[Plan, ...]]:
+def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int]) -> tuple[list[Kernels], tuple[TilePlan, ...]]:
     """Kernels for ``w``, and what may run on ``slots`` multiprocessors; only the tile of ``launch`` (br, bc) if it has one."""
     given = (launch["br"], launch["bc"]) if "br" in launch and "bc" in launch else None
     listed, width = kernels_of(w, device), copy_width(w, device)
@@ -178,7 +178,7 @@ def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int
     return listed, found
 
 
-def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> Iterator[Plan]:
+def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> Iterator[TilePlan]:
     shape, slices = (w.m, w.n, w.k, w.batch), ceil_div(w.k, kernels.depth)
     sizes = w.dtype.size, max(w.dtype.size, ACTIVATION_SIZE)
     most = min(max(slices // max(kernels.stages, 1), 1), kernels.most_parts)
@@ -188,16 +188,18 @@ def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> I
             yield plan_of(shape, (br, bc), parts, resident=held, slots=slots, depth=kernels.depth, sizes=sizes, kind=kind)
 
 
-def vector_plan(w: Matmul, slots: int) -> Plan:
+def vector_plan(w: Matmul, slots: int) -> TilePlan:
     """A matrix times a vector: its bytes, dealt out to all multiprocessors; k in two where the matrix has fewer rows than those are."""
     rows = max(w.m, w.n)
     loaded, waits, parts = rows * w.k * w.dtype.size / slots, ceil_div(rows, GEMV_ROWS * slots), 2 if rows <= slots else 1
-    return Plan(0, loaded, 0, waits, 0, parts, min(w.m, GEMV_ROWS), min(w.n, GEMV_ROWS))
+    return TilePlan(0, loaded, 0, waits, 0, parts, min(w.m, GEMV_ROWS), min(w.n, GEMV_ROWS))
 
 
 # Stage
 
 WAIT, LATENCY, HALF, PART, TMA, PICOJOULES = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "picojoules"
+THROTTLE, THROTTLED_FROM_S, MOST_THROTTLED = "throttle", 300e-6, 3.0  # tuned
+"""Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
     Parameter("multiply_share", "share of the peak, of wgmma or mma.sync or the vector unit, that tiles reach"),
@@ -210,6 +212,7 @@ PARAMETERS = (
     Parameter("overlap", "norm that joins DRAM traffic and multiprocessors: 1 adds them up, more takes the longer"),
     Parameter("split_us", "split k: second pass over the parts"),
     Parameter(PART, "split k: each part"),
+    Parameter(THROTTLE, "by which full power slows down a longer product, per e-fold of its length"),
 )
 
 
@@ -219,7 +222,7 @@ def _without(*names: str) -> tuple[Parameter, ...]:
 
 TF32_PARAMETERS = (*_without(HALF), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
 SIMT_PARAMETERS = (
-    *_without(WAIT, HALF),
+    *_without(WAIT, HALF, THROTTLE),
     Parameter(PICOJOULES, "of the whole board for an fp32 FLOP on the vector unit: its power limit over this is its highest rate"),
 )
 FP8_PARAMETERS = _without(LATENCY, HALF, PART)
@@ -229,10 +232,10 @@ WEIGHT_COPIES = "weight_copies"
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _OnDevice:
     """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; bytes and B/s of DRAM."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[TilePlan, ...]
     kernels: list[Kernels]
     slots: int
     cycle_s: float
@@ -247,13 +250,13 @@ class _Work:
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> _OnDevice:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
     slots, faster, rates, half = int(multiprocessors), boost(device), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
     rate, vector_unit = rates.matmul * faster, w.dtype.matmul_unit == "vector"
     kernels, plans = listed_plans(w, device, slots, case.launch)
-    return _Work(
+    return _OnDevice(
         plans,
         kernels,
         slots,
@@ -285,19 +288,20 @@ def dram_bytes(case: Case, device: Device) -> float:
     return float((a + c) * lost + b * lost_weights)
 
 
-def _costs(kernels: Kernels, work: _Work, p: Mapping[str, float]) -> Costs:
+def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
     """What a stage of ``kernels`` takes."""
     share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
     rate = work.rate * share
     if work.vector_unit:
         rate = min(rate, work.watts / (p[PICOJOULES] * 1e-12))
     load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
-    wait = p[LATENCY] / (kernels.stages - 1) if kernels.stages else p.get(WAIT, 0.0)
+    timed_narrow = kernels.stages and LATENCY in p  # narrow copies of 8-bit elements are in no record: they wait as whole ones do
+    wait = p[LATENCY] / (kernels.stages - 1) if timed_narrow else p.get(WAIT, 0.0)
     norm, start_s = p["overlap"] if work.vector_unit else math.inf, 0.0 if kernels.stages else p.get(TMA, 0.0) * 1e-6
     return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s)
 
 
-def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, Plan]:
+def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
     """Seconds of one (batched) product in its fastest plan, and that plan; in the tile of ``case.launch`` (br, bc) if it has one.
 
     UnavailableError without multiprocessors, a clock or a peak for the dtype.
@@ -305,8 +309,11 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     work = _work(case, device)
     dram_s = work.dram_bytes / (work.bandwidth * p["dram_share"])
     split_s, part_s = p["split_us"] * 1e-6, p.get(PART, 0.0) * 1e-6 + work.part_bytes / work.bandwidth
-    run = Run(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
-    return products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
+    run = CallTimes(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
+    found, plan = products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
+    if THROTTLE in p and found > THROTTLED_FROM_S:
+        found *= 1 + p[THROTTLE] * min(math.log(found / THROTTLED_FROM_S), MOST_THROTTLED)
+    return found, plan
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
