@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, is_mesh, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.messages import message_s, sent_bytes, sooner_s, steps
 
@@ -27,10 +27,7 @@ PARAMETERS = (
     Parameter("chunked_share", "of the link, large messages"),
     Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part"),
     Parameter("sharpness", "of the change from small messages to large"),
-    Parameter("switch_factor", "by which an all-reduce among many is faster than a ring: switches add, or all send to all in a mesh"),
 )
-FEWEST_FOR_SWITCH = 8  # tuned
-"""GPUs from which an all-reduce is added up in the switch."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -39,9 +36,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     link, sent, waits = link_bandwidth(device, w.world), sent_bytes(w), steps(w)
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
     own = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
-    switched = w.op == ALL_REDUCE and (w.world >= FEWEST_FOR_SWITCH or is_mesh(device))
-    share = p["chunked_share"] * (p["switch_factor"] if switched else 1.0)
-    chunked = message_s(p["chunk_us"], sent, link * share) + own
+    chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + own
     start_us = p["start_us"] * (1.0 if waits else p["pair_factor"]) + p["step_us"] * waits
     return start_us * 1e-6 + sooner_s(sent / (link * flagged), chunked, p["sharpness"])
 
