@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import ProgressBar
@@ -123,22 +122,6 @@ def test_a_schedule_is_worked_out_once_for_all_ratios_that_share_it():
     for step in range(2000):
         kept.at(1 + step / 1000)
     assert 1 < len(calls) < 100
-
-
-SIDE = st.integers(1, 5000)
-P = st.floats(-6, 6)
-
-
-@given(SIDE, SIDE, SIDE, st.integers(1, 40), st.booleans(), st.lists(P, min_size=8, max_size=8))
-def test_a_plan_left_out_is_never_the_fastest(m, n, k, batch, free, logs):
-    """Whatever the parameters: the fastest of those worth timing is the fastest of all."""
-    listed = plans(m, n, k, batch, 2, 132, free, 1)
-    values = {name: start * 2.0**log for (name, start), log in zip(gemm.MODELS["gemm"].starts().items(), logs, strict=True)}
-    case = gemm.Case(gemm.Matmul(m, n, k, batch=batch), "cublas")
-    time = gemm.plan_seconds(gemm._work(case, H200), values)
-    timed = [min((time(plan), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]
-    assert timed[0] == timed[1]
-    assert len(worth_timing(listed)) <= len(listed)
 
 
 def test_every_record_of_a_user_is_fitted_and_judged_by_a_fit_without_it(run, tmp_path):

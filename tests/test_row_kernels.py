@@ -14,8 +14,9 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import CLEAN, WARM, Case, Model
+from perfmodel.timing.engine import HARDEST
 from perfmodel.timing.models import norms, softmax, streams
-from perfmodel.timing.models.softmax import HARDEST, REGISTERS, REPEATED, SHARED, WARP, padded, softmax_kernel, steps
+from perfmodel.timing.models.softmax import REGISTERS, REPEATED, SHARED, WARP, padded, softmax_kernel, steps
 from perfmodel.timing.predict import find_model, modelled_s
 from perfmodel.validation.records import read_records, shipped_records
 

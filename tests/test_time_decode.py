@@ -14,8 +14,9 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Model, model_of
+from perfmodel.timing.engine import joined
 from perfmodel.timing.models import decode_cudnn, decode_fa2, decode_fa3, decode_trtllm
-from perfmodel.timing.streaming import StreamLaunch, joined, resident, streamed_seconds
+from perfmodel.timing.streaming import StreamLaunch, resident, streamed_seconds
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")
@@ -194,13 +195,13 @@ def test_one_wave_starts_overlaps_and_waits_for_its_first_tile() -> None:
     """Of 64 heads of 4,096 keys, 512 B each for K and V; a tile of 64 KiB is two waits of 0.4 latencies."""
     worked, whole = 10 * 0.8 * LATENCY, 64 * 4096 * 512 / (0.9 * 4.8e12)
     found = streamed(StreamLaunch(132, 1, 10, 65536))
-    assert found == pytest.approx(LATENCY + joined(worked, whole, 3.0) + min(worked, whole) / 10)
+    assert found == pytest.approx(LATENCY + joined(3.0, worked, whole) + min(worked, whole) / 10)
 
 
 def test_later_waves_start_behind_the_streaming_of_others() -> None:
     one, three = (streamed(StreamLaunch(132 * waves, 1, 10, 65536)) for waves in (1, 3))
     worked, part = 10 * 0.8 * LATENCY, 64 * 4096 * 512 / (0.9 * 4.8e12) / 3
-    assert three == pytest.approx(LATENCY + joined(worked, part, 3.0) + min(worked, part) / 10 + 2 * joined(LATENCY + worked, part, 3.0))
+    assert three == pytest.approx(LATENCY + joined(3.0, worked, part) + min(worked, part) / 10 + 2 * joined(3.0, LATENCY + worked, part))
     assert three != pytest.approx(3 * one)
 
 

@@ -17,19 +17,17 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.models import gemm
-from perfmodel.timing.models._gemm_plans import copy_bytes
-from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, plans
+from perfmodel.timing.models.gemm import LARGEST_TILE, copy_bytes, free_tiles
+from perfmodel.timing.products import CallTimes, Costs, TilePlan, fastest, parts_of_k, plan_of, worth_timing
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
 MODEL = gemm.MODELS["gemm"]
 STARTS = MODEL.starts()
 NEAR_ZERO = 1e-12
 FREE: dict[str, Any] = {
-    "wave_cycles": NEAR_ZERO,
-    "slice_cycles": NEAR_ZERO,
-    "launch_us": NEAR_ZERO,
-    "split_us": NEAR_ZERO,
-    "throttle": NEAR_ZERO,
+    **dict.fromkeys(("wait_cycles", "launch_us", "split_us", "part_us", "store_cost", "throttle"), NEAR_ZERO),
+    "multiply_share": 1.0,
+    "overlap": 30.0,
 }
 SIZES = st.integers(1, 5000)
 
@@ -134,23 +132,63 @@ def test_split_k_is_chosen_for_deep_products_with_small_grids_only() -> None:
     assert time_of(8192, 8192, 1024) == time_of(8192, 8192, 1024, split_us=1e6)
 
 
-@given(SIZES, SIZES, st.integers(1, 300), st.integers(1, 200), st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_candidates_are_within_the_limits(m: int, n: int, slices: int, slots: int, free_side: bool) -> None:
-    found = candidates(m, n, 1, slices, slots, free_side)
+@given(SIZES, SIZES)
+def test_free_tiles_are_within_the_limits(m: int, n: int) -> None:
+    found = free_tiles(m, n)
     assert len(set(found)) == len(found)
-    assert all(br * bc <= LARGEST_TILE and 1 <= parts <= min(slices, LARGEST_SPLIT) for br, bc, parts in found)
-    assert {tile[:2] for tile in found} == set(MMA_TILES) or free_side
+    assert all(br * bc <= LARGEST_TILE for br, bc in found)
+    assert {(128, 256), (256, 128)} <= set(found) or min(m, n) <= 128
 
 
-@given(SIZES, SIZES, SIZES, st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_plans_hold_all_of_the_work(m: int, n: int, k: int, batch: int) -> None:
-    """The busiest multiprocessor does at least its share of the FLOP and of the stores."""
-    for plan in plans(m, n, k, batch, 2, 132, True, 1):
-        assert plan.flops * 132 >= 2 * batch * m * n * k
-        assert plan.stored_bytes * 132 >= 2 * batch * m * n
-        assert 0 < plan.busy <= 1
+@given(st.integers(1, 300), st.integers(1, 64), st.integers(1, 200))
+def test_k_is_split_into_no_more_parts_than_fill_the_device_twice(blocks: int, most: int, room: int) -> None:
+    found = parts_of_k(blocks, most, room)
+    assert found == sorted(set(found))
+    assert found[0] == 1
+    assert all(parts <= most and parts * blocks <= 2 * room for parts in found[1:])
+
+
+TILES = st.sampled_from([(128, 256), (128, 128), (64, 64), (32, 128)])
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 40), TILES, st.integers(1, 4), st.integers(1, 8))
+@settings(max_examples=100, deadline=None)
+def test_plans_hold_all_of_the_work(m: int, n: int, k: int, batch: int, tile: tuple[int, int], parts: int, resident: int) -> None:
+    """The busiest multiprocessor does at least its share of the FLOP, of the stores and of the loads."""
+    plan = plan_of((m, n, k, batch), tile, parts, resident=resident, slots=132, depth=64, sizes=(2, 2))
+    assert plan.flops * 132 >= 2 * batch * m * n * k
+    assert plan.stored * 132 >= 2 * batch * m * n
+    assert plan.loaded * 132 >= 2 * batch * (m + n) * k
+    assert plan.waits * resident * 64 * parts * 132 >= batch * k
+    assert 0 <= plan.idle < 1
+
+
+def test_the_time_of_a_plan_by_hand() -> None:
+    """Ten blocks' worth of work in three parts: multiplied in 8 s, loaded in 6, stored in 2, four waits of 0.5 s; DRAM takes 5 s."""
+    plan, run = TilePlan(8, 6, 2, 4, 0.0, 3, 128, 128), CallTimes(launch=1.0, dram=5.0, half=0.2, norm=1.0, split=0.25, part=0.1)
+    assert fastest([plan], [Costs(1.0, 1.0, 1.0, 0.5)], run)[0] == pytest.approx(1 + (8 + 2 + 2) + 5 + 0.25 + 3 * 0.1)
+    assert fastest([plan], [Costs(1.0, 1.0, 1.0, 0.5, norm=2.0, start=0.5)], run)[0] == pytest.approx(1.5 + (10 + 2 + 2) + 5 + 0.55)
+    idle = plan._replace(idle=0.5, parts=1)  # half of the multiprocessors draw (0.5 + 0.2) / (0.5 x 1.2) times as long
+    assert fastest([idle], [Costs(1.0, 1.0, 1.0, 0.5)], run)[0] == pytest.approx(1 + 12 + 5 * 0.7 / 0.6)
+    assert fastest([plan, idle._replace(idle=0.0, flops=9)], [Costs(1.0, 1.0, 1.0, 0.5)], run)[1].parts == 3
+
+
+LOGS = st.lists(st.floats(-6, 6), min_size=9, max_size=9)
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 40), LOGS, st.sampled_from([1.0, 3.0, 30.0]))
+@settings(max_examples=100, deadline=None)
+def test_a_plan_left_out_is_never_the_fastest(m: int, n: int, k: int, batch: int, logs: list[float], norm: float) -> None:
+    """Whatever the parameters: the fastest of those worth timing is the fastest of all."""
+    listed = [
+        plan_of((m, n, k, batch), tile, parts, slots=132, depth=64, sizes=(2, 2), kind=kind)
+        for kind, tile in enumerate([(256, 128), (128, 128), (64, 64)])
+        for parts in (1, 2, 4, 8)
+    ]
+    flop, load, store, wait, launch, dram, half, split, part = (10.0**log for log in logs)
+    costs = [Costs(flop * (1 + kind), load, store, wait) for kind in range(3)]
+    run = CallTimes(launch, dram, half, norm, split, part)
+    assert fastest(worth_timing(listed), costs, run)[0] == fastest(listed, costs, run)[0]
 
 
 def test_a_given_tile_and_split_are_kept() -> None:
@@ -162,12 +200,13 @@ def test_a_given_tile_and_split_are_kept() -> None:
 # What must hold anywhere
 
 
-@given(SIZES, SIZES, SIZES, st.sampled_from(["a100-sxm-80gb", "h200-sxm", "b200-sxm"]), st.booleans())
+@given(st.integers(2, 5000), st.integers(2, 5000), SIZES, st.sampled_from(["a100-sxm-80gb", "h200-sxm", "b200-sxm"]), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_more_work_or_slower_parts_never_save_time(m: int, n: int, k: int, name: str, cold: bool) -> None:
     """Depth, batch, a flushed cache and every parameter of cost are monotone; rows are not, as more tiles draw more bandwidth.
 
-    Depth is in one tile and as many parts: more of it may be split into more. It grows by 3, so that rows stay aligned as they are.
+    A vector has a kernel of its own, which runs no batch. Depth is in one tile and as many parts: more of it may be split into more. It
+    grows by 3, so that rows stay aligned as they are.
     """
     device = find_device(f"nvidia-{name}")
     here = time_of(m, n, k, device, cold)
@@ -176,7 +215,7 @@ def test_more_work_or_slower_parts_never_save_time(m: int, n: int, k: int, name:
         assert times[0] <= times[1]
     assert time_of(m, n, k, device, cold, batch=3) >= here * (1 - 1e-12)
     assert time_of(m, n, k, device, True) >= time_of(m, n, k, device, False)
-    for parameter in ("launch_us", "wave_cycles", "slice_cycles", "split_us", "throttle", "flop_per_loaded_byte", "half_bandwidth_share"):
+    for parameter in ("launch_us", "wait_cycles", "store_cost", "split_us", "throttle", "flop_per_loaded_byte", "half_bandwidth_share"):
         assert time_of(m, n, k, device, cold, **dict[str, Any]({parameter: 2 * STARTS[parameter]})) >= here * (1 - 1e-12)
 
 

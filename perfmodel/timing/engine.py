@@ -33,18 +33,24 @@ ALONE, TAIL = 1.3, 0.3  # tuned
 the last blocks recover once those beside them have ended."""
 COLD = 1.5  # tuned
 """Norm of compute and DRAM time on cold caches."""
+HARDEST = 50.0  # known
+"""A norm that hides the shorter time wholly; beyond, powers lose their digits."""
 SFU_EXP = 16.0  # known
 """Exponentials per cycle and multiprocessor of every NVIDIA GPU before Blackwell Ultra, which doubled them: the unit of a tile's other
 work. One exponential per score runs at the device's own rate; the rest, on other units, does not go faster with it."""
 
 
-def joined(exponent: float, *times: float) -> float:
-    """Time of parts that overlap: their norm. 1 is one after the other, infinity the longest of them.
+def joined(norm: float, *times: float) -> float:
+    """Time of parts that overlap. A ``norm`` of 1 or less is one after the other, ``HARDEST`` or more the longest of them alone.
 
     >>> joined(1, 3.0, 4.0), joined(2, 3.0, 4.0)
     (7.0, 5.0)
     """
-    return float(sum(time**exponent for time in times) ** (1 / exponent))
+    longest = max(times)
+    if norm >= HARDEST or not longest:
+        return longest
+    exponent = max(norm, 1.0)
+    return float(longest * sum((time / longest) ** exponent for time in times) ** (1 / exponent))
 
 
 def beside_dram(computing: float, moving: float, cold: bool) -> float:

@@ -14,6 +14,7 @@ from operator import le
 from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.timing.engine import joined
 
 Tile = tuple[int, int]
 Shape = tuple[int, int, int, int]
@@ -117,20 +118,14 @@ def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -
         flops, loaded, stored, waits, idle, parts, _, _, kind = plan
         flop_s, load_s, store_s, wait_s, inner, start_s = costs[kind]
         multiply, load = flops * flop_s, loaded * load_s
-        busy = max(multiply, load) if inner == inf else joined(multiply, load, inner)
-        busy += stored * store_s + waits * wait_s
-        time = launch + start_s + joined(busy, dram_s * ramp(1 - idle, half), norm)
-        if parts > 1:
-            time += split_s + parts * part_s
+        busy = joined(inner, multiply, load) + stored * store_s + waits * wait_s
+        moved, before = dram_s * ramp(1 - idle, half), launch + start_s + (split_s + parts * part_s if parts > 1 else 0.0)
+        if before + max(busy, moved) >= best:
+            continue
+        time = before + joined(norm, busy, moved)
         if time < best:
             best, found = time, plan
     return best, found
-
-
-def joined(one: float, other: float, norm: float) -> float:
-    """Time of two that overlap: ``norm`` 1 adds them up, a large one takes the longer."""
-    total: float = (one**norm + other**norm) ** (1 / norm)
-    return total
 
 
 def ramp(busy: float, half: float) -> float:

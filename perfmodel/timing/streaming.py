@@ -25,9 +25,8 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import PARTIAL_SIZE
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.engine import L2_PORT, joined
 
-L2_PORT = 64.0  # known
-"""Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 MOST_FLOP = 4096  # known
@@ -140,23 +139,13 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     first = min(stream.blocks, slots)
     later, rest = divmod(stream.blocks - first, slots)
     worked, streamed = worked_s(first), first * block_s
-    waves_s = start_s + joined(worked, streamed, p["overlap"]) + min(worked, streamed) / stream.tiles
+    waves_s = start_s + joined(p["overlap"], worked, streamed) + min(worked, streamed) / stream.tiles
     for count, blocks in ((later, slots), (1, rest)):
-        waves_s += count * joined(start_s + worked_s(blocks), blocks * block_s, p["overlap"]) if count and blocks else 0.0
+        waves_s += count * joined(p["overlap"], start_s + worked_s(blocks), blocks * block_s) if count and blocks else 0.0
     waits = stream.later_waits + sum(p[name] * count for name, count in stream.later_terms.items())
     waits += p["combine_waits"] if stream.splits > 1 else 0.0
     later_s = waits * latency_s + stream.gaps * graph_gap_s(device) + stream.moved_bytes / dram
     return float(p["launch_us"] * 1e-6 + waves_s + later_s)
-
-
-def joined(worked: float, streamed: float, overlap: float) -> float:
-    """Seconds of work beside streaming.
-
-    >>> joined(3.0, 4.0, 2.0), joined(3.0, 4.0, 1.0)
-    (5.0, 7.0)
-    """
-    longer, shorter = max(worked, streamed), min(worked, streamed)
-    return float(longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap)) if longer else 0.0
 
 
 def graph_gap_s(device: Device) -> float:

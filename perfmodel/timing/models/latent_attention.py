@@ -21,7 +21,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of
-from perfmodel.timing.streaming import graph_gap_s, joined
+from perfmodel.timing.engine import joined
+from perfmodel.timing.streaming import graph_gap_s
 
 PARAMETERS = (
     Parameter("launch_us", "the kernels around the tiles, without their bytes"),
@@ -61,7 +62,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (bandwidth * p["query_share"])
     if not w.appends:
         launch, queries = max(launch - graph_gap_s(device), 0.0), queries / 2
-    return float(launch + joined(worked, streamed, p["overlap"]) + joining + queries)
+    return float(launch + joined(p["overlap"], worked, streamed) + joining + queries)
 
 
 def covers(case: Case) -> bool:

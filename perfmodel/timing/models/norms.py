@@ -18,7 +18,8 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
-from perfmodel.timing.models.softmax import joined, read_again, resident_blocks
+from perfmodel.timing.engine import joined
+from perfmodel.timing.models.softmax import read_again, resident_blocks
 
 THREADS, VECTOR = 128, 4  # known
 """Of a block, and elements that each reads at once, if rows are a multiple of them."""

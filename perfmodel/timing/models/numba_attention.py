@@ -22,9 +22,9 @@ from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, WARP, Instructions, TileLayout, instructions
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.engine import L2_PORT
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
-from perfmodel.timing.streaming import L2_PORT
 
 DEFAULT_TILE = (128, 64)  # known
 REGISTERS = {64: (128, 225), 128: (72, 205)}  # known

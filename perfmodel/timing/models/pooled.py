@@ -15,7 +15,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.case_bounds import kernels_of
-from perfmodel.timing.models.softmax import HARDEST, joined
+from perfmodel.timing.engine import HARDEST, joined
 
 SHARES = (
     Parameter("launch_us", "before anything"),

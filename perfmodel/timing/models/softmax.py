@@ -20,6 +20,7 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.engine import joined
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
 """Kernels, by where a row is kept between its maximum, its sum and its result: the last reads it again each time."""
@@ -34,8 +35,6 @@ REGISTERS_SINCE = 9.0  # known
 """Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
 SLOWER = {"AMD": 2}  # known
 """Cycles for 128 operations of 32 bits, where a multiprocessor takes more than one. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
-HARDEST = 50.0  # known
-"""A norm that hides the shorter time wholly; beyond, powers lose their digits."""
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel"),
@@ -53,19 +52,6 @@ PARAMETERS = (
     Parameter("overlap", "norm that joins the time of blocks and of bytes"),
     Parameter("l2_share", "of the L2, in which a block finds its row again"),
 )
-
-
-def joined(power: float, *seconds: float) -> float:
-    """The norm of ``seconds``: 1 adds them up, the highest hides all but the longest.
-
-    >>> joined(2.0, 3.0, 4.0), joined(1.0, 3.0, 4.0)
-    (5.0, 7.0)
-    """
-    longest = max(seconds)
-    if power >= HARDEST:
-        return longest
-    exponent = max(power, 1.0)
-    return float(longest * sum((one / longest) ** exponent for one in seconds) ** (1 / exponent))
 
 
 def padded(cols: int) -> int:
