@@ -12,11 +12,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import model_names
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
@@ -54,23 +56,27 @@ def _block(block: Calibration) -> str:
     return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
-def blocks_of(found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibration]:
+def blocks_of(
+    found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]], fallbacks: FallbackDevices = calibrated_devices
+) -> list[Calibration]:
     """All blocks of a device, in the order of their names; those that the fit gives again as they were, none that no record belongs to.
 
-    ``grouped``: points that judge blocks which were not fitted; without any these stay as they were.
+    ``grouped``: points that judge blocks which were not fitted; without any these stay as they were. ``fallbacks`` lend parts of theirs.
     """
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
     blocks = []
     for block in sorted((one for one in found.device.calibration if one.model in model_names()), key=fits.family_of):
         old = before.get(fits.family_of(block), block)
-        new = block if fits.family_of(block) in fitted else judged(block, found, grouped) if grouped else old
+        new = block if fits.family_of(block) in fitted else judged(block, found, grouped, fallbacks) if grouped else old
         if new is not None:
             blocks.append(old if replace(new, date=old.date, source=old.source) == old else new)
     return blocks
 
 
-def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> Calibration | None:
+def judged(
+    block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]], fallbacks: FallbackDevices
+) -> Calibration | None:
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones.
 
     None where no record belongs to it: its model gave way to another one.
@@ -79,7 +85,7 @@ def judged(block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Ke
     if key is None:
         return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
-    own = fits.with_lent(own, block.model, calibrated_devices)
+    own = fits.with_lent(own, block.model, fallbacks)
     new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
@@ -89,9 +95,11 @@ def write(every: Iterable[Calibrated], implementations: Sequence[str] = ()) -> N
     records = [] if implementations else [record for path in shipped_records() for _, record in read_records(path)]
     devices = {name: find_device(name) for name in {record.hardware for record in records} & set(device_ids())}
     grouped = fits.points(records, devices)
+    every = list(every)
+    fallbacks = cache(lambda: [*(each.device for each in every), *calibrated_devices()])
     for each in every:
         path = data_folder("hardware_specs") / f"{each.device.id}.yaml"
-        path.write_text(with_calibrations(path.read_text(encoding="utf-8"), blocks_of(each, grouped)), encoding="utf-8")
+        path.write_text(with_calibrations(path.read_text(encoding="utf-8"), blocks_of(each, grouped, fallbacks)), encoding="utf-8")
 
 
 if __name__ == "__main__":

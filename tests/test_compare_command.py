@@ -215,7 +215,7 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
         ("model gpt2 --phase train --batch 8 --n 512", {"memory.total": "B", "parameters.total": None, "bubble": "share"}),
         ("model gpt2 --phase decode --batch 8", {"mfu_peaks.fp16": "FLOP/s, higher is better", "parameters.total": None}),
         ("memory gpt2 --batch 8 --n 512", {"literature.layer": "B", "state[].bytes_per_parameter": "B", "parameters": None}),
-        ("serve gpt2 --isl 64 --osl 32 --concurrency 2 --hardware h200", {"shares.reading weights": "share"}),
+        ("serve gpt2 --isl 64 --osl 32 --concurrency 2 --hardware h200", {"shares.kernels' latency": "share"}),
         ("hardware show h200", {"device.memory[].bandwidth.number": "B/s, higher is better", "device.multiprocessors.number": None}),
         (
             "hardware show h200",

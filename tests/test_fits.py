@@ -56,8 +56,9 @@ def test_a_measurement_that_beats_its_bound_is_no_noise_and_fits_nothing() -> No
 
 def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
     """Of two devices, all of |log error| of rows that a fit may see, by the other architecture's parameters: 80 % x (1 + 1/2) are more."""
-    p, model = {"launch_us": 1.0, "bandwidth_share": 1.0, "large_us": 1.0}, find_model("copy")
-    block = Calibration("numba-copy", "copy", "copy", ["fp32"], p, 1, 0.9, 1.1, "records", "", "")
+    model = find_model("stream")
+    p = {name: 1.0 for name in model.starts()}
+    block = Calibration("numba-copy", "copy", "stream", ["fp32"], p, 1, 0.9, 1.1, "records", "", "")
 
     def rows(device: Device) -> list[FitPoint]:
         listed = []
@@ -68,7 +69,7 @@ def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
                 listed.append(replace(one, record=replace(one.record, time_s=Seconds(time))))
         return listed
 
-    grouped = {("copy", "numba-copy", "forward", "copy", device.architecture): rows(device) for device in (A100, H100)}
+    grouped = {("copy", "numba-copy", "forward", "stream", device.architecture): rows(device) for device in (A100, H100)}
     a100, h100 = (replace(device, clocks=Clocks(), launch_overhead=None, microbenchmarks=[]) for device in (A100, H100))
     grouped = {key: [replace(one, device=a100 if one.device.id == A100.id else h100) for one in own] for key, own in grouped.items()}
     found = widths(residuals(grouped, {A100.id: [block], H100.id: [block]}, tuple))
