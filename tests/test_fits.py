@@ -57,7 +57,7 @@ def test_a_measurement_that_beats_its_bound_is_no_noise_and_fits_nothing() -> No
 def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
     """Of two devices, all of |log error| of rows that a fit may see, by the other architecture's parameters: 80 % x (1 + 1/2) are more."""
     model = find_model("stream")
-    p = {name: 1.0 for name in model.starts()}
+    p = dict.fromkeys(model.starts(), 1.0)
     block = Calibration("numba-copy", "copy", "stream", ["fp32"], p, 1, 0.9, 1.1, "records", "", "")
 
     def rows(device: Device) -> list[FitPoint]:

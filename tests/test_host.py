@@ -17,7 +17,7 @@ DECODE = {"phase": "decode", "kv_len": 1000, "hardware": "h200", "dtype": "bf16"
 
 
 def asked(**options):
-    return perfmodel.answer("model", "llama-3.2-1b", **DECODE, **options)
+    return perfmodel.answer("model", "llama-3.2-1b", **{**DECODE, **options})
 
 
 def predicted(found):
@@ -71,16 +71,17 @@ STEP = {"workload": "transformer", "implementation": "torch", "hardware": "nvidi
 SHAPE = {"model": "llama-3.2-1b", "phase": "decode", "batch": 1, "kv_len": 1000, "tensor_parallel": 1, "fused_elementwise": False}
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_a_record_of_a_step_is_predicted_as_model_predicts_it(graph, tmp_path):
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(STEP | {"shape": SHAPE | {"cuda_graph": graph}, "time_s": {"median": 4.15e-3}}))
+@pytest.mark.parametrize(("graph", "batch", "kv_len"), [(True, 1, 1000), (False, 1, 1000), (False, 64, 4000)])
+def test_a_record_of_a_step_is_predicted_as_model_predicts_it(graph, batch, kv_len, tmp_path):
+    """The host sets the pace of the second, PyTorch's attention that of the third; the record is of that attention in a graph too."""
+    path, shape = tmp_path / "mine.jsonl", SHAPE | {"batch": batch, "kv_len": kv_len, "cuda_graph": graph}
+    path.write_text(json.dumps(STEP | {"shape": shape, "time_s": {"median": 4.15e-3}}))
     [row] = compare_files([path], find_device, calibrated_devices)
-    low, value, high = predicted(asked(graph=graph))
-    near = {"rel": 0.05} if graph else {"rel": 1e-9}  # the record is of PyTorch's attention, the command's of the fastest known
+    low, value, high = predicted(asked(graph=graph, batch=batch, kv_len=kv_len))
+    near = {"rel": 1e-9} if batch == 1 and not graph else {"rel": 0.05}
     assert (row.prediction.seconds, row.prediction.high) == (pytest.approx(value, **near), pytest.approx(high, **near))
-    assert row.prediction.low == pytest.approx(low, rel=0.05)
-    assert row.covered == (not graph)
+    assert row.prediction.low == pytest.approx(low, rel=0.06)
+    assert row.covered == (batch == 1 and not graph)
 
 
 def test_steps_whose_kernels_were_queued_wait_for_no_host():

@@ -33,7 +33,7 @@ def test_a_new_group_is_held_as_often_as_asked(count: int) -> None:
 
 
 def test_a_kind_of_few_groups_takes_the_widths_of_all() -> None:
-    missed = {("model", str(number), "engine"): [(0.1 * number, -0.1 * number)] for number in range(8)}
+    missed = {("model", str(number), "engine"): 2 * [(0.1 * number, -0.1 * number)] for number in range(8)}
     kinds: dict[Group, str] = {name: "dense" if name[1] in "12" else "experts" for name in missed}
     found = widths(missed, kinds)
     assert found["dense"]["tpot"][1] >= math.exp(0.7) > found["experts"]["tpot"][0]
@@ -42,15 +42,14 @@ def test_a_kind_of_few_groups_takes_the_widths_of_all() -> None:
 
 
 def test_a_kind_is_left_out_of_engines_that_have_runs_of_both() -> None:
-    """Dense requests take 0.1 s and those with experts 0.4 s under one engine; another has runs of experts alone."""
+    """Dense requests take 0.1 s and those with experts 0.15 s under one engine; another has runs of experts alone."""
 
     def run(model: str, kind: str, engine: str, took: float) -> Run:
-        ways = {REQUEST: [(part * 0.2, (1.0, part * 0.2)) for part in (0, 1, 3)]}
-        return Run((model, "gpu", engine), kind, (1.0, took), {REQUEST: 0.2}, (1.0, 0.2), ways)
+        return Run((model, "gpu", engine), kind, (1.0, took), dict.fromkeys(REQUEST, 0.0), (1.0, 0.05), {}, 0.0)
 
-    runs = [run("a", "dense", "both", 0.1), run("b", "experts", "both", 0.4), run("c", "experts", "one", 0.3)]
+    runs = [run("a", "dense", "both", 0.1), run("b", "experts", "both", 0.15), run("c", "experts", "one", 0.3)]
     missed = left_out(by_group(runs), kinds=True)
-    assert {name[0]: round(math.exp(own[0][1]), 2) for name, own in missed.items()} == {"a": 0.25, "b": 4.0}
+    assert {name[0]: round(math.exp(own[0][1]), 2) for name, own in missed.items()} == {"a": 0.67, "b": 1.5}
 
 
 @pytest.mark.parametrize("name", engine_names())

@@ -1,4 +1,4 @@
-"""FlashAttention-2, as PyTorch builds it, and this project's version of its forward kernel for tensor cores.
+"""FlashAttention-2, as PyTorch builds it and as vLLM calls it before Hopper.
 
 Forward, a block keeps a tile of br queries of one head and visits tiles of bc keys. Per tile its warps compute S = Q K^T by mma.sync, take
 exponentials, and add P V to O, one after another. A matmul takes the longer of its instructions, which reach 63 % of Hopper's peak, and of
@@ -11,6 +11,9 @@ Tiles that a mask reaches are unrolled, br / bc of them and one more where tiles
 first tile runs code that others do not. The variants for odd lengths at head dim 32, 64 and 128, causal, do not fit the instruction cache:
 blocks that share a multiprocessor and are at different places of the code then wait for each other. Where heads are narrower than the
 kernel, each load asks whether its head ends before.
+
+vLLM first copies K and V into its paged cache, which leaves them in the L2, then runs the kernel that splits keys, unsplit: 64 queries by
+more keys, several blocks on a multiprocessor.
 
 Backward, a block keeps a tile of keys and visits tiles of queries: five matmuls (S, dP, dV, dK, dQ), exponentials and dS. dQ is added
 up in fp32 by atomics. Kernels before and after: row sums of O dO, which also zero dQ; the conversion of dQ; with grouped heads two sums of
@@ -37,10 +40,13 @@ from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
     PARAMETERS,
+    TCGEN05,
+    WGMMA,
     WIDEST,
     AttentionLaunch,
     AttentionWork,
     dense,
+    matrix_rows,
     multiprocessors_of,
     padded,
     resident_blocks,
@@ -94,6 +100,21 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(tile.br, tile.bc, rows, resident=resident_blocks(device, tile.br, tile.bc, tile.threads, w))
 
 
+def paged_launch(case: Case, device: Device) -> AttentionLaunch:
+    """vLLM's, over its paged cache; UnavailableError where another kernel runs."""
+    if not takes_paged(case.implementation, device):
+        raise UnavailableError(f"{case.implementation} runs FlashAttention-2 on devices that multiply by mma.sync, and {device.id} is none")
+    check_copies(case, device)
+    bc = split_keys(case.workload)
+    resident = resident_blocks(device, SPLIT_ROWS, bc, 128, case.workload)
+    return AttentionLaunch(SPLIT_ROWS, bc, resident=resident, writes_cache=True)
+
+
+def takes_paged(implementation: str, device: Device) -> bool:
+    """Whether vLLM runs FlashAttention-2 on the device: its newer kernels are for wgmma and tcgen05."""
+    return matrix_rows(device) not in (WGMMA, TCGEN05)
+
+
 @cached_by_identity
 def _crowded(case: Case, work: AttentionWork) -> float:
     """Of the masked tiles after a block's first: the share that blocks reach in the mean; 0 where their code fits."""
@@ -124,6 +145,12 @@ def covers_forward(case: Case) -> bool:
     return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
 
 
+def paged_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call of vLLM, copies into the cache included."""
+    work = work_of(case, device, paged_launch)
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
+
+
 def covers_backward(case: Case) -> bool:
     """Backward, dense, with d = d_v of at most 256."""
     return dense(case, BACKWARD)
@@ -133,4 +160,7 @@ _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
 _FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
 _BACKWARD = Model("fa2-backward", PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
-MODELS = {model.name: model for model in (_FORWARD, _BACKWARD)}
+_PAGED = Model(
+    "fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, ("vllm-flash-attn",), launch=paged_launch, runs_on=takes_paged
+)
+MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}

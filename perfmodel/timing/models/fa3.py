@@ -1,12 +1,12 @@
-"""FlashAttention-3 on Hopper, and what vLLM calls over its paged cache on any device.
+"""FlashAttention-3 on Hopper, and what vLLM calls over its paged cache from Hopper on.
 
 A block keeps br queries and visits tiles of bc keys; warps that only load bring them by TMA, and two or three warpgroups multiply by wgmma,
 whose matmuls run beside exponentials. One block fills a multiprocessor and is persistent: it takes the next tile of queries. Causal tiles
 start longest first, over as many heads as fit 32 MB of L2. Query heads of a KV head are packed into one tile where queries are few.
 Too few tiles are split over the keys.
 
-vLLM first copies K and V into its paged cache, which leaves them in the L2. Before Hopper it calls FlashAttention-2's kernel for paged
-caches (64 queries by as many keys as where keys are split; several blocks share a multiprocessor), on Blackwell TensorRT-LLM's.
+vLLM first copies K and V into its paged cache, which leaves them in the L2. On Blackwell it calls TensorRT-LLM's kernel, before Hopper
+FlashAttention-2's (``fa2``).
 
 Backward and in fp8, FlashAttention-3 is known by a few rows alone, which were timed from the host, call after call: a kernel that takes
 less than the host needs for a call waits for it, ``host_us``, unless caches are flushed in between.
@@ -40,11 +40,10 @@ from perfmodel.timing.models._attention_grid import (
     matrix_rows,
     multiprocessors_of,
     padded,
-    resident_blocks,
     work_of,
 )
 from perfmodel.timing.models.decode_fa3 import MODEL as DECODE
-from perfmodel.timing.models.fa2 import check_copies, split_keys
+from perfmodel.timing.models.fa2 import takes_paged
 
 VLLM = "vllm-flash-attn"
 L2_BYTES = 32 << 20  # known
@@ -77,9 +76,7 @@ def _vllm(case: Case, device: Device) -> AttentionLaunch:
         return _paged(case.workload, device)
     if matrix_rows(device) == TCGEN05:
         return blackwell_launch(case)
-    check_copies(case, device)
-    bc = split_keys(case.workload)
-    return AttentionLaunch(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload))
+    raise UnavailableError(f"vLLM runs FlashAttention-2 on {device.id}")
 
 
 def _fa3(w: Attention) -> AttentionLaunch:
@@ -143,6 +140,11 @@ def covers(case: Case) -> bool:
     return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not DECODE.covers(case)
 
 
+def runs_on(implementation: str, device: Device) -> bool:
+    """Whether ``implementation`` takes these kernels on the device: vLLM from Hopper on."""
+    return implementation != VLLM or not takes_paged(implementation, device)
+
+
 def covers_few(case: Case) -> bool:
     """FlashAttention-3 backward and in fp8, dense, no window, with d = d_v."""
     return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1 and _rare(case) and not case.workload.window
@@ -152,7 +154,7 @@ _SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list sch
 _HOST = Parameter("host_us", "the host's time for a call, hidden behind a longer kernel")
 _FEW = (_HOST, *(one for one in PARAMETERS if one.name == "matmul"))
 _LISTED = (
-    Model("fa3", PARAMETERS, covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch),
+    Model("fa3", PARAMETERS, covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch, runs_on=runs_on),
     Model("fa3-few", _FEW, covers_few, few_s, _SOURCE, implementations=("fa3",), launch=launch, from_tables=True),
 )
 MODELS = {model.name: model for model in _LISTED}
