@@ -274,7 +274,7 @@ def test_does_not_fit_is_said(run):
         ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips tiles that nobody sees and computes 1.9"]),
         ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 is "]),
         ("--n 16 --d 128 --heads 32 --batch 8 --kv-len 64 --dtype fp16 --block-q 128 --block-kv 128", ["FLOP of the visible scores"]),
-        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["at least 2.94x slower", "re-reading tiles, it moves"]),
+        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["at least ", "x slower than standard", "re-reading tiles"]),
     ],
 )
 def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):

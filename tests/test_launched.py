@@ -36,7 +36,7 @@ ALLOWED = {
     ("torch-sdpa-cudnn", "forward"): (0.0005, 0.0005),
     ("torch-sdpa-cudnn", "backward"): (0.0725, 0.001),
     ("torch-sdpa-efficient", "forward"): (0.04, 0.02),
-    ("torch-eager", "forward"): (0.065, 0),
+    ("torch-eager", "forward"): (0.105, 0),
     ("torch-eager", "backward"): (0.055, 0),
 }
 """Largest relative error of the L2-to-SM reads: on lengths that tiles divide, and on others."""

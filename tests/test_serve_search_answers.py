@@ -19,9 +19,9 @@ def test_the_best_fills_all_gpus_and_heads_the_table(run) -> None:
     assert f"seq 0 {best['copies'] - 1}" in data["paste"][0]
 
 
-@pytest.mark.parametrize("line", [f"{LINE} --gpus 8 --disaggregated --isl 8192 --osl 64", LINE.replace("3.1-8b", "3.1-70b") + " --gpus 6"])
+@pytest.mark.parametrize("line", [f"{LINE} --gpus 7 --disaggregated --osl 64", LINE.replace("3.1-8b", "3.1-70b") + " --gpus 6"])
 def test_tokens_per_gpu_are_those_of_all_gpus(run, line: str) -> None:
-    """Also where a layout leaves some idle: 4 workers for prompts and one for answers are 5 of 8."""
+    """Also where a layout leaves some idle: five workers of seven GPUs."""
     asked = run(f"{line} --json").json
     gpus, osl = asked["inputs"]["gpus"], asked["inputs"]["osl"]
     assert any(row["gpus"] < gpus for row in asked["front"])
