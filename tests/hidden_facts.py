@@ -52,7 +52,7 @@ def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, lis
     found: dict[str, list[float]] = defaultdict(list)
     bare: dict[tuple[str, str], Device | None] = {}
     for point in points:
-        model = model_of(point.case)
+        model = model_of(point.case, point.device)
         lender = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
         if held_out(point.record) or lender is None:
             continue

@@ -98,8 +98,8 @@ def attention(n: int, d: int, heads: int = 4, kv_heads: int = 4) -> Attention:
 def test_bytes_alone(implementation: str, w: Attention, direction: str, moved: float) -> None:
     """With all that computes at no cost, time is bytes, in tensors of the size of Q, at 4.8 TB/s."""
     case, tensor = Case(w, implementation, direction), 2 * 4 * 4096 * 128 * 2
-    p = {**dict.fromkeys(model_of(case).starts(), 1e-9), "dram": 1.0}
-    assert model_of(case).seconds(case, H200, p) == pytest.approx(moved * tensor / 4.8e12, rel=1e-4)
+    p = {**dict.fromkeys(model_of(case, H200).starts(), 1e-9), "dram": 1.0}
+    assert model_of(case, H200).seconds(case, H200, p) == pytest.approx(moved * tensor / 4.8e12, rel=1e-4)
 
 
 KERNELS = [

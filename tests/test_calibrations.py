@@ -48,7 +48,7 @@ STORED = {name: value for device in SHIPPED.values() for name, value in figures(
 
 def block_of(point: FitPoint) -> Calibration | None:
     """The calibration of ``point`` in its device's profile, if it has one."""
-    model = fits.model_of(point.case)
+    model = fits.model_of(point.case, point.device)
     if point.device.id not in SHIPPED:
         return None
     wanted = (point.record.workload, fits._calibrated_name(point.case, model), point.case.direction, model.name)

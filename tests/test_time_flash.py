@@ -20,17 +20,17 @@ IDEAL = {"matmul": 1.0, "alone": 1.0}
 IMPLEMENTATIONS = [name for name, models in models_of().items() if any(model.launch for model in models)]
 
 
-def starts(case, **changed):
-    return {**model_of(case).starts(), **changed}
+def starts(case, device=H100, **changed):
+    return {**model_of(case, device).starts(), **changed}
 
 
 def seconds(case, device, **changed):
-    return float(model_of(case).seconds(case, device, starts(case, **changed)))
+    return float(model_of(case, device).seconds(case, device, starts(case, device, **changed)))
 
 
 def ideal_s(case, device):
     """Seconds if nothing but matmuls took any time."""
-    return float(model_of(case).seconds(case, device, {name: IDEAL.get(name, 1e-9) for name in model_of(case).starts()}))
+    return float(model_of(case, device).seconds(case, device, {name: IDEAL.get(name, 1e-9) for name in starts(case, device)}))
 
 
 def covers(case):
@@ -184,7 +184,7 @@ def test_backward_multiplies_five_matrices_to_the_forwards_two():
 def test_copying_k_and_v_into_the_cache_takes_bytes_and_blocks():
     case = Case(attention(n=128, heads=4, kv_heads=4, batch=256), "vllm-flash-attn")
     for name in ("dram", "side_block_cycles"):
-        assert seconds(case, A100, **{name: 10 * starts(case)[name]}) > seconds(case, A100)
+        assert seconds(case, A100, **{name: 10 * starts(case, A100)[name]}) > seconds(case, A100)
 
 
 def has_kernel(name, direction, device):
@@ -222,7 +222,7 @@ def test_more_work_never_takes_less_time(device, implementation, direction):
 def test_no_parameter_speeds_up(device, implementation, direction):
     case = Case(attention(n=1020, d=72, batch=4, kv_heads=2), implementation, direction)
     before = seconds(case, device)
-    for name, value in starts(case).items():
+    for name, value in starts(case, device).items():
         assert seconds(case, device, **{name: 1.2 * value}) >= before, name
 
 

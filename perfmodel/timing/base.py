@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.architectures import Traits, traits_of
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
 from perfmodel.core.files import read_json, read_yaml
 from perfmodel.core.hardware import Calibration, Device
@@ -126,9 +127,9 @@ class Model:
     kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks. ``few_sizes``: each
     device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all of its kernels.
 
-    ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, device)``: whether that library takes this kernel
-    on the device, where it has several. ``regime``: decode or prefill, where it is of one of them alone. ``source``: where its structure
-    is from. ``assumes``: of operands, caches and launches, where a case does not say otherwise.
+    ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, traits)``: whether that library takes this kernel
+    on devices with these traits, where it has several. ``regime``: decode or prefill, where it is of one of them alone. ``source``: where
+    its structure is from. ``assumes``: of operands, caches and launches, where a case does not say otherwise.
     """
 
     name: str
@@ -146,7 +147,7 @@ class Model:
     family: str = ""
     from_tables: bool = False
     few_sizes: bool = False
-    runs_on: Callable[[str, Device], bool] = lambda implementation, device: True
+    runs_on: Callable[[str, Traits], bool] = lambda implementation, traits: True
     regime: str = ""
 
     def priors(self) -> dict[str, Prior]:
@@ -307,6 +308,6 @@ def _models_of(names: tuple[str, ...]) -> dict[str, list[Model]]:
 def model_of(case: Case, device: Device | None = None) -> Model:
     """The model that describes ``case``, on ``device`` if one is given; UnavailableError if there is none."""
     for model in models_of().get(case.implementation, []):
-        if model.covers(case) and (device is None or model.runs_on(case.implementation, device)):
+        if model.covers(case) and (device is None or model.runs_on(case.implementation, traits_of(device))):
             return model
     raise UnavailableError(f"no time model of {case.implementation}/{case.direction}")

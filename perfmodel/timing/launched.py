@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from perfmodel.core.architectures import wide_matrix
+from perfmodel.core.architectures import Traits, traits_of, wide_matrix
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
@@ -119,15 +119,16 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
 
 def plan_of(case: Case, device: Device) -> AttentionLaunch | None:
     """What ``case.implementation`` launches, with the tile that the case names, if any; None if no time model knows its launch."""
-    model = _launching(case.implementation)
+    model = _launching(case.implementation, traits_of(device))
     return None if model is None or model.launch is None else with_tile(case, device, model.launch)
 
 
 @cache
-def _launching(implementation: str) -> Model | None:
-    """The first model of ``implementation`` that knows its launch; few other modules are loaded."""
+def _launching(implementation: str, traits: Traits) -> Model | None:
+    """The first model of ``implementation`` that knows its launch on such devices; few other modules are loaded."""
     models: Iterator[Model] = (model for _, model in plugins(MODELS, "MODEL", "MODELS", implementation))
-    return next((model for model in models if model.launch is not None and implementation in model.implementations), None)
+    listed = (model for model in models if model.launch is not None and implementation in model.implementations)
+    return next((model for model in listed if model.runs_on(implementation, traits)), None)
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from perfmodel.core.architectures import BY_THREAD, traits_of
+from perfmodel.core.architectures import BY_THREAD, Traits, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -91,13 +91,12 @@ def page(
     cases, all if not given.
     """
 
-    def runs_on(implementation: str, device: Device) -> bool:
-        traits = traits_of(device)
+    def runs_on(implementation: str, traits: Traits) -> bool:
         return traits.copies != BY_THREAD and traits.matrix in launches.get(implementation, {})
 
     @once_per_case
     def launched(case: Case, device: Device) -> StreamLaunch:
-        if not runs_on(case.implementation, device):
+        if not runs_on(case.implementation, traits_of(device)):
             found = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
             known = " or ".join(launches[case.implementation])
             raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {known}")

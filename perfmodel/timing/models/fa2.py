@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.core.architectures import BY_THREAD, traits_of
+from perfmodel.core.architectures import BY_THREAD, TCGEN05, WGMMA, Traits, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -40,13 +40,10 @@ from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
     PARAMETERS,
-    TCGEN05,
-    WGMMA,
     WIDEST,
     AttentionLaunch,
     AttentionWork,
     dense,
-    matrix_rows,
     multiprocessors_of,
     padded,
     resident_blocks,
@@ -102,7 +99,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 def paged_launch(case: Case, device: Device) -> AttentionLaunch:
     """vLLM's, over its paged cache; UnavailableError where another kernel runs."""
-    if not takes_paged(case.implementation, device):
+    if not takes_paged(case.implementation, traits_of(device)):
         raise UnavailableError(f"{case.implementation} runs FlashAttention-2 on devices that multiply by mma.sync, and {device.id} is none")
     check_copies(case, device)
     bc = split_keys(case.workload)
@@ -110,9 +107,9 @@ def paged_launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(SPLIT_ROWS, bc, resident=resident, writes_cache=True)
 
 
-def takes_paged(implementation: str, device: Device) -> bool:
-    """Whether vLLM runs FlashAttention-2 on the device: its newer kernels are for wgmma and tcgen05."""
-    return matrix_rows(device) not in (WGMMA, TCGEN05)
+def takes_paged(implementation: str, traits: Traits) -> bool:
+    """Whether vLLM runs FlashAttention-2: its newer kernels are for wgmma and tcgen05."""
+    return traits.matrix not in (WGMMA, TCGEN05)
 
 
 @cached_by_identity

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, hypot
 
+from perfmodel.core.architectures import Traits
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -140,9 +141,9 @@ def covers(case: Case) -> bool:
     return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not DECODE.covers(case)
 
 
-def runs_on(implementation: str, device: Device) -> bool:
-    """Whether ``implementation`` takes these kernels on the device: vLLM from Hopper on."""
-    return implementation != VLLM or not takes_paged(implementation, device)
+def runs_on(implementation: str, traits: Traits) -> bool:
+    """Whether ``implementation`` takes these kernels: vLLM from Hopper on."""
+    return implementation != VLLM or not takes_paged(implementation, traits)
 
 
 def covers_few(case: Case) -> bool:
