@@ -142,8 +142,8 @@ def test_nobody_waits_where_slots_are_empty(run) -> None:
     assert run("serve gpt2-medium --isl 128 --osl 871 --engine tensorrt-llm --rate 0.02 --hardware l40s --json").json["waiting"] == 0
 
 
-@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm", "sglang"])
-@pytest.mark.parametrize("osl", [128, 1024])
+@pytest.mark.parametrize("engine", ["vllm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorrt-llm", "sglang"))])
+@pytest.mark.parametrize("osl", [128, pytest.param(1024, marks=pytest.mark.slow)])
 def test_more_users_or_fewer_watts_give_no_earlier_first_token(run, engine: str, osl: int) -> None:
     """A request comes back at any part of a step: longer steps are waited for longer, whatever their number in its delay."""
     line = f"serve llama-3.1-8b --hardware h200 --engine {engine} --isl 512 --osl {osl} --json --concurrency "

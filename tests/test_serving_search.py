@@ -103,6 +103,7 @@ def test_the_closed_form_is_near_the_simulation(device: Device, seed: int) -> No
     assert sum(near) > 0.8 * len(near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [Targets(), Targets(0.2, 0.012), Targets(None, 0.02), Targets(1e-6)])
 def test_no_candidate_within_the_limits_delivers_more_than_the_best(device: Device, limits: Targets) -> None:
     """Of all replicas when each is simulated, but for 1 %: the closed form ranks what is nearly alike."""

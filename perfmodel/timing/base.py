@@ -230,8 +230,9 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
 
 def other_formats(device: Device, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` by models of the case's own family in other number formats, as calibrations of its model."""
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
-    if own is None or not own.family:
+    families = {family for block in device.calibration if (family := find_model(block.model).family)}
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None) if families else None
+    if own is None or own.family not in families:
         return []
     known = [block for block in device.calibration if find_model(block.model).family == own.family]
     return [replace(block, implementation=case.implementation, model=own.name) for block in known]

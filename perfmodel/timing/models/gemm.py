@@ -173,7 +173,8 @@ def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int
     if given is not None:
         listed = [listed[0]._replace(tiles={given: listed[0].tiles.get(given, 1)})]
     elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 of any alignment, whole
-        return [listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)], (vector_plan(w, slots),)
+        small = listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)
+        return [*listed[:-1], small], (vector_plan(w, slots)._replace(kind=len(listed) - 1),)
     found = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
     return listed, found
 
