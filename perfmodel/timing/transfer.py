@@ -255,12 +255,17 @@ def held_share(device: Device, others: Iterable[Device]) -> float:
     return 1.0 if own is None or own >= most or not device.capability else float((own / most) ** EXPONENT)
 
 
+def multiplies(block: Calibration) -> bool:
+    """Whether its kernels are fused attention that waits for tensor units."""
+    return block.workload == "attention" and "matmul" in block.parameters
+
+
 def share_beside(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
     """``held_share`` of ``device`` over that of ``source``, for a kernel of ``block`` that waits for tensor units; at most 1.
 
     1, too, where a power model or a large product that was timed on ``device`` says it.
     """
-    tensor = block.workload == "matmul" or (block.workload == "attention" and "matmul" in block.parameters)
+    tensor = block.workload == "matmul" or multiplies(block)
     timed = block.workload == "matmul" and (product_of(device, block) is not None or "fp32" in block.dtypes)
     if not tensor or timed or device.power is not None:
         return 1.0
