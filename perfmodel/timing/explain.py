@@ -30,7 +30,7 @@ POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi
 
 RESOURCES = {
     LAUNCHES: "times that were fitted: starts of kernels, waits",
-    CLOCKS: "clocks that work of no unit explains: starts and ends of blocks, steps of their loops",
+    CLOCKS: "clocks that no peak changes: instructions slower than it, as mma.sync on Hopper, starts and ends of blocks, steps of loops",
     TENSOR: "matrix products",
     EXPONENTIALS: "exponentials",
     VECTOR: "products in fp32 and element-wise work",

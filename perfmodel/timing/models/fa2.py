@@ -1,16 +1,21 @@
 """FlashAttention-2, as PyTorch builds it and as vLLM calls it before Hopper.
 
-Forward, a block keeps a tile of br queries of one head and visits tiles of bc keys. Per tile its warps compute S = Q K^T by mma.sync, take
-exponentials, and add P V to O, one after another. A matmul takes the longer of its instructions, which reach 63 % of Hopper's peak, and of
-its reads of K and V from shared memory, once for each warp's rows: 32 of a block of four warps, 16 of eight. Two blocks of four warps share
-a multiprocessor: one multiplies while the other waits for its first loads. Blocks start in the order (row tile, batch, head).
+Forward, a thread block keeps br queries of one head and loops over tiles of bc keys (128 x 128 in four warps at head dim 64:
+``kernels/attention/tiles.py``). A tile costs its matmuls and then its exponentials: mma.sync is synchronous, so a warp does not overlap
+them. Matmuls take the longer of mma.sync at 63 % of Hopper's peak (arXiv 2402.13499) and of reading K and V from shared memory once per
+warp, which has 32 query rows in a block of 128 rows and four warps, else 16; the fitted ``matmul`` multiplies either. Two blocks of four
+warps fit a multiprocessor: while one waits for its first loads, the other has the tensor cores. Blocks start row tile by row tile of one
+head, then of the next head.
 
-Too few row tiles are split over the keys, in prefill too: blocks of 64 queries by more keys, and a second kernel that combines the parts.
+Where blocks of 64 queries would fill under 80 % of the slots, two on each multiprocessor, keys are split, in prefill too; a second kernel
+combines the parts.
 
-Tiles that a mask reaches are unrolled, br / bc of them and one more where tiles do not divide the lengths: a block that comes past its
-first tile runs code that others do not. The variants for odd lengths at head dim 32, 64 and 128, causal, do not fit the instruction cache:
-blocks that share a multiprocessor and are at different places of the code then wait for each other. Where heads are narrower than the
-kernel, each load asks whether its head ends before.
+Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. At head dim 32, 64 and 128, causal,
+with lengths or a head dim that tiles do not divide, that code seems not to fit the instruction cache, as measured times tell: blocks past
+their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head ends before (``narrow``).
+
+Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes. How
+blocks share a multiprocessor and DRAM runs beside them is ``timing/engine.py``, its few tuned numbers those of all kernels.
 
 vLLM first copies K and V into its paged cache, which leaves them in the L2, then runs the kernel that splits keys, unsplit: 64 queries by
 more keys, several blocks on a multiprocessor.
@@ -53,15 +58,16 @@ from perfmodel.timing.models.decode_fa2 import MODEL as DECODE
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
-CROWDED = (32, 64, 128)  # known
-"""Head dims of the causal kernels for odd lengths that do not fit the instruction cache; the others' tiles have half as many keys."""
+CROWDED = (32, 64, 128)  # tuned
+"""Head dims whose causal kernels for odd lengths were measured to be slower past a block's first tile than the others'."""
 SPLIT_ROWS = 64  # known
+"""Queries of a block whose keys are split (flash_api.cpp, set_params_splitkv)."""
 
-NARROW = Parameter("narrow", "of a tile's matmuls: more where heads are narrower than the kernel")
+NARROW = Parameter("narrow", "extra share of a tile's matmul cycles where d is below the compiled head dim")
 FORWARD_PARAMETERS = (
     *PARAMETERS,
     NARROW,
-    Parameter("crowded", "of block_cycles: more for a causal block past its first tile, where the code does not fit the instruction cache"),
+    Parameter("crowded", "extra share of block_cycles of a causal block that runs all its masked tiles, where the code is too long"),
 )
 
 
@@ -114,7 +120,7 @@ def takes_paged(implementation: str, traits: Traits) -> bool:
 
 @cached_by_identity
 def _crowded(case: Case, work: AttentionWork) -> float:
-    """Of the masked tiles after a block's first: the share that blocks reach in the mean; 0 where their code fits."""
+    """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
     if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
@@ -127,7 +133,7 @@ def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the forward pass, splits combined."""
     work = work_of(case, device, launch)
     block = p["block_cycles"] * (1 + p["crowded"] * _crowded(case, work))
-    narrow = p["narrow"] * (padded(case.workload.d) != case.workload.d)
+    narrow = p["narrow"] if padded(case.workload.d) != case.workload.d else 0.0
     return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), block))
 
 
@@ -138,7 +144,7 @@ def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_forward(case: Case) -> bool:
-    """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
+    """Forward, more than one query, that ``decode-fa2`` does not cover; dense, with d = d_v of at most 256."""
     return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
 
 

@@ -199,7 +199,8 @@ def vector_plan(w: Matmul, slots: int) -> TilePlan:
 # Stage
 
 WAIT, LATENCY, HALF, PART, TMA, PICOJOULES = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "picojoules"
-THROTTLE, THROTTLED_FROM_S, MOST_THROTTLED = "throttle", 300e-6, 3.0  # tuned
+THROTTLE = "throttle"
+THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
