@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
@@ -17,7 +18,6 @@ from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
-from perfmodel.validation.statistics import quantile
 
 NAMES = tuple(dict.fromkeys(fact.name for fact in FACTS))
 CYCLES = ("clock", "multiprocessors")

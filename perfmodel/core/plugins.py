@@ -21,7 +21,7 @@ def module_names(folders: Iterable[str]) -> list[str]:
 
 
 def folders_written(packages: Sequence[str]) -> tuple[int, ...]:
-    """When a file was last added to each folder of ``packages`` or taken away, in nanoseconds."""
+    """Moments, in nanoseconds, at which a file was last added to or taken away from each folder of ``packages``."""
     return tuple(os.stat(folder).st_mtime_ns for package in packages for folder in import_module(package).__path__)
 
 

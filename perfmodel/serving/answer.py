@@ -139,7 +139,7 @@ class ServingAnswer:
         return None if self.metrics.mean_tpot_s is None else self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses.
+        """``value`` with its interval: as wide as runs of the engine have shown, or as the kernels of ``step`` where those are guesses.
 
         Where no run of this kind of model was fitted, the seconds of a request may be none at all.
         """
@@ -170,7 +170,7 @@ class ServingAnswer:
 
     @property
     def cost(self) -> Estimate:
-        """Of the decode step."""
+        """Bound and roof of the mean decode step."""
         return self.decode_pass.cost
 
     @cached_property
@@ -192,9 +192,9 @@ class ServingAnswer:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts.
+        """Shares of the time between two tokens, the largest first: what kernels of a decode step wait for, the host, prompts.
 
-        Of a prompt's step where each request gets one token alone.
+        Where each request gets one token alone, shares of a prompt's step.
         """
         seconds, whole, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
         if self.metrics.mean_tpot_s is None or whole <= 0:
@@ -231,7 +231,7 @@ class ServingAnswer:
 
     @property
     def price(self) -> float | None:
-        """Of a million output tokens, in what ``gpu_hour`` is in."""
+        """The price of a million output tokens, in the currency of ``gpu_hour``."""
         return None if self.gpu_hour is None else self.gpu_hour * self.gpus / HOUR / self.tokens_per_s * MILLION
 
 
@@ -310,8 +310,7 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
 
 def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
     """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users."""
-    users = load.check().concurrency
-    if users is None or load.osl < 2:
+    if load.check().concurrency is None or load.osl < 2:
         raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")
     before, after = (Memory(one.model, one.device, one.engine, one.like) for one in (pools.prefill, pools.decode))
     length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
@@ -322,9 +321,8 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
             words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
             raise UsageError(words, f"give it more GPUs, by {option}")
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
-    busy, alone = min(pools.prefill_workers, users), min(pools.workers, users)  # more than users are idle
-    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, busy)
-    second = pool_of(pools.decode, engine, split, slots, alone)
+    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
+    second = pool_of(pools.decode, engine, split, slots, pools.workers)
     isl = load.isl * (1 + spread) / 2
     cache = before.fit(max(round(isl), 1)).sequence
     moved_s = transfer_s(cache, pools.prefill.like.split, split, pools.decode.device, pools.gpus)
@@ -333,7 +331,7 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
 
 
 def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
-    """What lacks, and what would do."""
+    """The error of a model that does not fit: what it lacks, and the option that would do."""
     need, have = memory.total(like.split.dp, length) / 1e9, memory.usable / 1e9
     words = (
         f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"

@@ -53,6 +53,10 @@ class Pool:
     slots: int
     workers: int = 1
 
+    def among(self, users: int) -> Pool:
+        """The workers that so many users keep busy."""
+        return replace(self, workers=min(self.workers, users))
+
 
 class Worker:
     """One engine process: the requests that wait for it, those it runs, and the steps under way, ``count`` alike from ``start`` on.

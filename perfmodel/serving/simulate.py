@@ -232,8 +232,11 @@ def simulate(
 ) -> ServingMetrics:
     """What users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
 
-    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. UsageError for a rate that is too high.
+    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. More workers than users are idle.
+    UsageError for a rate that is too high.
     """
+    if load.concurrency is not None:
+        pool, prefill = pool.among(load.concurrency), prefill and prefill.among(load.concurrency)
 
     def run(seed: int) -> Simulation:
         return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)

@@ -231,7 +231,9 @@ def _families(device: Device) -> set[str]:
 def other_formats(device: Device, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` by models of the case's own family in other number formats, as calibrations of its model."""
     families = _families(device)
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None) if families else None
+    if not families:
+        return []
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
     if own is None or own.family not in families:
         return []
     known = [block for block in device.calibration if find_model(block.model).family == own.family]
@@ -296,6 +298,7 @@ def models_of() -> dict[str, list[Model]]:
 
 @cache
 def _models_of(written: tuple[int, ...]) -> dict[str, list[Model]]:
+    """Models by implementation, looked for anew where a folder of them was ``written`` to since."""
     found: dict[str, list[Model]] = {}
     for model in map(find_model, model_names()):
         for implementation in model.implementations:
