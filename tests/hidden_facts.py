@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.arith import quantile
 from perfmodel.core.device_scaling import FACTS, completed, number, quantity, with_quantity
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
@@ -17,7 +18,6 @@ from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
-from perfmodel.validation.statistics import quantile
 
 NAMES = tuple(dict.fromkeys(FACTS.values()))
 CYCLES = ("clock", "multiprocessors")

@@ -12,8 +12,8 @@ from pathlib import Path
 from left_out import KINDS, STANDARD, Score, Side, group, score, standard_rows, thinned
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
+from perfmodel.core.arith import quantile
 from perfmodel.validation.records import Record, held_out, read_records, shipped_records
-from perfmodel.validation.statistics import quantile
 
 FILE = Path(__file__).parent / "data" / "leave_one_out.json"
 STANDARD_FILE = FILE.with_name("standard_left_out.json")

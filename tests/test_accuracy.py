@@ -16,6 +16,7 @@ from refresh_readme import PAGES, SHOWN
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.cli import main
+from perfmodel.core.arith import quantile
 from perfmodel.report.validation import scoreboard_report
 from perfmodel.timing import implementations
 from perfmodel.timing.base import find_model, model_names
@@ -25,7 +26,6 @@ from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width, shipped_records
 from perfmodel.validation.run import GroupScore, scoreboard
-from perfmodel.validation.statistics import quantile
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
 H200 = "nvidia-h200-sxm"

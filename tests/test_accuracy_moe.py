@@ -8,9 +8,9 @@ import pytest
 from each import each
 
 from perfmodel.catalog import find_device
+from perfmodel.core.arith import quantile
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
-from perfmodel.validation.statistics import quantile
 
 A100, H100, H200, B200 = "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm"
 TABLES = ("public-moe", "public-latent-attention", "public-fp8-matmul", "public-fp8-cache")

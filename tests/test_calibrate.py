@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import ProgressBar
+from perfmodel.core.arith import quantile
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.engine import last_slot
 from perfmodel.timing.models import fa2, gemm, register_tiles
@@ -31,7 +32,6 @@ from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
 from perfmodel.validation.records import all_fitted, as_record, held_out, name_of, read_records, shipped_records
-from perfmodel.validation.statistics import quantile
 from tests.test_validate_command import TRUE, copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")

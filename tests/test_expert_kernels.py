@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
+from perfmodel.core.arith import quantile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.serving.steps import step_times
 from perfmodel.transformer.estimate import run_pass
@@ -17,7 +18,6 @@ from perfmodel.transformer.step import ModelPass, Split, formats
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import as_record, held_out, shipped_records
-from perfmodel.validation.statistics import quantile
 
 fallbacks = cache(calibrated_devices)
 BF16 = DTYPES["bf16"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfmodel
-from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.catalog import calibrated_devices, find_device, find_engine
 from perfmodel.core.errors import UsageError
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US, Host
 from perfmodel.validation.compare import compare_files
@@ -82,6 +82,15 @@ def test_a_record_of_a_step_is_predicted_as_model_predicts_it(graph, batch, kv_l
     assert (row.prediction.seconds, row.prediction.high) == (pytest.approx(value, **near), pytest.approx(high, **near))
     assert row.prediction.low == pytest.approx(low, rel=0.06)
     assert row.covered == (batch == 1 and not graph)
+
+
+def test_an_engine_keeps_its_kernels_where_its_steps_are_launched_one_by_one():
+    """Steps beyond an engine's CUDA graphs are no PyTorch program; what is asked for as one names PyTorch's attention."""
+    large = asked(engine="tensorrt-llm", batch=4096, kv_len=64)
+    assert large["inputs"]["cuda_graph"] == {"decode": False}
+    assert large["inputs"]["kernels"]["attention"] == list(find_engine("tensorrt-llm").kernels.attention)
+    assert asked(graph=False)["inputs"]["kernels"]["attention"] == ["torch-sdpa-flash"]
+    assert asked()["inputs"]["kernels"]["attention"] == []
 
 
 def test_steps_whose_kernels_were_queued_wait_for_no_host():

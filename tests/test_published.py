@@ -10,13 +10,13 @@ import pytest
 from each import each
 
 from perfmodel.catalog import find_device
+from perfmodel.core.arith import quantile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, model_of
 from perfmodel.timing.models import cudnn, triton_attention
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
-from perfmodel.validation.statistics import quantile
 
 PATHS = shipped_records("published")
 GB200, B200, H100 = "nvidia-gb200", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb"

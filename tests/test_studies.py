@@ -12,6 +12,7 @@ import pytest
 from refresh_studies import FOLDER, GOLDEN, rendered
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import UsageError
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.crossover import crossover
@@ -31,7 +32,6 @@ from perfmodel.study.workloads import with_kv_heads
 from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.generation import curve
 from perfmodel.transformer.question import BatchQuestion
-from perfmodel.validation.statistics import quantile
 
 TEXTS = ("html", "md", "svg", "json", "txt")
 A100 = "nvidia-a100-sxm-80gb"

@@ -11,6 +11,7 @@ import pytest
 from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.core.arith import quantile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -23,7 +24,6 @@ from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, Attent
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
-from perfmodel.validation.statistics import quantile
 
 A100_40, A100_80, H100 = "nvidia-a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb"
 H200, B200 = "nvidia-h200-sxm", "nvidia-b200-sxm"

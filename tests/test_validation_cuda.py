@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 from perfmodel.catalog import device_ids, find_device
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.validation.cases import KernelCase
@@ -35,7 +36,7 @@ from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
 from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, probes, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
-from perfmodel.validation.statistics import StoppingRule, measure_times, quantile, relative_error_of_median
+from perfmodel.validation.statistics import StoppingRule, measure_times, relative_error_of_median
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from each import each
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Prepared, load_torch
@@ -19,7 +20,7 @@ from perfmodel.validation.libraries import measure as measuring
 from perfmodel.validation.libraries.kernels import LIBRARIES, directions, find
 from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, as_line, cases, measure, shapes
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
-from perfmodel.validation.statistics import quantile, relative_error_of_median
+from perfmodel.validation.statistics import relative_error_of_median
 from tools.measure import wide
 from tools.measure.profiler import Launch, in_windows
 

@@ -17,9 +17,9 @@ from typing import Any
 import sustained_rows
 
 from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.core.arith import quantile
 from perfmodel.validation.compare import RecordRow, compare
 from perfmodel.validation.records import Record, Seconds, as_record, raw_of
-from perfmodel.validation.statistics import quantile
 
 FILES = sorted((Path(__file__).parent / "data").glob("h200_wide_*.jsonl.gz"))
 APART = ("fp32", "tf32", "fp8")

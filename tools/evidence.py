@@ -15,6 +15,7 @@ from functools import cache
 from math import expm1
 
 from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
@@ -23,7 +24,6 @@ from perfmodel.validation.calibrate import points, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key, cross_residuals, fitted
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import held_out, read_records, shipped_records
-from perfmodel.validation.statistics import quantile
 
 LEAST_MEDIAN, LEAST_P90 = 0.005, 0.015
 """Of the error, by which a term must lower the median or the 90 % quantile in one group."""

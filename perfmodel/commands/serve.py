@@ -29,7 +29,7 @@ def serve(asked: ServeQuestion, to: Pictured) -> None:
 
 
 def _served(asked: ServeQuestion, pictures: bool) -> Report:
-    """Of one layout."""
+    """The report of one layout."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
@@ -49,7 +49,7 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
 
 
 def _searched(asked: ServeQuestion, pictures: bool) -> Report:
-    """Of every layout and number of users, under one engine or all."""
+    """The report of a search: every layout and number of users, under one engine or all."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, engine_names

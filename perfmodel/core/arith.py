@@ -10,6 +10,7 @@ NumPy is imported only once an array arrives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
@@ -187,3 +188,16 @@ def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, h
     inside = clip(ceil_div(high * m - b, a), 0, n)  # the first i whose floor reaches high
     start = maximum(a * below + b, 0)  # negative only where below == n, and then the middle is empty
     return low * below + floor_sum(inside - below, a, start, m) + high * (n - inside)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of ``values`` lie, straight lines between them.
+
+    >>> quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0, 2.0], 0.1)
+    (2.0, 1.1)
+    """
+    ranked = sorted(values)
+    at = share * (len(ranked) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ranked) - 1)
+    return ranked[low] + (at - low) * (ranked[high] - ranked[low])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import RESOURCES, meters, taken
 from perfmodel.report.charts.format_number import ABSENT, percent
 from perfmodel.report.charts.roofline_metrics import SHORT, above_roof, bound, flag, launch_bound, share_of_roof, time_s
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
-from perfmodel.validation.statistics import quantile
 
 EACH = 3
 """Up to this many points have a sentence of their own."""

@@ -127,7 +127,7 @@ def _ends(times: Any, label: str) -> tuple[Any, ...]:
 
 
 def _known(found: ServingAnswer, times: Times | None) -> tuple[float | None, float | None, float | None]:
-    """With its interval, where one is known."""
+    """A time with its interval, where one is known."""
     if times is None:
         return None, None, None
     return (times[0], None, None) if found.at_least else times
@@ -139,11 +139,11 @@ def _took(found: ServingAnswer, times: Times) -> str:
 
 def _held(found: ServingAnswer) -> int:
     """Sequences in the cache at the same time, on average, at least one in each group."""
-    return min(max(-(-int(found.metrics.running / found.workers) // 1), found.split.dp), found.most_running)
+    return min(max(int(found.metrics.running / found.workers), found.split.dp), found.most_running)
 
 
 def _power_of_pools(found: ServingAnswer) -> list[Meter]:
-    """Of all GPUs of both pools, of which a decode step is of some."""
+    """The power meter of both pools, whose decode step shows some of their GPUs alone."""
     watts, joules, state = found.watts, found.joules_per_token, found.decode_pass.power
     if watts is None or joules is None or state is None:
         return []
@@ -217,7 +217,7 @@ def _verdict(found: ServingAnswer) -> list[str]:
 
 
 def unfitted(found: ServingAnswer) -> list[str]:
-    """That the engine's own seconds are of another kind of model."""
+    """A sentence where the engine's own seconds were fitted to another kind of model; none else."""
     models = {"dense": "dense model", "experts": "model with experts"}[found.kind]
     return [] if found.fitted else [f"No {models} was fitted for {found.engine.name}: the intervals are wide."]
 

@@ -181,7 +181,7 @@ def repeated(line: str, copies: int, gpus: int) -> str:
 
 
 def layout_words(point: Candidate) -> str:
-    """Its layout, with the formats where several are searched; of pools both, with how many workers of each."""
+    """The layout in words, with the formats where several are searched; of pools both, with how many workers of each."""
     split = split_words(point.split) or "1 GPU"
     words = ", ".join(f"{form} {what}" for form, what in zip(point.formats, ("weights", "KV"), strict=True) if form)
     split += f", {words}" if words else ""

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
@@ -16,7 +17,6 @@ from perfmodel.report.validation_answer import pictures as pictures_of
 from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.run import GroupScore, ValidationRun
-from perfmodel.validation.statistics import quantile
 
 LISTED = 20
 """Violations and wrong counts listed in full."""

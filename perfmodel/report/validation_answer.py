@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfmodel.core.arith import quantile
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Table
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups, label
 from perfmodel.validation.run import ValidationRun
-from perfmodel.validation.statistics import quantile
 
 NAMED = 2
 """Groups that a sentence names."""

@@ -139,7 +139,7 @@ class ServingAnswer:
         return None if self.metrics.mean_tpot_s is None else self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step)
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """By the widths that runs of the engine have shown; by those of the kernels of ``step`` without any, or where it has guesses.
+        """``value`` with its interval: as wide as runs of the engine have shown, or as the kernels of ``step`` where those are guesses.
 
         Where no run of this kind of model was fitted, the seconds of a request may be none at all.
         """
@@ -170,7 +170,7 @@ class ServingAnswer:
 
     @property
     def cost(self) -> Estimate:
-        """Of the decode step."""
+        """Bound and roof of the mean decode step."""
         return self.decode_pass.cost
 
     @cached_property
@@ -192,9 +192,9 @@ class ServingAnswer:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the time between two tokens of a sequence, the largest first: what kernels of a decode step wait for, the host, prompts.
+        """Shares of the time between two tokens, the largest first: what kernels of a decode step wait for, the host, prompts.
 
-        Of a prompt's step where each request gets one token alone.
+        Where each request gets one token alone, shares of a prompt's step.
         """
         seconds, whole, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
         if self.metrics.mean_tpot_s is None or whole <= 0:
@@ -231,7 +231,7 @@ class ServingAnswer:
 
     @property
     def price(self) -> float | None:
-        """Of a million output tokens, in what ``gpu_hour`` is in."""
+        """The price of a million output tokens, in the currency of ``gpu_hour``."""
         return None if self.gpu_hour is None else self.gpu_hour * self.gpus / HOUR / self.tokens_per_s * MILLION
 
 
@@ -331,7 +331,7 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
 
 
 def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
-    """What lacks, and what would do."""
+    """The error of a model that does not fit: what it lacks, and the option that would do."""
     need, have = memory.total(like.split.dp, length) / 1e9, memory.usable / 1e9
     words = (
         f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean, median, stdev
 
+from perfmodel.core.arith import quantile
+
 
 @dataclass(frozen=True, slots=True)
 class ServingMetrics:
@@ -23,7 +25,6 @@ class ServingMetrics:
     median_ttft_s: float
     p99_ttft_s: float
     mean_tpot_s: float | None
-    p99_tpot_s: float | None
     mean_itl_s: float
     requests_per_s: float
     output_tokens_per_s: float
@@ -86,7 +87,6 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
         median_ttft_s=median(ttft),
         p99_ttft_s=quantile(ttft, 0.99),
         mean_tpot_s=fmean(tpot) if tpot else None,
-        p99_tpot_s=quantile(tpot, 0.99) if tpot else None,
         mean_itl_s=gaps / decodes if decodes else 0.0,
         requests_per_s=per_s,
         output_tokens_per_s=per_s * osl,
@@ -109,13 +109,3 @@ def _decoding_s(tally: SimulatedRun) -> float:
 def _error(means: Sequence[float]) -> float:
     """Standard error of the mean of ``means``, as a share of it."""
     return stdev(means) / sqrt(len(means)) / fmean(means) if len(means) > 1 and fmean(means) else 0.0
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Smallest value with at least this share of ``values`` at or below it.
-
-    >>> quantile([9.0, 1.0, 2.0, 9.0], 0.5)
-    2.0
-    """
-    ranked = sorted(values)
-    return ranked[max(-int(-share * len(ranked) // 1), 1) - 1]

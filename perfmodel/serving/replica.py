@@ -34,7 +34,7 @@ class Replica:
 
     @property
     def gpus(self) -> int:
-        """Of the layout."""
+        """GPUs of the layout."""
         return self.split.gpus
 
 
@@ -65,7 +65,7 @@ def launches(engine: Engine, split: Split) -> bool:
 
 
 def splits(model: ModelSpec, gpus: int, device: Device, published: bool) -> list[Split]:
-    """Of replicas of up to ``gpus`` GPUs, fewest stages first. Groups of a dense model are replicas of their own."""
+    """Layouts of replicas of up to ``gpus`` GPUs, fewest stages first. Groups of a dense model are replicas of their own."""
     found = (one for size in sizes(gpus) for one in layouts(model, size, device, published))
     return sorted((one for one in found if model.is_moe or one.dp == 1), key=lambda one: one.pp)
 

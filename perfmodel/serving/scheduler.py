@@ -53,12 +53,16 @@ class Pool:
     slots: int
     workers: int = 1
 
+    def among(self, users: int) -> Pool:
+        """The workers that so many users keep busy."""
+        return replace(self, workers=min(self.workers, users))
+
 
 class Worker:
     """One engine process: the requests that wait for it, those it runs, and the steps under way, ``count`` alike from ``start`` on.
 
     ``fresh``: those that decode since the last step and had their prompt run elsewhere.
-    ``tokens``: of all decoding sequences; ``decoded``: end of the last decode step.
+    ``tokens``: of all decoding sequences; ``decoded``: end of the last decode step. ``holding``: prompts back, for ``waited`` steps so far.
     """
 
     def __init__(self, pool: Pool, load: Load) -> None:
@@ -75,7 +79,7 @@ class Worker:
         self.chunks: list[tuple[SentRequest, int]] = []
         self.start = self.first = self.growth = 0.0
         self.decodes = self.count = self.version = 0
-        self.had_prompts = False
+        self.had_prompts = self.holding = False
         self.tally = SimulatedRun()
 
     # What runs next
@@ -84,7 +88,7 @@ class Worker:
         """Decides on the next steps; when they end, or None where there is nothing to run."""
         self.admit(now)
         self.version += 1
-        self.start, self.count = now, 0
+        self.start, self.count, self.holding = now, 0, False
         if not self.prompts and not self.decoding:
             return None
         batching, queries = self.batching, self.load.queries
@@ -97,7 +101,7 @@ class Worker:
             step = Iteration(chunk, reached // len(self.chunks), len(self.chunks), decodes, context, queries)
         else:
             step = Iteration(decodes=decodes, context=context, queries=queries)
-        self.first, self.count, self.growth = self.times.seconds(step), 1 if self.prompts else self.alike(), 0.0
+        self.first, self.count, self.growth = self.times.seconds(step), 1 if self.chunks else self.alike(), 0.0
         if self.count > 1:
             last = replace(step, context=context + round((self.count - 1) * self.per_step))
             self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
@@ -139,15 +143,17 @@ class Worker:
     def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
         """None of ``chunks`` while they wait for others to fill the step."""
         few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
-        if chunks and decodes and few and self.waited < self.batching.hold_steps:
-            self.waited += 1
+        self.holding = bool(chunks) and decodes > 0 and few and self.waited < self.batching.hold_steps
+        if self.holding:
             return []
         self.waited = 0
         return chunks
 
     def alike(self) -> int:
-        """Decode steps until a sequence ends or the scheduler looks for requests."""
+        """Decode steps until a sequence ends, prompts are no longer held back, or the scheduler looks for requests."""
         steps = self.decoding[0][0] - self.decode_steps
+        if self.holding:
+            steps = min(steps, self.batching.hold_steps - self.waited)
         if self.waiting and self.held < self.slots:
             steps = min(steps, self.looked + self.batching.admit_every - self.decode_steps)
         return max(steps, 1)
@@ -182,6 +188,7 @@ class Worker:
         """The steps under way have run: the requests whose prompt is done, and those that have all their tokens."""
         tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
         tally.seconds += took
+        self.waited += self.count if self.holding else 0
         if self.held >= self.slots:
             tally.waiting += took * len(self.waiting)
         self.had_prompts = self.had_prompts or bool(self.chunks)

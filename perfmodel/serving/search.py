@@ -91,7 +91,7 @@ class Candidate:
         return -(-self.users // self.workers)
 
     def among(self, gpus: int, users: int | None) -> Candidate:
-        """On average over its copies on ``gpus``, of which these may leave some idle, and per GPU of all.
+        """The mean over its copies on ``gpus``, of which these may leave some idle, and per GPU of all.
 
         ``users``: of all copies, where they are given; ``self`` is the fullest of these.
         """
@@ -101,11 +101,11 @@ class Candidate:
         return replace(self, tokens_per_s_gpu=tokens, requests_per_s=rate)
 
     def dollars(self, gpu_hour: float) -> float:
-        """Per million output tokens, at so many for an hour of a GPU."""
+        """Dollars per million output tokens, at ``gpu_hour`` dollars an hour of a GPU."""
         return gpu_hour / 3600 / self.tokens_per_s_gpu * 1e6
 
     def rated(self, load: Load, first_s: float, last_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
-        """The same with these figures: seconds to the first token, those of the latest, seconds per token, requests a second."""
+        """The candidate with these figures: seconds to the first token, those of the latest, seconds per token, requests a second."""
         tokens = requests_per_s * load.osl
         each = 1 / tpot_s if tpot_s else tokens / self.users
         return replace(
@@ -324,7 +324,7 @@ def search(
 def search_among(
     known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, users: int | None = None
 ) -> Search:
-    """The same of ``known`` replicas."""
+    """``search`` among replicas that are ``known``."""
     counts = Counter[str]()
     apart = [one.among(gpus, users) for one in in_pools(known, load, gpus, users, device, counts)] if pools else []
     together = [one.among(gpus, users) for one in in_replicas(known, load, gpus, users)]

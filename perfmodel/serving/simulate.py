@@ -57,9 +57,9 @@ class Simulation:
     # Users
 
     def drawn(self) -> tuple[float, int, int]:
-        """Delay of a request before the scheduler knows it, and its lengths, drawn evenly."""
+        """Delay of a request before the scheduler knows it, and its lengths, drawn evenly; of requests at random, at random."""
         self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
-        delay, *shares = self.even
+        delay, *shares = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
         isl, osl = (
             low + int(share * (longest - low + 1))
             for share, longest in zip(shares, (self.load.isl, self.load.osl), strict=True)
@@ -232,8 +232,11 @@ def simulate(
 ) -> ServingMetrics:
     """What users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
 
-    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. UsageError for a rate that is too high.
+    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. More workers than users are idle.
+    UsageError for a rate that is too high.
     """
+    if load.concurrency is not None:
+        pool, prefill = pool.among(load.concurrency), prefill and prefill.among(load.concurrency)
 
     def run(seed: int) -> Simulation:
         return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)

@@ -19,7 +19,7 @@ from perfmodel.core.errors import DataError, UnavailableError, UsageError, sugge
 from perfmodel.core.files import read_json, read_yaml
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
-from perfmodel.core.plugins import plugins
+from perfmodel.core.plugins import folders_written, plugins
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.implementations import calibrated_as
 
@@ -228,10 +228,18 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
     return sorted(found, key=lambda block: block.implementation != case.implementation)
 
 
+@cached_by_identity
+def _families(device: Device) -> set[str]:
+    """Names of the families of models, alike but for the number format, that ``device`` has calibrations of."""
+    return {family for block in device.calibration if (family := find_model(block.model).family)}
+
+
 def other_formats(device: Device, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` by models of the case's own family in other number formats, as calibrations of its model."""
-    families = {family for block in device.calibration if (family := find_model(block.model).family)}
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None) if families else None
+    families = _families(device)
+    if not families:
+        return []
+    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
     if own is None or own.family not in families:
         return []
     known = [block for block in device.calibration if find_model(block.model).family == own.family]
@@ -294,13 +302,14 @@ WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
 
 def models_of() -> dict[str, list[Model]]:
     """The models that describe each implementation, as every model declares them; all their modules are loaded."""
-    return _models_of(tuple(model_names()))
+    return _models_of(folders_written(MODELS))
 
 
 @cache
-def _models_of(names: tuple[str, ...]) -> dict[str, list[Model]]:
+def _models_of(written: tuple[int, ...]) -> dict[str, list[Model]]:
+    """Models by implementation, looked for anew where a folder of them was ``written`` to since."""
     found: dict[str, list[Model]] = {}
-    for model in map(find_model, names):
+    for model in map(find_model, model_names()):
         for implementation in model.implementations:
             found.setdefault(implementation, []).append(model)
     return found

@@ -70,7 +70,7 @@ class KernelChoice:
 
 
 EAGER = KernelChoice(attention=("torch-sdpa-flash",))
-"""Of a step that PyTorch launches kernel by kernel: ``scaled_dot_product_attention`` tries FlashAttention-2 first.
+"""Kernels of a step that PyTorch launches one by one: ``scaled_dot_product_attention`` tries FlashAttention-2 first.
 
 Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order.
 """

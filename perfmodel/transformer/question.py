@@ -145,6 +145,7 @@ class PhaseQuestion(Question):
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerAsked
+        from perfmodel.transformer.kernel_choice import EAGER
         from perfmodel.transformer.routing import router_imbalance
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
@@ -155,6 +156,7 @@ class PhaseQuestion(Question):
         (model, stored), form = served_as(model, self.weights_dtype), dtype_on(self.dtype, device)
         split = Split(self.tp, self.ep, self.pp, self.dp or 0)
         options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options |= {"kernels": EAGER} if self.graph is False else {}
         options["imbalance"] = router_imbalance(model, self.imbalance)
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")

@@ -13,7 +13,7 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.kernels.tile import SQUARE_TILE
-from perfmodel.transformer.kernel_choice import EAGER, KernelChoice
+from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
 from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LayerFormats, ModelSpec, MoeMlp
 
@@ -240,8 +240,6 @@ class Request(ModelPass):
         if phase == DECODE and not self.cached:
             n = length
         same = {one.name: getattr(self, one.name) for one in fields(ModelPass)}
-        if self.graph is False and self.kernels == KernelChoice():
-            same["kernels"] = EAGER
         return ModelPass(**{**same, "phase": phase, "n": n, "kv_len": length})
 
     def in_graph(self, phase: str) -> bool:

@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import active_children, get_context
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
@@ -26,7 +27,7 @@ from perfmodel.timing.lenders import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, KIN, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
-from perfmodel.validation.statistics import Residual, conformal, interval, quantile
+from perfmodel.validation.statistics import Residual, conformal, interval
 
 FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED
@@ -23,7 +24,6 @@ from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
 from perfmodel.validation.serving import PredictedRun, served_or_reason
-from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import for_seconds
 
 QUEUED = "queued"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
@@ -19,7 +20,6 @@ from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
-from perfmodel.validation.statistics import quantile
 from perfmodel.validation.sustained import power_errors
 
 EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)

@@ -23,11 +23,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import parse_json, read_json
 from perfmodel.timing.base import CLEAN
-from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:
     from gzip import GzipFile

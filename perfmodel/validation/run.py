@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
@@ -20,7 +21,6 @@ from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.models.pooled import THREE_SCALARS
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.records import as_record, profiled, sets_width
-from perfmodel.validation.statistics import quantile
 
 BACKENDS = ("cuda", "cpu", "simulator")
 Progress = Callable[[str], None]

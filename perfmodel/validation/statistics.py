@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import UsageError
 
 NORMAL_MEDIAN = math.sqrt(math.pi / 2)
@@ -25,19 +26,6 @@ LOW, HIGH = 0.08, 0.92
 NORMAL_90 = 1.2816
 STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
 """One-sided 90 % quantiles by degrees of freedom. Source: Student's t distribution, any table of it."""
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of ``values`` lie, straight lines between them.
-
-    >>> quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0, 2.0], 0.1)
-    (2.0, 1.1)
-    """
-    ranked = sorted(values)
-    at = share * (len(ranked) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (at - low) * (ranked[high] - ranked[low])
 
 
 def relative_error_of_median(values: Sequence[float]) -> float:

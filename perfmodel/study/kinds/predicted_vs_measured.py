@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from perfmodel.core.arith import quantile
 from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups
-from perfmodel.validation.statistics import quantile
 
 BAND = (0.1, 0.9)
 """Quantiles of measured / predicted between which the band lies: it holds 80 % of the measurements."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.checks import flop_count
 from perfmodel.core.dtypes import DTYPES, canonical
 from perfmodel.core.errors import UsageError, suggest
@@ -24,7 +25,6 @@ from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
-from perfmodel.validation.statistics import quantile
 
 SHOWN = 0.0005
 """Relative excess over a roof that a percentage of one digit shows."""

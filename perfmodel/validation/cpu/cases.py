@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import Attention
@@ -40,7 +41,6 @@ from perfmodel.validation.cpu.profile import (
 )
 from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
 from perfmodel.validation.records import Seconds, raw_of
-from perfmodel.validation.statistics import quantile
 
 SEED = 20240229
 DTYPE = "fp32"

@@ -23,11 +23,12 @@ from typing import Any
 import numba
 import numpy as np
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.validation.cpu import kernels as loops
 from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
-from perfmodel.validation.statistics import quantile, relative_error_of_median
+from perfmodel.validation.statistics import relative_error_of_median
 
 DEVICE_ID = "this-cpu"
 """Name under which this machine's records and profile go."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.validation.statistics import quantile
+from perfmodel.core.arith import quantile
 from tools.measure.steps.clock import captured
 from tools.measure.sustained.nvml import Sampler, joules
 

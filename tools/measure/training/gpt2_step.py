@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import Torch
-from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz
 from tools.measure.training.result import Measured
 

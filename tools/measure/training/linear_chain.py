@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from perfmodel.core.arith import quantile
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import Torch, dtype_of
-from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, silent, sm_mhz
 from tools.measure.training.result import Measured
 
