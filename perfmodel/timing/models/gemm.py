@@ -198,7 +198,7 @@ def vector_plan(w: Matmul, slots: int) -> TilePlan:
 
 # Stage
 
-WAIT, LATENCY, HALF, PART, TMA, PICOJOULES = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "picojoules"
+WAIT, LATENCY, HALF, PART, TMA, ENERGY = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "energy_share"
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
@@ -225,17 +225,27 @@ def _without(*names: str) -> tuple[Parameter, ...]:
 TF32_PARAMETERS = (*_without(HALF), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
 SIMT_PARAMETERS = (
     *_without(WAIT, HALF, THROTTLE),
-    Parameter(PICOJOULES, "of the whole board for an fp32 FLOP on the vector unit: its power limit over this is its highest rate"),
+    Parameter(ENERGY, "energy of the whole board for an fp32 FLOP on the vector unit, over that of others of its process"),
 )
 FP8_PARAMETERS = _without(LATENCY, HALF, PART)
 LINEAR_PARAMETERS = (*FP8_PARAMETERS, Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
+PICOJOULES = {12.0: 6.9, 8.9: 7.9, 8.0: 11.6, 0.0: 16.5}  # tuned
+"""Energy of the whole board for an fp32 FLOP on the vector unit, by the compute capability from which on boards take it."""
+
+
+def lasting_rate(device: Device) -> float:
+    """FLOP/s of the vector unit in fp32 that the power limit leaves, by the energy that boards of the process take."""
+    picojoules = next(each for since, each in PICOJOULES.items() if device.capability >= since)
+    return math.inf if device.tdp is None else device.tdp.number / (picojoules * 1e-12)
+
+
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OnDevice:
-    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; bytes and B/s of DRAM."""
+    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; ``highest``: what the power limit leaves the vector unit; bytes and B/s of DRAM."""
 
     plans: tuple[TilePlan, ...]
     kernels: list[Kernels]
@@ -243,7 +253,7 @@ class _OnDevice:
     cycle_s: float
     rate: float
     half: float
-    watts: float
+    highest: float
     dram_bytes: float
     bandwidth: float
     part_bytes: int
@@ -265,7 +275,7 @@ def _work(case: Case, device: Device) -> _OnDevice:
         1 / (clock * faster),
         rate,
         rate if half is None else half.number * faster,
-        math.inf if device.tdp is None else device.tdp.number,
+        lasting_rate(device),
         dram_bytes(case, device),
         float(rates.dram),
         2 * w.outputs * ACCUMULATOR_SIZE,
@@ -295,7 +305,7 @@ def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
     share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
     rate = work.rate * share
     if work.vector_unit:
-        rate = min(rate, work.watts / (p[PICOJOULES] * 1e-12))
+        rate = min(rate, work.highest / p[ENERGY])
     load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
     timed_narrow = kernels.stages and LATENCY in p  # narrow copies of 8-bit elements are in no record: they wait as whole ones do
     wait = p[LATENCY] / (kernels.stages - 1) if timed_narrow else p.get(WAIT, 0.0)
