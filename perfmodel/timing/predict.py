@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from perfmodel.core.architectures import traits_of
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -115,7 +116,9 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
 
 def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
     lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
-    found = nearest_lender(request.device, lending)
+    name, traits = request.case.implementation, traits_of(request.device)
+    run_here = [(one, block) for one, block in lending if find_model(block.model).runs_on(name, traits)]
+    found = nearest_lender(request.device, run_here or lending)
     return None if found is None else CalibrationSource(next(block for one, block in lending if one is found), found, request.device.id)
 
 

@@ -18,7 +18,7 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share, plain_attention
-from perfmodel.timing.engine import ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
+from perfmodel.timing.engine import HARDEST, ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
 WIDEST = max(_HEAD_DIMS)  # known
@@ -27,6 +27,8 @@ MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
 IN_TURN, ASYNCHRONOUS, PING_PONG = 1.0, 2.0, 3.0  # tuned
 """Norm in which a tile's matmuls and its other work add up: warps wait for mma.sync; wgmma runs beside a warpgroup's other work, which
 needs its results; a block for tcgen05 has two tiles, of which one multiplies while the other is worked on."""
+FED = 3.0  # tuned
+"""Norm in which warps' reads of operands from shared memory and mma.sync add up; newer instructions read operands themselves."""
 MMA_SYNC_FLOP = 0.629 * 4096  # known
 """Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
 
@@ -288,8 +290,10 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Atte
         rates=rates,
         launch=launch,
         grid=grid_of(w, launch, case.direction, rates.sms),
-        matmul=max(
-            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram
+        matmul=joined(
+            FED if launch.rows < WGMMA else HARDEST,
+            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul,
+            flop * w.dtype.size / (2 * launch.rows) / rates.sram,
         ),
         exps=scores,
         other=scores * (1 if case.direction == FORWARD else 2),

@@ -245,7 +245,9 @@ WEIGHT_COPIES = "weight_copies"
 
 @dataclass(frozen=True, slots=True)
 class _OnDevice:
-    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; ``highest``: what the power limit leaves the vector unit; bytes and B/s of DRAM."""
+    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; ``highest`` that the power
+    limit leaves the vector unit; bytes and B/s of DRAM.
+    """
 
     plans: tuple[TilePlan, ...]
     kernels: list[Kernels]
