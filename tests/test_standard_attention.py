@@ -35,7 +35,7 @@ A100_40, A100_80, B200, H100, MI300X, RTX_4090 = (
 )
 WIDEST = {"A100": {1: 3.0, 16: 2.0}, "other": {1: 4.0, 16: 2.5}}
 """High over low of standard / flash2, by number of heads."""
-SHORT_OF_WATTS = {"nvidia-a100-pcie-40gb": 2.2, "nvidia-a10": 3.4, "nvidia-l4": 3.1}
+SHORT_OF_WATTS = {"nvidia-a100-pcie-40gb": 2.2, "nvidia-a10": 3.4, "nvidia-l4": 3.0}
 """Wider on boards whose clock under the power limit is an estimate: flash2's time of a long call rests on it.
 
 Standard attention hardly does (8 % slower on an A10 at the estimated clock, where flash2 is 1.5 times slower), so that the error does not

@@ -31,12 +31,12 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
     """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
 
-    Attention of a board short of watts, at a clock that nobody knows, is lent where no other lends it.
+    Attention of a board short of watts, at a clock that nobody knows, is lent to the same board, and where no other lends it.
 
     Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
     """
     devices = [device, *(one for one, _ in lending)]
-    fed = [(one, block) for one, block in lending if not multiplies(block) or held_share(one, devices) == 1.0]
+    fed = [(one, block) for one, block in lending if not multiplies(block) or same_board(device, one) or held_share(one, devices) == 1.0]
     sure = [(one, block) for one, block in fed or lending if block.points >= _enough(device, one, block)]
     kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in fed or lending])
     alike = [one for one, block in sure if find_model(block.model).part_workloads and are_alike(device, one)]

@@ -31,7 +31,7 @@ def steps(w: Collective) -> int:
 def message_s(start_us: float, sent: float, rate: float) -> float:
     """Seconds until ``sent`` bytes are there at ``rate`` B/s.
 
-    >>> message_s(2.0, 3000.0, 1e9)
+    >>> round(message_s(2.0, 3000.0, 1e9), 9)
     5e-06
     """
     return start_us * 1e-6 + sent / rate
@@ -40,7 +40,7 @@ def message_s(start_us: float, sent: float, rate: float) -> float:
 def at_once_s(start_us: float, *parts: tuple[float, float]) -> float:
     """Seconds until all ``parts`` are there, (bytes, B/s) each, over links of their own.
 
-    >>> at_once_s(2.0, (3000.0, 1e9), (1000.0, 1e9))
+    >>> round(at_once_s(2.0, (3000.0, 1e9), (1000.0, 1e9)), 9)
     5e-06
     """
     return max(message_s(start_us, sent, rate) for sent, rate in parts)

@@ -73,6 +73,10 @@ class TimeRequest:
         """Those of ``device`` that are meant for the case."""
         return calibrations(device, self.kind, self.dtype, self.case)
 
+    def runs(self, block: Calibration) -> bool:
+        """Whether the kernel that ``block`` times is the one that the library takes on the device asked for."""
+        return find_model(block.model).runs_on(self.case.implementation, traits_of(self.device))
+
     def others(self) -> list[Device]:
         """Devices that may lend, without its own."""
         return [one for one in self.fallbacks() if one.id != self.device.id]
@@ -91,7 +95,7 @@ class CalibrationSource:
 
 def own_calibration(request: TimeRequest) -> CalibrationSource | None:
     """The device's own calibration of the kernel."""
-    own = request.calibrations(request.device)
+    own = [block for block in request.calibrations(request.device) if request.runs(block)]
     borrows = bool(own) and is_variant(request.case.implementation, own[0].implementation)
     return CalibrationSource(own[0], request.device, "this kernel" if borrows else "") if own else None
 
@@ -116,9 +120,7 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
 
 def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
     lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
-    name, traits = request.case.implementation, traits_of(request.device)
-    run_here = [(one, block) for one, block in lending if find_model(block.model).runs_on(name, traits)]
-    found = nearest_lender(request.device, run_here or lending)
+    found = nearest_lender(request.device, [(one, block) for one, block in lending if request.runs(block)] or lending)
     return None if found is None else CalibrationSource(next(block for one, block in lending if one is found), found, request.device.id)
 
 

@@ -39,6 +39,8 @@ STARTS, WAITS = ("launch_us", "host_us"), ("latency_us", "split_us", "part_us")
 """Parameters that time the start of a kernel; and waits inside one, which take so many cycles of the clock."""
 PLAIN = ("torch-matmul", "cublas", "torch-scaled-mm", "hipblaslt", "aiter", "xla")
 """Implementations of a product and nothing else, as a microbenchmark times it."""
+REACHED = "multiply_share"
+"""Parameter: the share of the peak that tiles reach."""
 LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
 
@@ -223,14 +225,18 @@ def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
 
 
 def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> float:
-    """By which the clock and the rates of ``device`` differ from its profile, so that the time of the product is the one measured."""
+    """By which the clock and the rates of ``device`` differ from its profile, so that the time of the product is the one measured.
+
+    No more than makes tiles reach the whole peak.
+    """
     shape = timed.shape or PRODUCT
     w = Matmul(shape["m"], shape["n"], shape["k"], dtype=dtype_of_products(timed.name.removeprefix(MATMUL.format(""))))
     case, model = Case(w, block.implementation), find_model(block.model)
     if not model.covers(case):
         return 1.0
     modelled = float(model.seconds(case, device, block.parameters))
-    return float(min(max(modelled * parse_any(timed.value) / flops(w), LEAST_RATIO), MOST_RATIO))
+    most = 1 / block.parameters[REACHED] if REACHED in block.parameters else MOST_RATIO
+    return float(min(max(modelled * parse_any(timed.value) / flops(w), LEAST_RATIO), most))
 
 
 # The clock under a power limit

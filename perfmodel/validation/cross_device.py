@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
-from perfmodel.timing.transfer import carried_over
+from perfmodel.timing.transfer import at_held_clock, carried_over, joined, share_beside
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
@@ -55,13 +55,14 @@ def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, li
     current = {
         point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
     }
+    boards = [*current.values(), *fallbacks()]
     found: Residuals = defaultdict(lambda: defaultdict(list))
     for key, own in grouped.items():
         family, lenders = key[:4], _lenders(key, current.values())
         lendable = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
-        for point in with_lent(lendable, key[3], lambda: [*current.values(), *fallbacks()]):
+        for point in with_lent(lendable, key[3], lambda: boards):
             for probed in (False, True):
-                found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed))
+                found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed, boards))
     return found
 
 
@@ -69,14 +70,17 @@ def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
     return [one for one in devices if one.architecture != key[4] and any(family_of(block) == key[:4] for block in one.calibration)]
 
 
-def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool) -> float:
+def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool, boards: list[Device]) -> float:
     device = point.device if probed else without_probes(point.device)
     blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in lenders}
     lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
     assert lender is not None
-    block = blocks[lender.id]
-    known = carried_over(device, lender, block)
-    return abs(replace(point, device=known.device).residual(find_model(block.model), known.parameters))
+    block, model = blocks[lender.id], find_model(blocks[lender.id].model)
+    known, share = carried_over(device, lender, block), share_beside(device, lender, block, boards)
+    seconds = replace(point, device=known.device).predicted(model, known.parameters)
+    if share < 1:
+        seconds = joined(seconds, replace(point, device=at_held_clock(known.device, share)).predicted(model, known.parameters))
+    return abs(math.log(point.record.time_s.median / seconds))
 
 
 @cached_by_identity

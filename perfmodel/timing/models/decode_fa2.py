@@ -81,7 +81,7 @@ def paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
         rereads=1 if packed else int(w.group * ceil_div(w.n, PACKED_ROWS)),
         gaps=(splits > 1) + (2 if transposed else packed),
         moved_bytes=float((4 if transposed else 2 * packed) * w.query_heads * w.n * w.d * w.dtype.size),
-        later_waits=2.0 * transposed,
+        later_waits=2 * transposed,
         later_terms={"split_waits": splits} if splits > 1 else {},
     )
 

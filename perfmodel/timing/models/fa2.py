@@ -60,6 +60,7 @@ _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 CROWDED = (32, 64, 128)  # tuned
 """Head dims whose causal kernels for odd lengths were measured to be slower past a block's first tile than the others'."""
+VLLM = "vllm-flash-attn"
 SPLIT_ROWS = 64  # known
 """Queries of a block whose keys are split (flash_api.cpp, set_params_splitkv)."""
 
@@ -114,8 +115,8 @@ def paged_launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def takes_paged(implementation: str, traits: Traits) -> bool:
-    """Whether vLLM runs FlashAttention-2: its newer kernels are for wgmma and tcgen05."""
-    return traits.matrix not in (WGMMA, TCGEN05)
+    """Whether vLLM runs FlashAttention-2: its newer kernels, FlashAttention-3 among them, are for wgmma and tcgen05."""
+    return implementation == VLLM and traits.matrix not in (WGMMA, TCGEN05)
 
 
 @cached_by_identity
@@ -164,6 +165,6 @@ _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; li
 _FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
 _BACKWARD = Model("fa2-backward", PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
 _PAGED = Model(
-    "fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, ("vllm-flash-attn",), launch=paged_launch, runs_on=takes_paged
+    "fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged
 )
 MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}

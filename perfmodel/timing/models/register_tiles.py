@@ -118,8 +118,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return p["launch_us"] * 1e-6 + alone * _makespan(tiles, int(case.workload.query_heads), shares) / clock
 
 
-_makespan = lru_cache(1 << 14)(shared_makespan)
-"""In the time of a tile of a block alone: the same for all parameters but ``alone_factor``."""
+@lru_cache(maxsize=16384)
+def _makespan(works: tuple[float, ...], repeats: int, shares: SharedSlots) -> float:
+    """``shared_makespan`` in the time of a tile of a block alone: the same for all parameters but ``alone_factor``."""
+    return shared_makespan(works, repeats, shares)
 
 
 def covers(case: Case) -> bool:
