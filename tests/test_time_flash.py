@@ -143,7 +143,7 @@ def test_a_full_device_runs_at_the_tensor_peak():
 
 
 def test_warps_of_few_rows_read_their_operands_more_often():
-    """FlashAttention-2 over head dim 256: eight warps of 16 rows, whose reads at 128 B a cycle overlap with 63 % of Hopper's peak in part."""
+    """Eight warps of 16 rows, head dim 256, whose reads at 128 B a cycle overlap with 63 % of Hopper's peak in part."""
     w = attention(n=128, kv_len=256, d=256, heads=264, kv_heads=264, causal=False)  # two blocks for each of 132 multiprocessors
     flop = 2 * 4 * 128 * 256 * 256
     read, multiply = flop * 2 / (2 * 16) / 128, flop / (0.629 * 4096)

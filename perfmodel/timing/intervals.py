@@ -21,6 +21,8 @@ from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, find_model
 
+ENOUGH_TO_LEND = 40  # tuned
+"""Points from which a fit says enough of each of its parameters, and of its error, to be lent."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 SPREAD = Path(__file__).with_name("spread.json")
@@ -47,7 +49,8 @@ def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    if lender.id == device.id or not run_the_same_code(device, lender) or find_model(block.model).from_tables:
+    certain = lender.id != device.id and block.points >= ENOUGH_TO_LEND and not find_model(block.model).from_tables
+    if not certain or not run_the_same_code(device, lender):
         return low, high
     return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device tells this much of another
 

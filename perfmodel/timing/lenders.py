@@ -9,11 +9,10 @@ from functools import cache, partial
 from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code, same_board
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import SAME_TIME, find_model
+from perfmodel.timing.intervals import ENOUGH_TO_LEND
 from perfmodel.timing.transfer import held_share, multiplies
 
 FallbackDevices = Callable[[], Iterable[Device]]
-ENOUGH_TO_LEND = 40  # tuned
-"""Points from which a fit says enough of each of its parameters to be lent."""
 ENOUGH_ALIKE = 2  # known
 """Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
 
@@ -31,12 +30,13 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
     """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
 
-    Attention of a board short of watts, at a clock that nobody knows, is lent to the same board, and where no other lends it.
+    Attention of a board short of watts is lent to boards as short or shorter of them, and where no other lends it.
 
     Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
     """
     devices = [device, *(one for one, _ in lending)]
-    fed = [(one, block) for one, block in lending if not multiplies(block) or same_board(device, one) or held_share(one, devices) == 1.0]
+    own = held_share(device, devices)
+    fed = [(one, block) for one, block in lending if not multiplies(block) or held_share(one, devices) >= own]
     sure = [(one, block) for one, block in fed or lending if block.points >= _enough(device, one, block)]
     kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in fed or lending])
     alike = [one for one, block in sure if find_model(block.model).part_workloads and are_alike(device, one)]

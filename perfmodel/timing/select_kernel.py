@@ -15,7 +15,8 @@ from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
-from perfmodel.timing.lenders import ENOUGH_TO_LEND, FallbackDevices
+from perfmodel.timing.intervals import ENOUGH_TO_LEND
+from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
 
 if TYPE_CHECKING:

@@ -8,16 +8,17 @@ which products run under the power limit are those at which the time model gives
 
 Attention keeps the profile's boost clock, but on a board short of watts that has no power model. Boards of one compute capability have the
 same multiprocessors, made alike. The one with the most watts per multiprocessor and clock sets the standard; another holds (its watts /
-those) ^ ``EXPONENT`` of its boost clock while tensor units are busy. A call draws full power only when all of its multiprocessors are at
-work: of one that takes T, T / (T + ``FILLING_S``) runs at the held clock. Both numbers were chosen on large products as microbenchmarks of
-eight boards list them and on half of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0); the other half is 9 % off in the median.
+those) ^ ``EXPONENT`` of its boost clock while tensor units are busy; where a large product was timed on both boards, the share of the peak
+that it reached says it. A call draws full power only when all of its multiprocessors are at work: of one that takes T, T / (T +
+``FILLING_S``) runs at the held clock. Both numbers were chosen on large products as microbenchmarks of eight boards list them and on half
+of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log
 
 from perfmodel.core.architectures import are_kin
 from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
@@ -25,7 +26,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark
 from perfmodel.core.kept import cached_by_identity
-from perfmodel.core.roofline import TIMED_PRODUCT
+from perfmodel.core.roofline import TIMED_PRODUCT, boost
 from perfmodel.core.units import parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
@@ -80,7 +81,7 @@ class Transferred:
     """``block`` of ``source`` as it prices kernels of the device ``own``.
 
     ``device``: that with its rates as probed and what its profile lacks estimated (``facts``); ``held``: the same at the clock that its
-    power limit leaves, ``share`` of the boost clock, where long calls run so.
+    power limit leaves, ``share`` of the boost clock, where long calls run so; ``as_products``: as a large product tells that was timed.
     """
 
     block: Calibration
@@ -93,12 +94,14 @@ class Transferred:
     facts: tuple[str, ...] = ()
     held: Device | None = None
     share: float = 1.0
+    as_products: bool = False
 
     @property
     def words(self) -> list[str]:
         """What was measured or estimated on the way."""
         measured = f"with {' and '.join(self.probes)} measured here" if self.probes else ""
-        clock = f"long calls at {self.share:.0%} of the boost clock, by the power limit" if self.held else ""
+        cause = "as large products measured here" if self.as_products else "by the power limit"
+        clock = f"long calls at {self.share:.0%} of the boost clock, {cause}" if self.held else ""
         return [one for one in (measured, clock) if one]
 
     @property
@@ -114,6 +117,8 @@ class Transferred:
 
     def widened(self, interval: Ends, slower: float) -> Ends:
         """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
+        if self.as_products:
+            slower = max(slower, exp(-BESIDE_PRODUCTS))
         return widened(interval, moved(self.facts), log(slower)) if self.facts or slower < 1 else interval
 
 
@@ -126,7 +131,10 @@ def transferred(
         return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
     known, share = carried_over(complete, source, block), share_beside(device, source, block, others)
     held = at_held_clock(known.device, share) if share < 1 else None
-    return Transferred(block, source, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share)
+    as_products = share < 1 and _share_of_products(device, source) is not None
+    return Transferred(
+        *(block, source, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share, as_products)
+    )
 
 
 def needed(device: Device, reference: Device, seconds: Callable[[Device], float]) -> tuple[Device, list[str]]:
@@ -241,6 +249,8 @@ def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> fl
 
 # The clock under a power limit
 
+BESIDE_PRODUCTS = 0.1  # tuned
+"""Error of the clock that attention holds, in logarithms, where that of large products is known: an L40S is that much slower."""
 EXPONENT = 0.6  # tuned
 """Of the clock over the power: between 1 at the lowest voltage and 1/3 where the voltage follows the clock."""
 FILLING_S = 0.3e-3  # tuned
@@ -267,16 +277,24 @@ def multiplies(block: Calibration) -> bool:
 
 
 def share_beside(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
-    """``held_share`` of ``device`` over that of ``source``, for a kernel of ``block`` that waits for tensor units; at most 1.
-
-    1, too, where a power model or a large product that was timed on ``device`` says it.
+    """The clock that ``device`` holds over that of ``source``, in shares of their boost clocks, for a kernel of ``block`` that waits for
+    tensor units: by large products where both were timed, else by ``held_share``. At most 1; 1, too, where a power model or a product that
+    was timed on ``device`` says it, and on a board that is not short of watts.
     """
     tensor = block.workload == "matmul" or multiplies(block)
     timed = block.workload == "matmul" and (product_of(device, block) is not None or "fp32" in block.dtypes)
     if not tensor or timed or device.power is not None:
         return 1.0
     among = list(others)
-    return min(held_share(device, among) / held_share(source, among), 1.0)
+    own, its = held_share(device, among), held_share(source, among)
+    by_products = _share_of_products(device, source) if own < 1 else None
+    return min(own / its if by_products is None else by_products, 1.0)
+
+
+def _share_of_products(device: Device, source: Device) -> float | None:
+    """The share of the peak at the clock at work that large products reach on ``device`` over that on ``source``; None if not known."""
+    own, its = product_share(device, "bf16"), product_share(source, "bf16")
+    return own / boost(device) / (its / boost(source)) if own and its else None
 
 
 def at_held_clock(device: Device, share: float) -> Device:

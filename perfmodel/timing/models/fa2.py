@@ -164,7 +164,5 @@ _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
 _FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
 _BACKWARD = Model("fa2-backward", PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
-_PAGED = Model(
-    "fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged
-)
+_PAGED = Model("fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
 MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}
