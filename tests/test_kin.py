@@ -22,7 +22,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model, model_of
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.intervals import SPREADS, moved, widened
+from perfmodel.timing.intervals import moved, moved_by_estimates, widened
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import decode_fa2
@@ -288,12 +288,12 @@ def test_a_pooled_fit_is_judged_by_devices_it_does_not_see() -> None:
 
 @pytest.mark.slow
 def test_estimates_move_times_as_much_as_intervals_widen() -> None:
-    """What ``SPREADS`` say is what hidden numbers move, within a factor of two and 5 %."""
+    """What ``estimates.json`` says is what hidden numbers move, within a factor of two and 5 %."""
     records = [record for path in shipped_records() for _, record in read_records(path) if not record.implementation.startswith("numba-")]
     kept = [point for own in points(records[::8], {one.id: one for one in EVERY}).values() for point in own]
     mean = hidden_facts.spreads(kept, EVERY)
     for name, moves in mean.items():
-        assert moves <= 2 * SPREADS[name] + 0.05, (name, json.dumps(mean))
+        assert moves <= 2 * moved_by_estimates()[name] + 0.05, (name, json.dumps(mean))
 
 
 @pytest.mark.parametrize("name", ["nvidia-l40s", "nvidia-h100-pcie-80gb", "nvidia-gb200", "nvidia-t4"])
