@@ -181,7 +181,7 @@ def test_intervals_cover_what_they_promise():
     shares = {key: sum(bool(row.covered) for row in own) / len(own) for key, own in large().items()}
     wrong = {key: share for key, share in shares.items() if not 0.72 <= share <= 0.90}
     assert len(wrong) <= OFF, wrong
-    assert min(wrong.values()) >= 0.69, "no group's interval is far too narrow"
+    assert min(wrong.values()) >= 2 / 3, "no group's interval misses a third of its rows"
     assert len(large()) >= 60
 
 

@@ -12,20 +12,13 @@ from perfmodel.core.files import read_json
 LIMITS = {"alone": {"prefill": 0.20, "decode": 0.25, "matmul": 0.25}, "probed": {"prefill": 0.15, "decode": 0.20, "matmul": 0.20}}
 TPU, MI325X = "google-tpu-v6e", "amd-mi325x"
 FALLS_SHORT = {
-    "alone": {
-        *((TPU, kind) for kind in LIMITS["alone"]),
-        *((name, "matmul") for name in (MI325X, "nvidia-a100-sxm-80gb", "nvidia-l4", "nvidia-t4")),
-        *((name, "prefill") for name in ("nvidia-gb200", "nvidia-rtx-4090")),
-    },
-    "probed": {
-        *((TPU, kind) for kind in LIMITS["probed"]),
-        *((name, "matmul") for name in (MI325X, "nvidia-a100-sxm-80gb", "nvidia-l4")),
-        *((name, "prefill") for name in ("nvidia-gb200", "nvidia-l40s", "nvidia-rtx-4090")),
-        ("nvidia-b200-sxm", "decode"),
-    },
+    "alone": {*((TPU, kind) for kind in LIMITS["alone"]), (MI325X, "matmul"), ("nvidia-gb200", "prefill")},
+    "probed": {*((TPU, kind) for kind in LIMITS["probed"]), (MI325X, "matmul"), ("nvidia-gb200", "prefill"), ("nvidia-b200-sxm", "decode")},
 }
-"""Of no TPU but this one there are records, of products of the MI325X two held-out rows; what an fp32 product costs in joules is no other
-chip's, nor what a GeForce's halved rate leaves of a tile's time."""
+"""Of no TPU but this one there are records, of products of the MI325X two held-out rows; eight-bit attention by cuDNN, and decode for
+tcgen05, were timed on these alone of their generation."""
+WARM_LENDER = ("nvidia-a100-sxm-80gb", "matmul")
+"""Its nearest kin is an RTX 3090, whose products were timed on warm caches: 20 % off, where three scalars of all devices are 19 %."""
 FEWEST_DEVICES, LEAST_HELD, MOST_HELD = 14, 0.75, 0.92
 
 
@@ -45,7 +38,7 @@ def test_every_device_is_predicted_without_its_records(side: str) -> None:
 @pytest.mark.parametrize("side", LIMITS)
 def test_three_shared_scalars_are_farther_off(side: str) -> None:
     better = {(name, kind) for name, kind, one in cells() if one["scalars"] <= one[side]}
-    assert better <= FALLS_SHORT["alone"] | FALLS_SHORT["probed"]
+    assert better <= FALLS_SHORT["alone"] | FALLS_SHORT["probed"] | {WARM_LENDER}
 
 
 @pytest.mark.parametrize("side", LIMITS)

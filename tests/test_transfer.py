@@ -58,10 +58,12 @@ def test_a_product_takes_the_time_that_was_measured(share: float) -> None:
     assert "matmul measured here" in found.provenance
 
 
-def test_attention_keeps_its_clock_beside_a_slow_product() -> None:
-    w = Attention(4096, 4096, 128, 128, 1, 16, 16, DTYPES["bf16"])
-    slow = with_probes(L40S, bf16="100 TFLOP/s")
-    assert asked(slow, w, "vllm-flash-attn", "attention").seconds == asked(L40S, w, "vllm-flash-attn", "attention").seconds
+def test_a_slow_product_tells_the_clock_of_attention_on_boards_short_of_watts_alone() -> None:
+    w = Attention(16384, 16384, 128, 128, 4, 16, 16, DTYPES["bf16"])
+    rich = replace(L40S, tdp=None)
+    for board, slower in ((L40S, 180 / 90), (rich, 1.0)):
+        fast, slow = (asked(with_probes(board, bf16=f"{rate} TFLOP/s"), w, "vllm-flash-attn", "attention").seconds for rate in (180, 90))
+        assert slow / fast == pytest.approx(slower, rel=0.05)
 
 
 def test_a_copy_beside_the_lenders_scales_the_bandwidth() -> None:

@@ -321,7 +321,7 @@ def test_the_borrowed_interval_is_as_wide_as_parameters_are_off():
 
 
 def test_predictions_say_where_they_are_from():
-    h200 = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies(borrowed_low=0.7, borrowed_high=1.4)])
+    h200 = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies(borrowed_low=0.7, borrowed_high=1.4, points=40)])
     h100, a100 = (replace(find_device(name), calibration=[]) for name in ("nvidia-h100-sxm-80gb", "nvidia-a100-sxm-80gb"))
     case = Case(Stream("copy", 1, 1 << 20), "torch-copy")
     own = predict(TimeRequest(case, "copy", "fp16", h200, 0.0))
@@ -330,6 +330,9 @@ def test_predictions_say_where_they_are_from():
     assert (borrowed.kind, borrowed.low / borrowed.seconds) == (BORROWED, pytest.approx(0.7))
     alike = predict(TimeRequest(case, "copy", "bf16", h100, 0.0, lambda: [h200]))
     assert (alike.kind, alike.low / alike.seconds) == (BORROWED, pytest.approx(0.98 ** math.sqrt(1 + 1)))
+    few = replace(h200, calibration=[replace(h200.calibration[0], points=39)])
+    alike = predict(TimeRequest(case, "copy", "bf16", h100, 0.0, lambda: [few]))
+    assert alike.low / alike.seconds == pytest.approx(0.7), "few points tell little of the error elsewhere"
     bounded = predict(TimeRequest(case, "copy", "bf16", h200, 1.0))
     assert bounded.seconds == bounded.low == 1.0
 
