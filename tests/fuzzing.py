@@ -36,9 +36,9 @@ from perfmodel.core.errors import UnavailableError
 
 RECORDS = Path(__file__).parent / "data" / "records.jsonl"
 """One of each workload of the record format, and one of every kind that is shipped."""
-MOST_S = 10
-"""Seconds of this process's time in which an example ends."""
-MOST_WAIT_S = 120
+MOST_S = 120
+"""Seconds of this process's time after which an example is taken to hang: the slowest takes two on a quiet machine."""
+MOST_WAIT_S = 600
 """Seconds on the clock after which one that only waits is given up."""
 LONGEST_MESSAGE = 4_000
 MOST_MEMORY = 1_000_000_000
