@@ -92,7 +92,7 @@ class ServingAnswer:
     @property
     def tokens_per_s_user(self) -> float | None:
         """Tokens a second that a user sees after the first token; None where it is the only one."""
-        return None if self.metrics.mean_tpot_s is None else 1 / self.metrics.mean_tpot_s
+        return 1 / self.metrics.mean_tpot_s if self.metrics.mean_tpot_s else None
 
     @cached_property
     def decode_step(self) -> Iteration:
