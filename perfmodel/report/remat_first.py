@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si, format_time
@@ -21,8 +21,6 @@ MOST_LINES = 4
 
 Moments = Sequence[tuple[Number, Number]]
 """The end of each step of a schedule, and what is in memory during it."""
-Amount = Callable[[Number], str]
-"""A number in words."""
 
 
 def moments_of(run: Run) -> Moments:

@@ -23,8 +23,6 @@ from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, Op, Tim
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
-FUSED_ATTENTION = "flash2"
-
 
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""

@@ -35,8 +35,6 @@ MMA_SYNC_FLOP = 0.629 * 4096  # known
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
 FP32 = 4  # known
 """Bytes of an element of partial results and of dQ while it is added up."""
-SUM_OUTPUTS = 512  # known
-"""Elements of dK or dV that a block of PyTorch's sums gives: 128 threads, four each (aten Reduce.cuh)."""
 COPY_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 
