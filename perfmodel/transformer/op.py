@@ -77,6 +77,10 @@ class Op:
     timed: Timed | None = None
     multiplied: Dtype | None = None
 
+    def __hash__(self) -> int:
+        """Of what tells most ops apart: rows are counted and looked up by the thousand."""
+        return hash((self.name, self.count, None if self.timed is None else self.timed.workload))
+
     @property
     def by_sequence(self) -> bool:
         """Whether its time depends on how long each sequence is, not on the number of tokens alone."""
