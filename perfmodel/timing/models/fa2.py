@@ -11,8 +11,9 @@ Where blocks of 64 queries would fill under 80 % of the slots, two on each multi
 combines the parts.
 
 Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. At head dim 32, 64 and 128, causal,
-with lengths or a head dim that tiles do not divide, that code seems not to fit the instruction cache, as measured times tell: blocks past
-their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head ends before (``narrow``).
+with lengths or a head dim that tiles do not divide, and at 128 whatever the lengths, that code seems not to fit the instruction cache, as
+measured times tell: blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head
+ends before (``narrow``), in both passes.
 
 Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes. How
 blocks share a multiprocessor and DRAM runs beside them is ``timing/engine.py``, its few tuned numbers those of all kernels.
@@ -124,7 +125,7 @@ def _crowded(case: Case, work: AttentionWork) -> float:
     """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
-    if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
+    if not (w.causal and (odd or w.d == max(CROWDED))) or launch.splits > 1 or padded(w.d) not in CROWDED:
         return 0.0
     steps = launch.br // launch.bc
     return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
@@ -141,7 +142,8 @@ def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the backward pass with all its kernels."""
     work = work_of(case, device, launch)
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
+    narrow = p["narrow"] if padded(case.workload.d) != case.workload.d else 0.0
+    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), p["block_cycles"]))
 
 
 def covers_forward(case: Case) -> bool:
@@ -163,6 +165,6 @@ def covers_backward(case: Case) -> bool:
 _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
 _FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
-_BACKWARD = Model("fa2-backward", PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
+_BACKWARD = Model("fa2-backward", (*PARAMETERS, NARROW), covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
 _PAGED = Model("fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
 MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}
