@@ -146,6 +146,7 @@ def _backward(case: Case, device: Device) -> _Backward:
     rows, keys = int(ceil_div(w.n, plan.br)), int(ceil_div(w.kv_len, plan.bc))
     past_rows = 1 - ceil_div(w.n, _STEP) * _STEP / (rows * plan.br)
     past_keys = 1 - ceil_div(w.kv_len, _STEP) * _STEP / (keys * plan.bc)
+    walked = int(ceil_div(min(w.d, 2 * _STEP), _STEP)) / 2  # the kernel for head dim 32 takes one step
     zeroed, summed = zeroed_bytes(w, parts), tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
     return _Backward(
         work=replace(work, grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
@@ -153,7 +154,7 @@ def _backward(case: Case, device: Device) -> _Backward:
         rows=rows,
         tiles=walk.total / parts,
         loads=int(ceil_div(w.dv, (_ACCESS if w.dv % _ACCESS == 0 else 1) * plan.threads)),
-        done=1 - (2 * past_rows + past_keys) / 5,  # dV and dK walk rows, dQ keys, of five matmuls
+        done=(3 + 2 * walked - 2 * past_rows - past_keys) / 5,  # of five matmuls S and dP walk the head dim, dV and dK rows, dQ keys
         odd=plan.width <= 128 and bool(w.n % plan.br or w.kv_len % plan.bc),
         moved=int(w.query_heads * (w.n + w.kv_len) * 2 * (w.d + w.dv) * w.dtype.size),
         beside=zeroed + summed,
