@@ -12,7 +12,7 @@ combines the parts.
 
 Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. At head dim 32, 64 and 128, causal,
 with lengths or a head dim that tiles do not divide, and at 128 whatever the lengths, that code seems not to fit the instruction cache, as
-measured times tell: blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head
+measured times tell: after a flush, blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head
 ends before (``narrow``), in both passes.
 
 Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes. How
@@ -125,7 +125,7 @@ def _crowded(case: Case, work: AttentionWork) -> float:
     """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
-    if not (w.causal and (odd or w.d == max(CROWDED))) or launch.splits > 1 or padded(w.d) not in CROWDED:
+    if not (case.flushed and w.causal and (odd or w.d == max(CROWDED))) or launch.splits > 1 or padded(w.d) not in CROWDED:
         return 0.0
     steps = launch.br // launch.bc
     return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
