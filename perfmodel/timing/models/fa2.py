@@ -12,8 +12,8 @@ combines the parts.
 
 Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. At head dim 32, 64 and 128, causal,
 with lengths or a head dim that tiles do not divide, and at 128 whatever the lengths, that code seems not to fit the instruction cache, as
-measured times tell: after a flush, blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks whether its head
-ends before (``narrow``), in both passes.
+measured times tell: after a flush, blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks
+whether its head ends before (``narrow``), in both passes.
 
 Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes. How
 blocks share a multiprocessor and DRAM runs beside them is ``timing/engine.py``, its few tuned numbers those of all kernels.
