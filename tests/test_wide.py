@@ -15,7 +15,6 @@ from perfmodel.validation.records import as_record, held_out, read_records, ship
 
 CELL = re.compile(r"([\d.]+)%, ([\d.]+)%, (\d+)% of (\d+)")
 CHANCE = "within what chance does to this many rows, of an interval that holds 82 %"
-WIDER = "the draw that sets the width scattered more"
 KEPT = "what the L2 keeps is a rule of few constants, and the interval is that of clean and dirty runs"
 FEW = "12 steps; of all 24, about 80 % hold"
 PLAIN = "its model has no terms but those that buy their place on rows that fits see"
