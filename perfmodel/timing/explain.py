@@ -23,6 +23,7 @@ DIGITS = 5
 """Of a share of the time: further ones are those of a difference quotient, and differ between processors."""
 SMALLEST = 2e-4
 """Share of the time from which a part is shown; what is left is a line of its own."""
+REST = "s, what is left: a bound, fixed times, the clock under a power limit; below 0 where a slowdown begins at a fixed time"
 FITTED_TIMES = ("_us", "_ns", "_s")
 """What names of parameters end in that are times."""
 POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi et al. 2013"
@@ -118,7 +119,7 @@ def _parts(known: Prediction, model: Model, source: str) -> list[FormulaStep]:
             found.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * known.seconds, source))
     left = known.seconds - sum(float(part.value) for part in found)
     if abs(left) >= SMALLEST * known.seconds:
-        found.append(FormulaStep("time of other rules", "s, of the bound, or of fixed times", "", "", left, model.source))
+        found.append(FormulaStep("time of other rules", REST, "", "", left, model.source))
     elif found:
         most = max(range(len(found)), key=lambda place: float(found[place].value))
         found[most] = replace(found[most], value=float(found[most].value) + left)

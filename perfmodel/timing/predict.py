@@ -121,7 +121,9 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
 def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
     lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
     found = nearest_lender(request.device, [(one, block) for one, block in lending if request.runs(block)] or lending)
-    return None if found is None else CalibrationSource(next(block for one, block in lending if one is found), found, request.device.id)
+    if found is None:
+        return None
+    return CalibrationSource(next(block for one, block in lending if one is found), found, f"this kernel on {request.device.id}")
 
 
 SOURCES = (own_calibration, wider_format, other_device, other_format)
