@@ -210,9 +210,9 @@ def _verdict(found: ServingAnswer) -> list[str]:
         early = " as they grow" if running > most + 0.5 else ""
         fits += f"; {round(running):,} run{early}, {_number(waiting)} wait"
     first = f"First token after {_took(found, found.ttft)}"
-    each = (
-        "" if found.tpot is None else f", then one every {_took(found, found.tpot)}" if found.tokens_per_s_user else ", the second with it"
-    )
+    each = ", the second with it" if found.metrics.mean_tpot_s == 0 else ""
+    if found.tpot is not None:
+        each = f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
     return [f"{fits}.", first + each + all_get, _limited(found), *unfitted(found)]

@@ -120,7 +120,7 @@ class ServingAnswer:
 
     @cached_property
     def _decode_alone(self) -> PassEstimate:
-        return self.times.passed(self.decode_step if self.metrics.mean_tpot_s is not None else self.prompt_step)
+        return self.times.passed(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
@@ -135,8 +135,8 @@ class ServingAnswer:
 
     @property
     def tpot(self) -> Times | None:
-        """Mean seconds per output token after the first; None where there is one alone."""
-        return None if self.metrics.mean_tpot_s is None else self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step)
+        """Mean seconds per output token after the first; None where there is one alone, or the second comes with it."""
+        return self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step) if self.metrics.mean_tpot_s else None
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
         """``value`` with its interval: as wide as runs of the engine have shown, or as the kernels of ``step`` where those are guesses.
@@ -197,7 +197,7 @@ class ServingAnswer:
         Where each request gets one token alone, shares of a prompt's step.
         """
         seconds, whole, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
-        if self.metrics.mean_tpot_s is None or whole <= 0:
+        if not self.metrics.mean_tpot_s or whole <= 0:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
         own = min(self.times.own_seconds(sequences), seconds)
