@@ -68,7 +68,7 @@ MEDIANS = [
     ((A100_40,), "fa1", 0.15),
     ((A100_80,), "fa1", 0.25),
     (A100, "fa1-triton", 0.25),
-    pytest.param(A100, "fa2", 0.05, marks=pytest.mark.xfail(strict=True, reason="narrow heads, lent by Hopper, are 10 % slow")),
+    pytest.param(A100, "fa2", 0.05, marks=pytest.mark.xfail(strict=True, reason="narrow heads, lent by Hopper, are 6 % slow")),
     (A100, "xformers", 0.15),
     ((H100,), STANDARD, 0.15),
     ((H100,), "fa1", 0.25),

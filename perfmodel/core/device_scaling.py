@@ -225,7 +225,7 @@ def _clock(device: Device, reference: Device, field: str) -> float | None:
 
 
 def _multiprocessors(device: Device, reference: Device) -> float | None:
-    """As many as a peak needs at its clock, or at the reference's; else the reference's. Vector units change less between devices."""
+    """Multiprocessors that a peak needs at its clock or the reference's; else the reference's. Vector units differ less between devices."""
     for unit, field in reversed(_CLOCKS.items()):
         known, clock = _per_clock(device, reference, unit), number(device, field) or number(reference, field)
         if known and clock:

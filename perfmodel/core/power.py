@@ -50,7 +50,7 @@ class Demand:
     busy_w: float
 
     def core_s(self) -> float:
-        """Of ``seconds``, what the multiprocessors take: the rest of the norm."""
+        """Seconds that the multiprocessors take: the rest of the norm."""
         memory = min(self.memory_s, self.seconds)
         return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
 
@@ -73,12 +73,12 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Of all in turn."""
+        """Seconds of all kernels in turn, and of waits."""
         return sum(self.each) + self.waits_s
 
     @property
     def watts(self) -> float:
-        """On average."""
+        """Mean watts."""
         return self.joules / self.seconds
 
 
@@ -151,7 +151,7 @@ class PowerState:
 
     @property
     def joules(self) -> float:
-        """Of a call, run for seconds."""
+        """Joules of a call, run for seconds."""
         return self.sustained.joules
 
 

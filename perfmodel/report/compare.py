@@ -90,7 +90,7 @@ class Change:
 
     @property
     def rank(self) -> int:
-        """Its kind, the most telling first: of other times and rates after predictions, before roofs and bounds."""
+        """Place of the kind of number, the most telling first: other times and rates after predictions, before roofs and bounds."""
         return (0, 1, 3, 4, 2)[self.kind]
 
 

@@ -57,7 +57,7 @@ class Simulation:
     # Users
 
     def drawn(self) -> tuple[float, int, int]:
-        """Delay of a request before the scheduler knows it, and its lengths, drawn evenly; of requests at random, at random."""
+        """Delay of a request before the scheduler knows it, and its lengths: drawn evenly, at a rate at random."""
         self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
         delay, *shares = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
         isl, osl = (

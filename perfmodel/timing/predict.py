@@ -21,7 +21,9 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, once_per_case, other_formats
 from perfmodel.timing.case_bounds import cost_of
 from perfmodel.timing.implementations import is_variant
+from perfmodel.timing.intervals import composed_ends
 from perfmodel.timing.lenders import FallbackDevices, nearest_lender, with_parts
+from perfmodel.timing.transfer import timed, transferred
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
@@ -145,9 +147,6 @@ def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     """The prediction by another device's parameters, or by another kernel's or another format's."""
-    from perfmodel.timing.intervals import composed_ends
-    from perfmodel.timing.transfer import transferred
-
     block, lender, device = source.block, source.lender, request.device
     on = transferred(block, lender, device, partial(_seconds_on, block, request), request.fallbacks())
     words = "; ".join(filter(None, [f"borrowed from {lender.id}: no calibration of {source.lacks}", *on.words, on.guess]))
@@ -184,11 +183,7 @@ def _priced(
     its power limit leaves, where long calls run so.
     """
     case, lower_s, model = request.case, request.lower_s, find_model(block.model)
-    modelled = _seconds_on(block, request, device)
-    if held is not None:
-        from perfmodel.timing.transfer import joined
-
-        modelled = joined(modelled, _seconds_on(block, request, held))
+    modelled = timed(partial(_seconds_on, block, request), device, held)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds, complete = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks, request.device)

@@ -311,6 +311,11 @@ def _made_of(device: Device) -> dict[float, Device]:
     return {}
 
 
+def timed(seconds: Callable[[Device], float], device: Device, held: Device | None) -> float:
+    """Seconds of a call on ``device``, at the clock of ``held`` once it is long, where there is one."""
+    return seconds(device) if held is None else joined(seconds(device), seconds(held))
+
+
 def joined(boosted_s: float, held_s: float) -> float:
     """Seconds of a call that takes ``boosted_s`` at the boost clock and ``held_s`` at the held one."""
     return boosted_s + (held_s - boosted_s) * boosted_s / (boosted_s + FILLING_S)

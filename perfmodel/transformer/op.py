@@ -78,7 +78,7 @@ class Op:
     multiplied: Dtype | None = None
 
     def __hash__(self) -> int:
-        """Of what tells most ops apart: rows are counted and looked up by the thousand."""
+        """Hash of what tells most ops apart: rows are counted and looked up by the thousand."""
         return hash((self.name, self.count, None if self.timed is None else self.timed.workload))
 
     @property

@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
-from perfmodel.timing.transfer import at_held_clock, carried_over, joined, share_beside
+from perfmodel.timing.transfer import at_held_clock, carried_over, share_beside, timed
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
@@ -77,9 +77,8 @@ def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bo
     assert lender is not None
     block, model = blocks[lender.id], find_model(blocks[lender.id].model)
     known, share = carried_over(device, lender, block), share_beside(device, lender, block, boards)
-    seconds = replace(point, device=known.device).predicted(model, known.parameters)
-    if share < 1:
-        seconds = joined(seconds, replace(point, device=at_held_clock(known.device, share)).predicted(model, known.parameters))
+    held = at_held_clock(known.device, share) if share < 1 else None
+    seconds = timed(lambda on: replace(point, device=on).predicted(model, known.parameters), known.device, held)
     return abs(math.log(point.record.time_s.median / seconds))
 
 
