@@ -17,7 +17,7 @@ import wide_rows
 
 from perfmodel.catalog import find_device
 from perfmodel.core.files import read_json
-from perfmodel.timing.base import STATES, find_model, model_names
+from perfmodel.timing.base import CHOSEN, STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
 
@@ -63,7 +63,15 @@ def tuned_part(page: str | None = None) -> str:
         + table(["model", "fitted", "chosen"], models)
         + "\n"
         + table(["constant", "value", "meaning"], rows)
+        + "\nOthers stand in data, `timing/chosen.json`, with what they buy or where they are read.\n\n"
+        + table(["number", "value", "meaning", "buys"], chosen_rows())
     )
+
+
+def chosen_rows() -> list[list[str]]:
+    """What stands in ``CHOSEN``."""
+    known = read_json(CHOSEN).items()
+    return [[f"`{name}`", tuned.shown(one["value"]), one["meaning"], one["buys"]] for name, one in known]
 
 
 def in_package(module: str) -> str:

@@ -50,7 +50,7 @@ def pairs(records: Iterable[Record]) -> list[Pair]:
         device = find_device(known[CLEAN].hardware)
         case = evaluated(known[CLEAN], device)[0]
         states = [state for state in STATES if state in known] if case else []
-        if case and model_of(case).knows_warm:
+        if case and model_of(case).knows_warm(case):
             states = [state for state in states if state != WARM]
         for state in states:
             found.append((state, known[CLEAN].time_s.median, *_moved_bytes(case, device), device, known[state].time_s.median))

@@ -95,8 +95,8 @@ def test_a_norm_reads_again_where_the_rows_of_all_threads_are_more_than_the_l2_h
         of(NORM, Stream("norm", 1 << 16, cols, dtype=DTYPES["fp32"]), T4, "torch-layer-norm", bandwidth_share=1.0, warp_share=FREE)
         for cols in (1024, 2048)
     )
-    assert short == pytest.approx(2 * (1 << 16) * 4096 / T4.dram.bandwidth_bytes_per_s, rel=1e-3)
-    assert long == pytest.approx(3 * (1 << 16) * 8192 / T4.dram.bandwidth_bytes_per_s, rel=1e-3)
+    assert short == pytest.approx(2 * (1 << 16) * 4096 / T4.dram.bandwidth_bytes_per_s, rel=2e-3)
+    assert long == pytest.approx(3 * (1 << 16) * 8192 / T4.dram.bandwidth_bytes_per_s, rel=2e-3)
 
 
 def test_long_rows_of_softmax_are_read_three_times_by_older_builds() -> None:

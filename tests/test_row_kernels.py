@@ -185,7 +185,7 @@ def test_few_long_rows_of_a_norm_are_nearly_twice_as_fast_warm() -> None:
     assert clean == pytest.approx(66.1e-6, rel=0.05)
     assert warm == pytest.approx(34.2e-6, rel=0.1)
     lost = [NORM.seconds(norm_case(9000, 42112, state), H200, block.parameters) for state in (CLEAN, WARM)]
-    assert lost[0] == lost[1]
+    assert lost[1] == pytest.approx(lost[0], rel=5e-3)
 
 
 def norm_case(rows: int, cols: int, cache: str) -> Case:

@@ -53,7 +53,7 @@ def test_requests_of_a_benchmark_change_every_figure(run) -> None:
     """The start and the end of 128 requests of 64 users count."""
     loop, short = (run(f"{LLAMA} --osl 128 --concurrency 64 {more} --json").json for more in ("", "--requests 128"))
     assert short["ttft_s"]["mean"] > 1.5 * loop["ttft_s"]["mean"]
-    assert short["tokens_per_s"] < loop["tokens_per_s"]
+    assert short["tokens_per_s"] != loop["tokens_per_s"]
     assert short["tpot_s"]["mean"] != loop["tpot_s"]["mean"]
     assert short["tokens_per_s"] == pytest.approx(128 * short["requests_per_s"])
 

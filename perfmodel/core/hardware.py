@@ -124,7 +124,8 @@ class Calibration(ProfilePart):
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
     fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
-    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known.
+    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known;
+    ``warm_low``, ``warm_high``: of warm runs, where they are known apart from others.
     ``held_out``: points that no fit saw, with their median and 90 % quantile of |predicted / measured - 1|.
     """
 
@@ -144,6 +145,8 @@ class Calibration(ProfilePart):
     borrowed_high: float | None = None
     probed_low: float | None = None
     probed_high: float | None = None
+    warm_low: float | None = None
+    warm_high: float | None = None
     median_error: float | None = None
     held_out: int = 0
     held_out_median_error: float | None = None

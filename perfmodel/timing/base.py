@@ -110,6 +110,16 @@ class PartTime:
     block: Calibration
 
 
+def always(case: Case) -> bool:
+    """True."""
+    return True
+
+
+def never(case: Case) -> bool:
+    """False."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A family of kernels and how to predict their time.
@@ -117,7 +127,7 @@ class Model:
     ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
     the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
 
-    ``knows_warm``: ``seconds`` differ where ``case.cache`` is warm, else the rule of ``cache_state.py`` holds.
+    ``knows_warm(case)``: whether ``seconds`` of a warm case are its own, or the rule of ``cache_state.py`` is to make them of a clean one.
     ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
     implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
@@ -141,7 +151,7 @@ class Model:
     implementations: tuple[str, ...] = ()
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
-    knows_warm: bool = True
+    knows_warm: Callable[[Case], bool] = always
     launch: Callable[[Case, Device], Any] | None = None
     part_workloads: tuple[str, ...] = ()
     family: str = ""
@@ -298,6 +308,16 @@ L2_STATE_FILE = Path(__file__).with_name("cache_state.json")
 L2_STATE = read_json(L2_STATE_FILE)
 WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
 """By which first loads and last stores are sooner where the L2 holds them."""
+
+
+CHOSEN = Path(__file__).with_name("chosen.json")
+"""Numbers of code that no fit sets: what each means, and what it buys or where it is read."""
+
+
+@cache
+def chosen(name: str) -> Any:
+    """The value that ``CHOSEN`` holds under ``name``."""
+    return read_json(CHOSEN)[name]["value"]
 
 
 def models_of() -> dict[str, list[Model]]:

@@ -19,7 +19,7 @@ from perfmodel.core.device_scaling import FACTS
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import Case, Model, find_model
+from perfmodel.timing.base import WARM, Case, Model, find_model
 
 ENOUGH_TO_LEND = 40  # tuned
 """Points from which a fit says enough of each of its parameters, and of its error, to be lent."""
@@ -39,6 +39,13 @@ def moved_by_estimates() -> dict[str, float]:
     """What an estimate of each fact moves, in logarithms of time: what ``ESTIMATES`` holds."""
     known: dict[str, float] = read_json(ESTIMATES)
     return known
+
+
+def own_ends(block: Calibration, cache: str) -> Ends:
+    """Interval of ``block`` on its own device, the L2 being in the state ``cache``."""
+    if cache == WARM and block.warm_low is not None and block.warm_high is not None:
+        return block.warm_low, block.warm_high
+    return block.low, block.high
 
 
 def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool = False, variant: bool = False) -> Ends:

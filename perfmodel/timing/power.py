@@ -15,7 +15,7 @@ from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_o
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, lost_share
+from perfmodel.timing.base import Case, chosen, lost_share
 from perfmodel.timing.cache_state import LARGEST_SAVING
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.implementations import algorithm_of, find
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from perfmodel.kernels.matmul import MatmulResult
     from perfmodel.timing.select_kernel import Predictions
 
-GAP_S = 1.3e-6  # tuned
-"""Of each kernel, in which none of its blocks is at work: launch, first loads, the last block's end. Without it the 90 % quantile of the
-error of an H200's watts is 22 %, with it 20 %."""
-HIDDEN_S, HIDDEN_NEXT_S = 2.3e-6, 1.4e-6  # tuned
-"""Of the first kernel of a call, and of each later one, by which the call takes less behind itself than timed alone, both with warm
-caches. 81 calls of an H200 as one CUDA graph: within 0.3 us of it in the median; times of 213 kernels that ran for seconds are 1.6 % off
-in the median, 3.8 % without."""
-PADDING = 0.25  # tuned
-"""Energy of an operation on zeros, over that of one on data: hardly a wire switches. At 1 the limit's clocks ask for another exponent."""
 SAME_ENERGY = {"fp16": "bf16"}  # known
 """Formats of one unit and one rate, whose watts no measurement tells apart; fitted together."""
 IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "decode", "eager attention", "elementwise"
@@ -122,14 +113,14 @@ def activity(
     counts = ((energy_name(dtype), tensor), ("vector", vector), ("sfu", cost.work.sfu), ("l2", l2), ("dram", dram))
     multiprocessors = device.multiprocessors
     share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
-    awake = max(0.0, 1 - runs * GAP_S / seconds)
+    awake = max(0.0, 1 - runs * chosen("kernel_gap_us") * 1e-6 / seconds)
     bandwidth = device.dram.bandwidth_bytes_per_s
     return Activity(counts, kind, share * awake, seconds, float(dram) / bandwidth if bandwidth else 0.0)
 
 
 def live(cost: Estimate) -> tuple[Number, Number]:
-    """Operations on tensor and vector units; those on the zeros that fill up tiles count as ``PADDING`` of one."""
-    work, zeros = cost.work, (1 - PADDING) * max(cost.executed_flops - cost.flops, 0)
+    """Operations on tensor and vector units; those on the zeros that fill up tiles take a part of the energy."""
+    work, zeros = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
     return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
 
 
@@ -190,7 +181,8 @@ def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
 
 def behind_another(seconds: float, kernels: int = 1) -> float:
     """Of a call that takes ``seconds`` timed alone, what it takes behind the same call."""
-    hidden = HIDDEN_S + (kernels - 1) * HIDDEN_NEXT_S if kernels else 0.0
+    hidden_us = chosen("hidden_us")
+    hidden = (hidden_us["first"] + (kernels - 1) * hidden_us["next"]) * 1e-6 if kernels else 0.0
     return max(seconds - hidden, seconds * (1 - LARGEST_SAVING))
 
 

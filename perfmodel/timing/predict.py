@@ -16,12 +16,13 @@ from perfmodel.core.architectures import traits_of
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import docstring
 from perfmodel.core.roofline import Estimate
 from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, once_per_case, other_formats
 from perfmodel.timing.case_bounds import cost_of
 from perfmodel.timing.implementations import is_variant
-from perfmodel.timing.intervals import composed_ends
+from perfmodel.timing.intervals import composed_ends, own_ends
 from perfmodel.timing.lenders import FallbackDevices, nearest_lender, with_parts
 from perfmodel.timing.transfer import timed, transferred
 
@@ -142,7 +143,7 @@ def predict(request: TimeRequest) -> Prediction:
 
 def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
     words = f"calibrated here: {block.points} points, {block.date}"
-    return _priced(block, request, request.device, (block.low, block.high), CALIBRATED, words)
+    return _priced(block, request, request.device, own_ends(block, request.case.cache), CALIBRATED, words)
 
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
@@ -195,8 +196,9 @@ def _priced(
 
 def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds by ``model``, in the state of the L2 that ``case`` names."""
-    seconds = float(model.seconds(case, device, parameters))
-    if case.cache not in (DIRTY, WARM) or (case.cache == WARM and model.knows_warm):
+    by_rule = case.cache == DIRTY or (case.cache == WARM and not model.knows_warm(case))
+    seconds = float(model.seconds(_cleaned(case) if by_rule else case, device, parameters))
+    if not by_rule:
         return seconds
     from perfmodel.timing.cache_state import warm_s, write_back_s
 
@@ -204,6 +206,12 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
     if case.cache == DIRTY:
         return seconds + write_back_s(seconds, read, written, device)
     return warm_s(seconds, read, written, device)
+
+
+@cached_by_identity
+def _cleaned(case: Case) -> Case:
+    """``case`` on a clean L2."""
+    return replace(case, cache=CLEAN)
 
 
 @once_per_case

@@ -21,7 +21,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
-from perfmodel.timing.base import Case, Model, find_model, model_of
+from perfmodel.timing.base import WARM, Case, Model, find_model, model_of
 from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.lenders import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
@@ -125,6 +125,7 @@ def calibrate(
                 mine = errors
             here = [point for point in own if point.device.id == name]
             block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
+            block = with_warm(block, [value for value, point in zip(residuals, known, strict=True) if _warm_on(point, name)], here)
             result.setdefault(name, []).append(block)
             others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
@@ -226,14 +227,35 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
 
 
+def _of_width(block: Calibration, own: Iterable[FitPoint]) -> list[float]:
+    """Residuals of those of ``own`` that are for the width."""
+    model = find_model(block.model)
+    return [point.residual(model, block.parameters) for point in own if sets_width(point.record)]
+
+
 def with_unseen(block: Calibration, own: Sequence[FitPoint]) -> Calibration:
     """``block`` with the interval and the error of those of ``own`` that are for the width; as it is where they are too few."""
-    model = find_model(block.model)
-    found = [point.residual(model, block.parameters) for point in own if sets_width(point.record)]
+    found = _of_width(block, (point for point in own if point.case.cache != WARM))
     if len(found) < FEWEST_FOR_WIDTH:
         return block
     low, high = conformal(found)
     return replace(block, low=low, high=high, median_error=round(quantile([abs(math.expm1(-value)) for value in found], 0.5), 4))
+
+
+def _warm_on(point: FitPoint, device: str) -> bool:
+    return point.device.id == device and point.case.cache == WARM
+
+
+def with_warm(block: Calibration, residuals: Sequence[float], own: Sequence[FitPoint]) -> Calibration:
+    """``block`` with the interval of warm runs: of their ``residuals`` by fits without them, and of those of ``own`` for the width.
+
+    As it is where these are too few, or where there are no others.
+    """
+    unseen = _of_width(block, (point for point in own if point.case.cache == WARM))
+    if len(residuals) + len(unseen) < FEWEST_FOR_WIDTH or len(residuals) == block.points:
+        return block
+    low, high = conformal([*residuals, *unseen])
+    return replace(block, warm_low=low, warm_high=high)
 
 
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:

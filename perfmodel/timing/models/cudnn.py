@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
+from perfmodel.timing.base import Case, Model, Parameter, find_model, never, plain_attention
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     ASYNCHRONOUS,
@@ -114,8 +114,8 @@ _SOURCE = "kernels as profiled; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list 
 _AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
 _NAMES, _FEW = ("torch-sdpa-cudnn",), tuple(one for one in PARAMETERS if one.name in _FITTED)
 _LISTED = (
-    Model("cudnn-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
-    Model("cudnn-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
+    Model("cudnn-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    Model("cudnn-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
     Model("cudnn-published", _FEW, covers_published, published_s, _SOURCE, _AGAIN, PUBLISHED, launch=launch, from_tables=True),
 )
 MODELS = {model.name: model for model in _LISTED}

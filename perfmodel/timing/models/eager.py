@@ -32,10 +32,12 @@ from perfmodel.timing.base import (
     Model,
     Parameter,
     PartTime,
+    always,
     calibrations,
     dram_bandwidth,
     find_model,
     lost_share,
+    never,
     once_per_case,
     plain_attention,
 )
@@ -200,13 +202,13 @@ _EAGER = Model(
     seconds,
     "the sum of its kernels",
     assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor unless it is filled in",
-    knows_warm=False,
+    knows_warm=never,
     implementations=(EAGER, FILLED),
     composite=True,
     parts=timed_parts,
     part_workloads=("matmul", "scale", "softmax"),
 )
 _PUBLISHED = replace(
-    _EAGER, name="eager-published", covers=covers_published, assumes=ALONE, knows_warm=True, implementations=PUBLISHED, from_tables=True
+    _EAGER, name="eager-published", covers=covers_published, assumes=ALONE, knows_warm=always, implementations=PUBLISHED, from_tables=True
 )
 MODELS = {model.name: model for model in (_EAGER, _PUBLISHED)}

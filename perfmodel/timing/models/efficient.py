@@ -25,7 +25,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
@@ -207,7 +207,7 @@ def covers_backward(case: Case) -> bool:
 _NAMES = ("torch-sdpa-efficient", "xformers")
 _SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
 _LISTED = (
-    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch),
-    Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES),
+    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never),
 )
 MODELS = {model.name: model for model in _LISTED}

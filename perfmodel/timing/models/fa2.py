@@ -41,7 +41,7 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, never
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
@@ -125,7 +125,7 @@ def _crowded(case: Case, work: AttentionWork) -> float:
     """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
-    if not (case.flushed and w.causal and (odd or w.d == max(CROWDED))) or launch.splits > 1 or padded(w.d) not in CROWDED:
+    if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
         return 0.0
     steps = launch.br // launch.bc
     return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
@@ -164,7 +164,9 @@ def covers_backward(case: Case) -> bool:
 
 _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
-_FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
-_BACKWARD = Model("fa2-backward", (*PARAMETERS, NARROW), covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, launch=launch)
+_FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
+_BACKWARD = Model(
+    "fa2-backward", (*PARAMETERS, NARROW), covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch
+)
 _PAGED = Model("fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
 MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}

@@ -37,7 +37,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, chosen, lost_share, numbers_of, once_per_case
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, parts_of_k, plan_of, worth_timing
 
 # Launch
@@ -222,25 +222,28 @@ def _without(*names: str) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in PARAMETERS if parameter.name not in names)
 
 
-TF32_PARAMETERS = (*_without(HALF), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
+TF32_PARAMETERS = (*_without(HALF, WAIT, THROTTLE), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
 SIMT_PARAMETERS = (
     *_without(WAIT, HALF, THROTTLE),
     Parameter(ENERGY, "energy of the whole board for an fp32 FLOP on the vector unit, over that of others of its process"),
 )
-FP8_PARAMETERS = _without(LATENCY, HALF, PART)
-LINEAR_PARAMETERS = (*FP8_PARAMETERS, Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
-PICOJOULES = {12.0: 6.9, 8.9: 7.9, 8.0: 11.6, 0.0: 16.5}  # tuned
-"""Energy of the whole board for an fp32 FLOP on the vector unit, by the compute capability from which on boards take it."""
+FP8_PARAMETERS = _without(LATENCY, HALF, PART, WAIT, THROTTLE)
+LINEAR_PARAMETERS = (*_without(LATENCY, HALF, PART), Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
 
 
 def lasting_rate(device: Device) -> float:
     """FLOP/s of the vector unit in fp32 that the power limit leaves, by the energy that boards of the process take."""
-    picojoules = next(each for since, each in PICOJOULES.items() if device.capability >= since)
+    picojoules = next(each for since, each in chosen("board_picojoules").items() if device.capability >= float(since))
     return math.inf if device.tdp is None else device.tdp.number / (picojoules * 1e-12)
 
 
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
+
+
+def rotates(case: Case) -> bool:
+    """Whether ``case`` is a warm run over several copies of its weights."""
+    return not case.flushed and WEIGHT_COPIES in case.launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +290,16 @@ def _work(case: Case, device: Device) -> _OnDevice:
 
 
 def dram_bytes(case: Case, device: Device) -> float:
-    """Bytes of A, B and C that pass through DRAM: all of them after a flush; of a warm run, what its last turn has pushed out.
+    """Bytes of A, B and C that pass through DRAM: all of them, but for a run that rotates: then what its last turn has pushed out.
 
     The result of an 8-bit product has 16 bits. A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
     """
     w: Matmul = case.workload
     result = max(w.dtype.size, ACTIVATION_SIZE)
     a, b, c = w.batch * w.dtype.size * w.m * w.k, w.batch * (w.stored or w.dtype.size) * w.k * w.n, w.batch * result * w.m * w.n
-    if case.flushed or device.cache_bytes is None:
+    if not rotates(case) or device.cache_bytes is None:
         return float(a + b + c)
-    scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
+    scans = a + b + c, a + case.launch[WEIGHT_COPIES] * b + c
     limits = scan_limits(device)
     lost, lost_weights = (lost_share(size / device.cache_bytes, *limits) for size in scans)
     return float((a + c) * lost + b * lost_weights)
@@ -362,6 +365,7 @@ _GEMM = Model(
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
     implementations=("cublas", "torch-matmul"),
+    knows_warm=rotates,
 )
 MODELS = {
     model.name: model

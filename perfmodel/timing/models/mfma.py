@@ -23,7 +23,7 @@ from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case, plain_attention
 from perfmodel.timing.engine import TileBlocks, TileRates, beside_dram, rates_of
 from perfmodel.timing.models._attention_grid import PARAMETERS, AttentionLaunch, Walk, grid_of_walk, keys_walk, rows_walk
 
@@ -155,7 +155,7 @@ _LISTED = (
         _SOURCE,
         _ASSUMES,
         ("aiter", "hipkittens"),
-        knows_warm=False,
+        knows_warm=never,
         from_tables=True,
     ),
     Model(
@@ -166,7 +166,7 @@ _LISTED = (
         _SOURCE,
         _ASSUMES,
         ("aiter", "hipkittens", *_VARIANTS),
-        knows_warm=False,
+        knows_warm=never,
         from_tables=True,
     ),
 )

@@ -18,6 +18,7 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.cache_state import warm_s
 from perfmodel.timing.engine import joined
 from perfmodel.timing.models.softmax import read_again, resident_blocks
 
@@ -62,7 +63,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         first_s -= (1 - lost) * max((1 - p["warm_share"]) * first_s - WARM_LATENCY_S, 0.0)  # every warm kernel saves that latency
     all_s = joined(p["overlap"], w.rows / sms * row_ns * 1e-9, bytes_s)
     beside_first_s = all_s * min(1.0, slots / w.rows)
-    return float(launch_us * 1e-6 + hypot(first_s, beside_first_s) + all_s - beside_first_s)
+    seconds = float(launch_us * 1e-6 + hypot(first_s, beside_first_s) + all_s - beside_first_s)
+    return warm_s(seconds, w.read_bytes, w.write_bytes, device) if case.cache == WARM else seconds
 
 
 MODEL = Model(
@@ -71,6 +73,5 @@ MODEL = Model(
     lambda case: isinstance(case.workload, Stream) and case.workload.op == "norm" and case.direction == FORWARD,
     seconds,
     "launch + latency + instructions or bytes, rows read twice",
-    knows_warm=False,
     implementations=("torch-rms-norm", "torch-layer-norm"),
 )

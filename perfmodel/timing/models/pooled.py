@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.engine import HARDEST, joined
 
@@ -48,6 +48,6 @@ def covers(case: Case) -> bool:
     return True
 
 
-POOLED = Model("pooled", (*SHARES, OVERLAP), covers, seconds, "launch + roofline with shares of all devices together", knows_warm=False)
+POOLED = Model("pooled", (*SHARES, OVERLAP), covers, seconds, "launch + roofline with shares of all devices together", knows_warm=never)
 THREE_SCALARS = Model("three-scalars", SHARES, covers, seconds, "launch + roofline with fitted shares")
 MODELS = {model.name: model for model in (POOLED, THREE_SCALARS)}

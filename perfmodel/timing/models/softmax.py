@@ -19,7 +19,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, never, numbers_of
 from perfmodel.timing.engine import joined
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
@@ -158,6 +158,6 @@ MODEL = Model(
     lambda case: isinstance(case.workload, Stream) and case.workload.op == "softmax" and case.direction == FORWARD,
     seconds,
     "PyTorch's dispatch by row length",
-    knows_warm=False,
+    knows_warm=never,
     implementations=("torch-softmax",),
 )

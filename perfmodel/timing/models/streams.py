@@ -17,7 +17,7 @@ from math import exp
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, never, numbers_of
 from perfmodel.timing.implementations import find
 
 LARGE_COPY, PAGE = 1 << 20, 4096  # known
@@ -82,6 +82,6 @@ MODEL = Model(
     covers,
     seconds,
     "launch + bytes over bandwidth, or elements by cycles",
-    knows_warm=False,
+    knows_warm=never,
     implementations=("numba-copy", "torch-copy", "torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-mask"),
 )

@@ -21,7 +21,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, never, numbers_of, plain_attention
 
 RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
@@ -101,5 +101,5 @@ MODEL = Model(
     "jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention; vllm-project/tpu-inference",
     assumes=f"{ALONE}; a cache of its own in pages, moved to VMEM first where it fits a fifth of it",
     implementations=(RAGGED_PAGED,),
-    knows_warm=False,
+    knows_warm=never,
 )

@@ -19,7 +19,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, never, numbers_of
 
 XLA = "xla"
 SUBLANES = 8  # known
@@ -68,5 +68,5 @@ MODEL = Model(
     "pipeline of blocks: jax-ml/scaling-book, roofline.md; jax-ml/jax, docs/pallas/tpu/matmul.md",
     assumes=f"{ALONE}; W and x in HBM when the kernel starts",
     implementations=(XLA,),
-    knows_warm=False,
+    knows_warm=never,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -44,13 +43,11 @@ def kernels(seed: int) -> Iterator[KernelCase]:
 
 
 def prepare(case: KernelCase, torch: Torch) -> Prepared:
-    """As the library tables do; products of tf32 and fp8 besides."""
-    torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+    """As the library tables do; products of fp8 besides."""
     if case.implementation == SCALED:
         return _scaled(case, torch)
-    real = replace(case, dtype="fp32") if case.dtype == "tf32" else case
-    ready: Prepare = find(real)
-    return ready(real, torch)
+    ready: Prepare = find(case)
+    return ready(case, torch)
 
 
 def _scaled(case: KernelCase, torch: Torch) -> Prepared:

@@ -27,7 +27,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import BACKWARD
-from perfmodel.timing.base import Parameter, dram_bandwidth
+from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
 from perfmodel.timing.lenders import FallbackDevices, model_calibration
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
 from perfmodel.transformer.op import Op
@@ -205,8 +205,6 @@ def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
 
 
 US = 1e-6
-TENSOR_US = 5.6  # tuned
-"""Host time per parameter tensor in the optimizer's step: median over the host-bound steps of an H200 that fits may see."""
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:
@@ -232,7 +230,7 @@ def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, a
     p = parameters
     forward = p["host_forward_us"] + (p["host_checkpoint_us"] if again else 0.0)
     backward = p["host_backward_us"] + (p["host_forward_us"] + p["host_again_us"] if again else 0.0)
-    return layers * forward * US, layers * backward * US, tensors * TENSOR_US * US
+    return layers * forward * US, layers * backward * US, tensors * chosen("optimizer_tensor_us") * US
 
 
 def exposed_host_s(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:

@@ -7,6 +7,7 @@ again for the rest: the gradient of the inputs, dX = dY W^T, and that of the wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import product_tile, tile_rows
+from perfmodel.timing.base import chosen
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, KEY_TILE, MATMUL, WEIGHTS, Op, Timed, activation
 from perfmodel.transformer.step import PREFILL, ModelPass, Split, share
 from perfmodel.transformer.training.implementations import HUGGINGFACE
@@ -24,11 +26,8 @@ from perfmodel.transformer.training.matrices import Shape, shape_of
 from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 SUMS, OTHERS = "sums", "others"
-SHARES = {SUMS: 0.26, OTHERS: 0.58}  # tuned
-"""Shares of the DRAM bandwidth: sums over all tokens (biases, weights of norms); softmax's gradient, fp32 logits, optimizer.
-
-Bytes over time of those kernels in profiled steps of GPT-2 medium on an H200, PyTorch 2.11, batch 8, 1,024 tokens, which fits see.
-"""
+SHARES: Mapping[str, float] = chosen("training_dram_share")
+"""Shares of the DRAM bandwidth of the first and of the others."""
 MATMULS = ("torch-matmul", "cublas")
 
 
