@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
-from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
+from perfmodel.report.document import SCREEN_ROWS, TO_PASTE, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
@@ -167,7 +167,7 @@ def _pasted(lines: Sequence[str], most: int | None = None) -> list[Table]:
     for line in map(_broken, lines):
         if most is None or len(rows) + len(line) <= most:
             rows += [[row] for row in line]
-    return [Table("", ["to paste"], rows)] if rows else []
+    return [Table("", [TO_PASTE], rows)] if rows else []
 
 
 def repeated(line: str, copies: int, gpus: int) -> str:
