@@ -63,4 +63,5 @@ def as_text(report: Report, as_json: bool, full: bool) -> str:
         return render_text(readable(report), full)
     from perfmodel.report.terminal import render
 
-    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"), full=full)
+    size = shutil.get_terminal_size()
+    return render(report, size.columns, color=not os.environ.get("NO_COLOR"), full=full, height=size.lines)

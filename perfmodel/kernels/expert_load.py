@@ -43,6 +43,18 @@ def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[f
     return (*(1.0 for _ in range(full)), *(load * (per_token - full) / rest for load in loads[full:]))
 
 
+@lru_cache(maxsize=8)
+def orders(experts: int) -> list[tuple[int, ...]]:
+    """``ORDERS`` of so many experts, drawn at random, the same each time."""
+    from random import Random
+
+    r, places, found = Random(experts), list(range(experts)), list[tuple[int, ...]]()
+    for _ in range(ORDERS):
+        r.shuffle(places)
+        found.append(tuple(places))
+    return found
+
+
 @lru_cache(maxsize=2048)
 def fullest(experts: int, per_token: int, tokens: int, groups: int, exponent: float) -> tuple[float, ...]:
     """Chances of the experts on the GPU, of ``groups``, that gets most, as expected over all orders of the experts.
@@ -53,12 +65,10 @@ def fullest(experts: int, per_token: int, tokens: int, groups: int, exponent: fl
     known, held = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
     if groups == 1 or held == 1 or exponent == 0:
         return tuple(known[:held])
-    from random import Random
-
-    r, added = Random(experts), [0.0] * held
-    for _ in range(ORDERS):
-        r.shuffle(known)
-        most = max((known[start : start + held] for start in range(0, experts, held)), key=sum)
+    added = [0.0] * held
+    for order in orders(experts):
+        mixed = [known[place] for place in order]
+        most = max((mixed[start : start + held] for start in range(0, experts, held)), key=sum)
         added = [total + one for total, one in zip(added, sorted(most, reverse=True), strict=False)]
     return tuple(total / ORDERS for total in added)
 

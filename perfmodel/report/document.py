@@ -5,6 +5,7 @@ What ``-o report.json`` saves is enough to render every format again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -179,10 +180,39 @@ DOUBT, GUESSED = "the counts here are wrong.", "go by the interval."
 """How notes end that a screen shows too: what the first says may change every number, the second the predicted time."""
 
 
-def on_screen(report: Report) -> list[Table]:
-    """The tables of a first screen: those that the report names, else its first table."""
-    tables = report.brief or report.tables[:1]
-    return [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in tables]
+TO_PASTE = "to paste"
+"""The column of a table whose rows are commands: a screen shows all of it or nothing."""
+FEW_ROWS = 2
+"""Rows of another table below which a screen leaves such commands out rather than more of these."""
+SUM = re.compile(r"together|total|all|\d+ others")
+"""First cells of rows that sum up those above: they stay where these are left out."""
+
+
+def on_screen(report: Report, room: int | None = None) -> list[Table]:
+    """The tables of a first screen: those that the report names, else its first table; in ``room`` rows of all together if it is given.
+
+    The last table gives up rows first, from its end; commands go whole, once nothing else has more than ``FEW_ROWS``.
+    """
+    found = [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in report.brief or report.tables[:1]]
+    if room is None:
+        return found
+    places = list(reversed(range(len(found))))
+    commands = [place for place in places if found[place].columns == [TO_PASTE]]
+    others = [place for place in places if place not in commands]
+    for least, those in ((FEW_ROWS, others if commands else []), (0, commands), (0, others[:-1]), (1, others[-1:])):
+        for place in those:
+            excess, rows = sum(len(table.rows) for table in found) - room, found[place].rows
+            if excess > 0:
+                kept = 0 if place in commands else max(len(rows) - excess, min(least, len(rows)))
+                found[place] = replace(found[place], rows=_first(rows, kept))
+    return [table for table in found if table.rows]
+
+
+def _first(rows: list[list[str]], count: int) -> list[list[str]]:
+    """So many of ``rows``; the last one is the last of all if that sums up the others."""
+    if 1 < count < len(rows) and SUM.fullmatch(rows[-1][0]):
+        return [*rows[: count - 1], rows[-1]]
+    return rows[:count]
 
 
 def made_lines(known: Provenance | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
-from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
+from perfmodel.report.document import SCREEN_ROWS, TO_PASTE, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
@@ -137,7 +137,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
     pasted = asked.lines(point)
     inputs = {"model": asked.model.name, "gpus": asked.gpus, "engines": [one.id for one in asked.engines]}
     inputs |= {name: getattr(asked.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
-    limits = {"ttft_s": asked.found.limits.ttft_s, "tpot_s": asked.found.limits.tpot_s}
+    limits = asdict(asked.found.limits)
     data: dict[str, Any] = {
         **head("serve", {**inputs, **limits, "gpu_hour": asked.gpu_hour}, asked.device),
         "best": None if asked.found.best is None else as_json(_metrics(point, asked)),
@@ -167,7 +167,7 @@ def _pasted(lines: Sequence[str], most: int | None = None) -> list[Table]:
     for line in map(_broken, lines):
         if most is None or len(rows) + len(line) <= most:
             rows += [[row] for row in line]
-    return [Table("", ["to paste"], rows)] if rows else []
+    return [Table("", [TO_PASTE], rows)] if rows else []
 
 
 def repeated(line: str, copies: int, gpus: int) -> str:
@@ -204,6 +204,7 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
         Metric("ttft_s", point.ttft_s, "first token", "s"),
         Metric("ttft_p99_s", point.ttft_p99_s),
         Metric("tpot_s", point.tpot_s or None, "each after", "s"),
+        Metric("request_s", point.request_s, "request", "s"),
         *([] if price is None else [Metric("price_per_million", price, "per 1M", "price")]),
     ]
 
@@ -217,7 +218,7 @@ def _title(asked: Searched) -> str:
 def verdict(asked: Searched, point: Candidate) -> list[str]:
     """What is best, what its users wait for, and how many were compared."""
     limits = asked.found.limits
-    bounds = [f"{name} {format_time(value, 3)}" for name, value in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if value is not None]
+    bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
     if asked.found.best is None:
         start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
@@ -226,9 +227,10 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
+    whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
     return [
         f"{start}: {point.engine}, {copies}{layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
-        f"First token after {least}{format_time(point.ttft_s, 3)}{each}.",
+        f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",
         *([_pools_words(asked)] if asked.asked.disaggregated else []),
         f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
     ]

@@ -21,17 +21,30 @@ _GOOD = re.compile(r"\b(fits(?=:)|Fits|FASTER|faster|holds)\b")
 _BAD = re.compile(r"\b([Dd]oes not fit|SLOWER|slower|VIOLATION|ABOVE ITS ROOF|wrong)\b")
 
 
-def render(report: Report, width: int, color: bool = True, full: bool = True) -> str:
-    """``report`` in ``width`` columns, with ANSI codes if ``color``; without ``full`` what fits a first screen."""
+def render(report: Report, width: int, color: bool = True, full: bool = True, height: int | None = None) -> str:
+    """``report`` in ``width`` columns, with ANSI codes if ``color``; without ``full`` what fits a screen of ``height`` lines, if given.
+
+    A screen's last line is the next prompt's.
+    """
     report, width = readable(report), max(width, LEAST_WIDTH)
     target = io.StringIO()
     console = Console(file=target, width=width + 1, force_terminal=color, no_color=not color, highlight=False, soft_wrap=True)
-    for line in _lines(report, width, full):
+    for line in list(_lines(report, width, True)) if full else _fitting(report, width, height):
         console.print(line)
     return target.getvalue()
 
 
-def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
+def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
+    """The lines of a screen, with as many rows of tables as fit."""
+    room = sum(len(table.rows) for table in on_screen(report))
+    found = list(_lines(report, width, False))
+    while height is not None and len(found) >= height and room > 1:
+        room -= 1
+        found = list(_lines(report, width, False, room))
+    return found
+
+
+def _lines(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[Text]:
     yield from (Text(line, "bold") for line in title_lines(report.title, width))
     for sentence in report.verdict:
         yield from map(_judged, wrap(sentence, width))
@@ -40,9 +53,9 @@ def _lines(report: Report, width: int, full: bool) -> Iterator[Text]:
         yield from (Text(line, "bold") for line in wrap(f"share of the {report.metered}", width))
         yield from map(Text, _meters(report, width))
     without: list[str] = []
-    for table in tables(report, brief=True) if full else on_screen(report):
+    for table in tables(report, brief=True) if full else on_screen(report, room):
         yield from _table(table, width, full, without)
-    notes = printed_notes(report) if full else screen_notes(report)
+    notes = printed_notes(report) if full else screen_notes(report, room)
     notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
     yield from [Text()] if notes else []
     for note in notes:

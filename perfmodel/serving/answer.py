@@ -298,7 +298,7 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
         raise UsageError(*_too_large(memory, like, load.isl + load.osl))
     groups, slots = 1 if model.is_moe else like.split.dp, memory.slots(load.isl, load.osl, spread)
     one = replace(like.split, dp=like.split.dp // groups)
-    alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={}, attention={})
+    alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={})
     own = load.among(groups)
     pool = Pool(alone, engine.batching.over(one), slots // groups)
     found = simulate(

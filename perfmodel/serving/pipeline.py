@@ -36,7 +36,7 @@ def micro_batches(step: Iteration, in_flight: int, cut: bool = False) -> list[It
         own = -(-prompts * index // count) - given
         decodes = step.decodes * index // count - decoded
         chunk = step.chunk * (given + own) // prompts - tokens if prompts else 0
-        found.append(replace(step, chunk=chunk, prompts=max(own, 1), decodes=decodes))
+        found.append(Iteration(chunk, step.chunk_context, max(own, 1), decodes, step.context, step.queries))
         given, decoded, tokens = given + own, decoded + decodes, tokens + chunk
     return found
 

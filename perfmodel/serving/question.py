@@ -26,7 +26,7 @@ DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave i
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
-OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "disaggregated")
+OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class ServeQuestion(Question):
     search: bool = option("Best of all layouts, user counts and listed formats.", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
+    request_latency: str | None = option("Most time of a whole request, such as 12s.", reader=SEARCHES)
     disaggregated: bool = option(
         "Prefill and decode on GPUs of their own, too.", "--disaggregated/--together", default=False, reader=SEARCHES
     )
@@ -144,9 +145,9 @@ class ServeQuestion(Question):
         found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
         return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
 
-    def limits(self) -> tuple[float | None, float | None]:
-        """Seconds to the first token and per token after it at most."""
-        return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot)
+    def limits(self) -> tuple[float | None, float | None, float | None]:
+        """Seconds to the first token, per token after it and of a whole request at most."""
+        return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot), _seconds("request-latency", self.request_latency)
 
     def searched_gpus(self) -> int:
         """Most GPUs of a layout in a search."""

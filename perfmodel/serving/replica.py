@@ -11,7 +11,7 @@ from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import Times, step_times
+from perfmodel.serving.steps import Table, step_times
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import PassRow
 from perfmodel.transformer.op import Op
@@ -79,15 +79,16 @@ def replicas(
     shared by all. Tables of steps are coarse: a node per factor of two, as they rank what is then asked exactly.
     """
     found, missed, known = list[Replica](), list[Missed](), dict[tuple[Op, bool], PassRow]()
-    ways, length = splits(model, gpus, device, like.weights_from_file), load.isl + load.osl
-    attention: dict[tuple[object, ...], dict[tuple[str, tuple[int, ...]], Times]] = {}
+    ways = [replace(like, split=split) for split in splits(model, gpus, device, like.weights_from_file)]
+    length = load.isl + load.osl
+    tables: dict[tuple[object, ...], Table] = {}
     for engine in engines:
         held: set[tuple[int, int, int]] = set()
-        for split in ways:
+        for here in ways:
+            split = here.split
             stage = (split.tp, split.ep, split.dp)
             if stage in held or not launches(engine, split):
                 continue
-            here = replace(like, split=split)
             memory = Memory(model, device, engine, here)
             most = memory.most_running(length)
             if most < 1:
@@ -95,8 +96,10 @@ def replicas(
                 continue
             held.add(stage)
             times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
-            alike = (split.tp, split.dp, engine.fused, engine.graph_batch, engine.kernels.attention, engine.kernels.latent_attention)
-            times.attention = attention.setdefault(alike, times.attention)  # experts and stages do not change it
+            group, k = (split.tp, engine.kernels, engine.fused), engine.kernels
+            attention = (split.tp, split.dp, engine.fused, engine.graph_batch, k.attention, k.latent_attention)
+            for part, alike in {"group": group, "heads": group, "decode": attention, "prompt": attention}.items():
+                times.nodes[part] = tables.setdefault((part, *alike), {})  # experts and stages do not change it
             cache = memory.fit(load.isl).sequence
             found.append(Replica(engine, split, times, most, cache))
     return found, missed

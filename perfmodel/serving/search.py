@@ -42,15 +42,22 @@ Worked = TypeVar("Worked")
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Most seconds to the first token and per token after it; None for any."""
+    """Most seconds to the first token, per token after it and of a whole request; None for any."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    request_s: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Those that are not None, as they are called on the screen."""
+        known = {"ttft": self.ttft_s, "tpot": self.tpot_s, "request latency": self.request_s}
+        return {name: limit for name, limit in known.items() if limit is not None}
 
     def excess(self, point: Candidate) -> dict[str, float]:
         """How many times each limit the candidate takes: at most 1 within it."""
-        asked = {"ttft": (point.ttft_s, self.ttft_s), "tpot": (point.tpot_s, self.tpot_s)}
-        return {name: value / limit for name, (value, limit) in asked.items() if limit is not None}
+        taken = {"ttft": point.ttft_s, "tpot": point.tpot_s, "request latency": point.request_s}
+        return {name: taken[name] / limit for name, limit in self.given.items()}
 
     def worst(self, point: Candidate) -> float:
         """How many times its limit the figure takes that is furthest beyond; 0 without limits."""
@@ -79,6 +86,7 @@ class Candidate:
     requests_per_s: float
     tokens_per_s_gpu: float
     tokens_per_s_user: float
+    request_s: float = 0.0
     prefill: Split | None = None
     prefill_workers: int = 0
     workers: int = 1
@@ -113,6 +121,7 @@ class Candidate:
             ttft_s=first_s,
             ttft_p99_s=last_s,
             tpot_s=tpot_s,
+            request_s=first_s + tpot_s * (load.osl - 1),
             requests_per_s=requests_per_s,
             tokens_per_s_gpu=tokens / self.gpus,
             tokens_per_s_user=each,
@@ -292,7 +301,8 @@ def _paired(
             share = None if users is None else -(-users // (gpus // used))
             if found is None or (share and not 0.9 < found.users / share < 1.1):
                 continue
-            empty = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used, 0, 0, 0, 0, 0, 0, before.split, x, y)
+            empty = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used, 0, 0, 0, 0, 0, 0)
+            empty = replace(empty, prefill=before.split, prefill_workers=x, workers=y)
             yield empty.rated(load, found.ttft_s, found.ttft_s, found.decode_s / (load.osl - 1), found.requests_per_s)
             break
         counts["behind"] += found is None

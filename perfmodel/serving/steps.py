@@ -1,8 +1,9 @@
 """Seconds of an engine's step, from the kernels of ``transformer``: fast enough to be asked thousands of times.
 
-A step's kernels fall into three: those that see every token alike, whose time depends on the number of tokens; attention of decoding
-sequences, by their number and length; attention of prompts, by their number, new tokens and what was cached before. Each is predicted
-at nodes and interpolated between them, linearly in what grows with bytes and work; nodes are made when they are first asked for.
+A step's kernels fall into parts: those that see every token of a data-parallel group alike, by the number of tokens; experts, by those of
+all groups; attention of decoding sequences, by their number and length; attention of prompts, by their number, new tokens and what was
+cached before. Each is predicted at nodes and interpolated between them, linearly in what grows with bytes and work; nodes are made when
+they are first asked for.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
-from perfmodel.transformer.layer import EXPERTS
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
-from perfmodel.transformer.ops import body_ops, head_ops, sequence_ops, step_ops
+from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
 from perfmodel.transformer.routing import router_imbalance
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
-from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, share
+from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split, share
 from perfmodel.transformer.step_power import slowdown
 
 Times = tuple[float, float, float]
@@ -35,20 +35,20 @@ AT_ROOF = 0.1
 """Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 EXACT = 0
 """Nodes at every number."""
-PER_OCTAVE = {"tokens": (8, 1), "groups": (16, 16, 1), "heads": (2, 1), "decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)}
+PER_OCTAVE = {
+    **{"group": (8, 1), "routed": (8, 1), "routed unevenly": (16, 16, 1), "stages": (1,), "heads": (2, 1)},
+    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)},
+}
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 COARSELY = {
-    "tokens": (1, 1),
-    "rest": (1, 1),
-    "experts": (1, 1),
-    "heads": (1, 1),
-    "decode": (1, EXACT, EXACT),
-    "prompt": (1, 1, 1),
-    "power": (1, 1, 1),
+    **{"group": (1, 1), "routed": (1, 1), "stages": (1,), "heads": (1, 1)},
+    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)},
 }
 """The same to rank many layouts under one load, whose decoding sequences have one length."""
-STEPPED = {("tokens", 0), ("groups", 0), ("groups", 1), ("prompt", 1)}
+STEPPED = {("group", 0), ("routed", 0), ("routed unevenly", 0), ("routed unevenly", 1), ("prompt", 1)}
 """Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
+Table = dict[tuple[int, ...], Times]
+"""Nodes of a part of a step, by its arguments."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class KernelTimes:
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
     ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
-    ``nodes`` and ``attention``: what is known by now, of all kernels but those of attention, and of those; ``asked``: between them.
+    ``nodes``: what is known by now of each part; ``asked``: between them.
     """
 
     model: ModelSpec
@@ -66,15 +66,14 @@ class KernelTimes:
     like: ModelPass
     fallbacks: FallbackDevices = tuple
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
-    nodes: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
     coarse: bool = False
-    attention: dict[tuple[str, tuple[int, ...]], Times] = field(default_factory=dict)
+    nodes: dict[str, Table] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
     asked: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
 
     def finely(self) -> KernelTimes:
         """The same steps in the tables of one layout; rows of kernels are shared."""
-        return replace(self, coarse=False, nodes={}, attention={})
+        return replace(self, coarse=False, nodes={})
 
     def seconds(self, step: Iteration) -> float:
         """Of kernels and of the engine around them; 0 for a step without tokens."""
@@ -85,7 +84,9 @@ class KernelTimes:
         pp = self.like.split.pp
         if pp == 1:
             return self._through(step)
-        ways = list(zip(*map(self._through, micro_batches(step, pp, self.engine.batching.chunked)), strict=True))
+        batches = micro_batches(step, pp, self.engine.batching.chunked)
+        known = {one: self._through(one) for one in set(batches)}
+        ways = list(zip(*(known[one] for one in batches), strict=True))
         value, low, high = (round_s(one, self._slowest) for one in ways)
         return value, low, high
 
@@ -100,12 +101,15 @@ class KernelTimes:
         if not tokens:
             return NOTHING
         prompts, each = _prompts_of(step)
-        graph, dp = int(self._in_graph(step)), self.like.split.dp
-        fullest, heads = self._fullest(step)
-        if dp > 1:
-            parts = self._groups(fullest, min(tokens, fullest * dp), graph)
-        else:
-            parts = [self._between("tokens", (tokens, graph), self._tokenwise)]
+        graph, (fullest, heads) = int(self._in_graph(step)), self._fullest(step)
+        parts = [self._between("group", (fullest, graph), self._in_group)]
+        if self.expert_layers and not self.coarse and self.like.split.dp > 1:
+            at = fullest, min(tokens, fullest * self.like.split.dp), graph
+            parts.append(self._between("routed unevenly", at, self._routed_unevenly))
+        elif self.expert_layers:
+            parts.append(self._between("routed", (tokens, graph), self._routed))
+        if self.like.split.pp > 1:
+            parts.append(self._between("stages", (fullest,), self._to_next_stage))
         parts.append(self._between("heads", (heads, graph), self._heads))
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
@@ -114,22 +118,11 @@ class KernelTimes:
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
         own = self.own_seconds(step.decodes + prompts, bool(step.chunk))
         if self.power.given:
-            at = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
+            asked = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
             value, low, high = added(parts)
-            slower, *_ = self._between("power", at, self._slowdown)
+            slower, *_ = self._between("power", asked, self._slowdown)
             return value * slower + own, low * slower + own, high * slower + own
         return added([*parts, (own, own, own)])
-
-    def _groups(self, fullest: int, tokens: int, graph: int) -> list[Times]:
-        """Layers but attention of so many tokens, ``fullest`` of them in one group. Coarsely, the experts see those of all groups, and
-        the rest those of the fullest, as if all had as many."""
-        if not self.coarse:
-            return [self._between("groups", (fullest, tokens, graph), self._in_groups)]
-        fullest *= self.like.split.dp
-        return [
-            self._between("rest", (fullest, graph), lambda *at: self._balanced(*at)[0]),
-            self._between("experts", (tokens, graph), lambda *at: self._balanced(*at)[1]),
-        ]
 
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
         """Of the kernels of a step, as it runs again and again."""
@@ -186,34 +179,33 @@ class KernelTimes:
 
     # Parts of a step
 
-    def _tokenwise(self, tokens: int, graph: int) -> Times:
-        """All layers but attention, of ``tokens``."""
-        return self._body(replace(self.like, phase=PREFILL, batch=1, n=tokens, kv_len=tokens), graph)
+    def _in_group(self, tokens: int, graph: int) -> Times:
+        """All layers but attention and experts, of ``tokens`` of one data-parallel group."""
+        split = Split(self.like.split.tp)
+        step = replace(self.like, phase=PREFILL, batch=1, n=tokens, kv_len=tokens, split=split)
+        return self._rows(group_ops(self.model, step), graph)
 
-    def _in_groups(self, fullest: int, tokens: int, graph: int) -> Times:
+    def _routed(self, tokens: int, graph: int) -> Times:
+        """Routers and experts, of ``tokens`` in equal groups."""
+        return self._rows(routed_ops(self.model, replace(self.like, phase=DECODE, batch=tokens, n=1, kv_len=1)), graph)
+
+    def _routed_unevenly(self, fullest: int, tokens: int, graph: int) -> Times:
         """The same of so many tokens of all groups, ``fullest`` of them in one: as many single ones in each, and a prompt in that."""
         dp = self.like.split.dp
         elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
         each = -(-elsewhere // (dp - 1))
         one = replace(self.like, phase=DECODE, batch=elsewhere + each, n=1, kv_len=1) if each else None
         if fullest > each:
-            return self._body(replace(self.like, phase=PREFILL, batch=1, n=fullest - each, kv_len=fullest - each, beside=one), graph)
-        return NOTHING if one is None else self._body(one, graph)
+            one = replace(self.like, phase=PREFILL, batch=1, n=fullest - each, kv_len=fullest - each, beside=one)
+        return NOTHING if one is None else self._rows(routed_ops(self.model, one), graph)
 
-    def _balanced(self, tokens: int, graph: int) -> tuple[Times, Times]:
-        """Of ``tokens`` in equal groups: of what is not the experts', and of the experts."""
-        step = replace(self.like, phase=DECODE, batch=tokens, n=1, kv_len=1)
-        rows = [(op.name.startswith(EXPERTS), self._row(op, bool(graph))) for op in self._layers(step)]
-        found = added(row for routed, row in rows if not routed), added(row for routed, row in rows if routed)
-        self.nodes["rest", (tokens, graph)], self.nodes["experts", (tokens, graph)] = found
-        return found
+    def _to_next_stage(self, tokens: int) -> Times:
+        """What stages hand on of ``tokens`` of a group."""
+        step = replace(self.like, phase=DECODE, batch=tokens * self.like.split.dp, n=1, kv_len=1)
+        return self._rows(to_next_stage(self.model, step), 0)
 
-    def _body(self, step: ModelPass, graph: int) -> Times:
-        return added(self._row(op, bool(graph)) for op in self._layers(step))
-
-    def _layers(self, step: ModelPass) -> list[Op]:
-        ops = [*body_ops(self.model, step), *to_next_stage(self.model, step)]
-        return [op for op in ops if not op.by_sequence]
+    def _rows(self, ops: Iterable[Op], graph: int) -> Times:
+        return added(self._row(op, bool(graph)) for op in ops)
 
     def _heads(self, heads: int, graph: int) -> Times:
         """Last norm and head of ``heads`` positions of a group, and their logits."""
@@ -221,7 +213,7 @@ class KernelTimes:
             return NOTHING
         step = replace(self.like, phase=DECODE, batch=heads * self.like.split.dp, n=1, kv_len=1)
         ops = [*head_ops(self.model, step), *gathered_logits(self.model, step)]
-        return added(self._row(op, bool(graph)) for op in ops)
+        return self._rows(ops, graph)
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
@@ -232,7 +224,7 @@ class KernelTimes:
         return self._attention(one, False)
 
     def _attention(self, step: ModelPass, graph: bool) -> Times:
-        return added(self._row(op, graph) for op in sequence_ops(self.model, step))
+        return self._rows(sequence_ops(self.model, step), graph)
 
     def _row(self, op: Op, graph: bool) -> Times:
         row = self.known.get((op, graph))
@@ -257,12 +249,12 @@ class KernelTimes:
             rest = (number - below) / (above - below) if above > below else 0.0
             ends = [(below, 1 - rest), (above, rest)] if rest else [(below, 1.0)]
             corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
-        known = self.attention if part in ("decode", "prompt") else self.nodes
+        known = self.nodes.setdefault(part, {})
         value, low, high = NOTHING
         for place, weight in corners:
-            node_at = known.get((part, place))
+            node_at = known.get(place)
             if node_at is None:
-                node_at = known[part, place] = exact(*place)
+                node_at = known[place] = exact(*place)
             value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
         self.asked[part, at] = value, low, high
         return value, low, high

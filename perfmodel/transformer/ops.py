@@ -6,7 +6,7 @@ come from the cache, into which the step has just written its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
@@ -28,6 +28,8 @@ from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer,
 from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
+ROUTED = (layers.ROUTER, layers.EXPERTS)
+"""Parts of a layer that see the tokens of all data-parallel groups."""
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
 """Norms that run with the residual add before them if element-wise operations are fused."""
 
@@ -40,31 +42,44 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return merged([*_body(model, step), *((op, 1) for op in head_ops(model, step))])
 
 
-def body_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those of ``step_ops`` before the last norm and the head."""
-    return merged(_body(model, step))
+def every_part(part: str) -> bool:
+    """True."""
+    return True
 
 
-def _body(model: ModelSpec, step: ModelPass) -> list[tuple[Op, Number]]:
-    ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
-    if step.fused:  # every other norm runs with the residual add before it
-        ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
-    return [*((op, 1) for op in ops), *((op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step))]
+def group_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length."""
+    return merged((op, count) for op, count in _body(model, step, lambda part: part not in ROUTED) if not op.by_sequence)
+
+
+def routed_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
+    """Those that see the tokens of all groups: the router, the experts and the exchanges between."""
+    return merged(_of_layers(model, step, ROUTED.__contains__))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
-    rows = [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, layers.ATTENTION)]
-    return merged((op, count) for op, count in rows if op.by_sequence)
+    return merged((op, count) for op, count in _of_layers(model, step, layers.ATTENTION.__eq__) if op.by_sequence)
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, part: str | None = None) -> list[Op]:
-    """One layer on one GPU, or the ``part`` of it."""
+def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[tuple[Op, Number]]:
+    ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
+    if step.fused:  # every other norm runs with the residual add before it
+        ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
+    return [*((op, 1) for op in ops), *_of_layers(model, step, wanted)]
+
+
+def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[tuple[Op, Number]]:
+    return [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, wanted)]
+
+
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[Op]:
+    """One layer on one GPU, or its ``wanted`` parts."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
     here, known = _parts(model, layer, tp, expert_tp)
-    return Rows(model, step, here).of(op for op in known if part in (None, op.part))
+    return Rows(model, step, here).of(op for op in known if wanted(op.part))
 
 
 @cached_by_identity

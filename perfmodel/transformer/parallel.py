@@ -17,6 +17,7 @@ from typing import Any
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, attention_kinds, largest_batch, layer_caches, stored_tokens
 from perfmodel.transformer.layer import LAST_NORM
@@ -84,6 +85,7 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
     return [model.layers[start:end] for start, end in pairwise(starts)]
 
 
+@cached_by_identity
 def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp

@@ -48,15 +48,15 @@ def _bar(share: float, width: int) -> str:
     return "█" * filled + "·" * (width - filled)
 
 
-def screen_notes(report: Report) -> list[str]:
-    """What a screen says below its tables: doubts of its numbers, and what ``full`` would add."""
+def screen_notes(report: Report, room: int | None = None) -> list[str]:
+    """What a screen says below its tables, of ``room`` rows if it is given: doubts of its numbers, and what ``full`` would add."""
     doubts = [note for note in report.notes if note.endswith((DOUBT, GUESSED))]
-    return [*doubts, *filter(None, [left_out(report, len(doubts))])]
+    return [*doubts, *filter(None, [left_out(report, len(doubts), room)])]
 
 
-def left_out(report: Report, said: int = 0) -> str:
+def left_out(report: Report, said: int = 0, room: int | None = None) -> str:
     """What ``full`` would add, in a line; empty where that is nothing. ``said``: notes that a screen shows already."""
-    shown, every = on_screen(report), tables(report, brief=True)
+    shown, every = on_screen(report, room), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
     notes = len(printed_notes(report)) - said
     parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
