@@ -175,7 +175,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
 
 BRIEF = {
     "time_s.predicted": "predicted",
-    "predicted, standard / this": "speedup",
+    "speedup, predicted": "speedup",
     "rate": "rate, predicted",
     "of_peak": "  of the peak",
     "time_s.sustained": "run for seconds",
@@ -226,8 +226,8 @@ def _column(result: AttentionResult, comparison: Comparison, predictions: Predic
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
         *_metrics(result, comparison, predictions),
         *_rates(result, comparison, predictions),
-        Metric("", gain, "ratio of roofs, standard / this", "ratio"),
-        Metric("", known and f"{times(known.value)}{ends(known)}", "predicted, standard / this", "text"),
+        Metric("", gain, "speedup, by the ratio of roofs", "ratio"),
+        Metric("", known and f"{times(known.value)}{ends(known)}", "speedup, predicted", "text"),
     ]
 
 
