@@ -315,7 +315,8 @@ def _shared_as_routed(layer: Layer) -> Layer:
 
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
     """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels, with a typical router where none is given."""
-    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=router_imbalance(model, like.imbalance))
+    kernels, imbalance = engine.kernels_for(model, device, like.split), router_imbalance(model, like.imbalance)
+    like = replace(like, kernels=kernels, fused=engine.fused, imbalance=imbalance)
     if engine.kernels.shared_as_routed and like.split.ep == 1:
         model = replace(model, layers=tuple(_shared_as_routed(layer) for layer in model.layers))
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

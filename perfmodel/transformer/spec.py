@@ -245,7 +245,6 @@ class MoeMlp:
     bias: bool = False
     activation: str = "silu"
 
-
     def shared_as_routed(self) -> MoeMlp:
         """The same with the expert that sees every token as one more that is always picked, where it is as wide and has no gate."""
         if self.shared_width != self.width or self.shared_gate:
