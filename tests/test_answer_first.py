@@ -111,14 +111,14 @@ def meter(name: str, share: float) -> Meter:
 @pytest.mark.parametrize(
     ("meters", "causes", "said"),
     [
-        ([("tensor unit", 0.9)], [], "the tensor unit, 90% busy"),
-        ([("tensor unit", 0.9)], ["32 blocks for 108 SMs"], "the tensor unit, 90% busy"),
-        ([("tensor unit", 0.44), ("DRAM bandwidth", 0.1)], [], "the tensor unit, 44% busy; the rest is waiting"),
-        ([("tensor unit", 0.44)], ["32 blocks for 108 SMs"], "32 blocks for 108 SMs and the tensor unit, 44% busy"),
-        ([("tensor unit", 0.17)], [], "waiting: nothing is over 17% busy"),
-        ([("tensor unit", 0.002)], [], "waiting: nothing is over 1% busy"),
-        ([("tensor unit", 0.17)], ["32 blocks for 108 SMs"], "32 blocks for 108 SMs and waiting: nothing is over 17% busy"),
-        ([("tensor unit", 0.02)], ["starting the kernel (6 of 8 us)"], "starting the kernel (6 of 8 us)"),
+        ([("tensor unit", 0.9)], [], "Limited by the tensor unit, 90% busy"),
+        ([("tensor unit", 0.9)], ["32 blocks for 108 SMs"], "Limited by the tensor unit, 90% busy"),
+        ([("tensor unit", 0.44), ("DRAM bandwidth", 0.1)], [], "The tensor unit is the ceiling but busy only 44%"),
+        ([("tensor unit", 0.44)], ["32 blocks for 108 SMs"], "Too small: 32 blocks for 108 SMs; the tensor unit is 44% busy"),
+        ([("tensor unit", 0.17)], [], "Nothing is over 17% busy"),
+        ([("tensor unit", 0.002)], [], "Nothing is over 1% busy"),
+        ([("tensor unit", 0.17)], ["32 blocks for 108 SMs"], "Too small: 32 blocks for 108 SMs; nothing is over 17% busy"),
+        ([("tensor unit", 0.02)], ["starting the kernel (6 of 8 us)"], "Limited by starting the kernel (6 of 8 us)"),
         ([], [], ""),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
 
 
 def test_a_resource_without_a_known_rate_may_be_the_busy_one() -> None:
-    assert limits([meter("tensor unit", 0.17)], unknown={"l2"}) == "waiting: nothing of known rate is over 17% busy"
+    assert limits([meter("tensor unit", 0.17)], unknown={"l2"}) == "Nothing of known rate is over 17% busy"
 
 
 def test_launches_longer_than_the_roof_lead(run) -> None:
@@ -136,16 +136,16 @@ def test_launches_longer_than_the_roof_lead(run) -> None:
 
 
 def test_at_a_roof_what_it_leaves_out_leads() -> None:
-    assert limits([meter("tensor unit", 0.96)], roof=True) == "the tensor unit, 96% of the roof"
-    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "the launch, not in the roof"
+    assert limits([meter("tensor unit", 0.96)], roof=True) == "Limited by the tensor unit, 96% of the roof"
+    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, not in the roof"
 
 
 def test_a_resource_that_is_busy_is_never_called_latency(run) -> None:
     """As many blocks as the predicted kernel starts, and its share of the tensor unit, are what the verdict goes by."""
     verdict = run(f"{BIG} --json").json["verdict"]
-    assert re.fullmatch(r"Limited by the tensor unit, \d\d% busy; the rest is waiting\.", verdict[2])
+    assert re.fullmatch(r"The tensor unit is the ceiling but busy only \d\d%\.", verdict[2])
     few = run("attention --n 4096 --d 64 --json").json["verdict"]
-    assert re.fullmatch(r"Limited by \d+ blocks for 108 SMs and waiting: nothing is over \d\d% busy\.", few[2])
+    assert re.fullmatch(r"Too small: \d+ blocks for 108 SMs; nothing is over \d\d% busy\.", few[2])
     tiny = run("attention --n 128 --d 64 --hardware h200 --json").json["verdict"]
     assert re.fullmatch(r"Limited by starting the kernel \([\d.]+ of [\d.]+ us\) and 1 block for 132 SMs\.", tiny[2])
 
@@ -185,13 +185,13 @@ def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device
     assert too_few(99, h200) == []
     line = "attention --n 1024 --d 64 --heads {} --algorithm flash1 --hardware h100-sxm --json"
     assert run(line.format(128)).json["verdict"][2] == "Limited by DRAM bandwidth, at the roof."
-    assert run(line.format(64)).json["verdict"][2] == "Limited by 64 blocks for 132 SMs, not in the roof."
+    assert run(line.format(64)).json["verdict"][2] == "Too small: 64 blocks for 132 SMs, not in the roof."
 
 
 def test_blocks_that_are_not_of_the_tiles_shown_name_theirs(run) -> None:
     """The time model chooses its own tiles."""
     said = run("matmul -m 128 -n 128 -k 65536 --split-k 8 --json").json
-    assert said["verdict"][2].startswith("Limited by 32 blocks for 108 SMs (64 x 64 tiles) and DRAM bandwidth")
+    assert said["verdict"][2].startswith("Too small: 32 blocks for 108 SMs (64 x 64 tiles); DRAM bandwidth is ")
 
 
 def test_a_long_title_breaks_before_the_device() -> None:

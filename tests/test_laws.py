@@ -91,7 +91,8 @@ def sums(found: dict[str, Any]) -> list[str]:
 
 
 WHY = re.compile(
-    r"waiting|starting|blocks? for|waves? of|launch|Limited by (latency|the host|[a-z -]+: it takes)|reach \S+ of their roofs|[6-9]\d% busy"
+    r"[Nn]othing|busy only|starting|blocks? for|waves? of|launch|Limited by (latency|the host|[a-z -]+: it takes)|"
+    r"reach \S+ of their roofs|[6-9]\d% busy"
 )
 """Words for what takes time beside work and traffic, or for a peak that is not reached all the time."""
 

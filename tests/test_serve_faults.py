@@ -15,7 +15,7 @@ LLAMA = "serve llama-3.1-8b --hardware h200"
 @pytest.mark.parametrize("more", ["--isl 1 --osl 1 --concurrency 1", "--osl 1", "--isl 100k --osl 100 --concurrency 1", "--rate 1e-9"])
 def test_no_others_are_to_blame_where_there_are_none(run, more: str) -> None:
     found = run(f"{LLAMA} {more} --json").json
-    assert found["shares"].get("others' prompts", 0.0) < 0.01
+    assert found["shares"].get("prefill of other requests", 0.0) < 0.01
     assert sum(found["shares"].values()) == pytest.approx(1)
 
 

@@ -102,7 +102,7 @@ def test_halves_are_whole_groups_and_all_are_shipped() -> None:
         halves[record.shape["model"], record.hardware, record.shape["engine"]].add(held_out(record))
     assert all(len(half) == 1 for half in halves.values())
     assert {group for group, half in halves.items() if half == {False}} == fitted_runs()
-    assert all(record.source.endswith("Apache-2.0") and record.ttft_s and checked(record) for _, record in shipped())
+    assert all(record.source and record.ttft_s and checked(record) for _, record in shipped())
 
 
 def test_other_readers_do_not_meet_runs_unasked() -> None:

@@ -126,7 +126,7 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
     text = run(f"{BIG} --hardware {device} --pass {direction}").out
     assert head in text.splitlines()[1]
     assert RATIO_NOTE in run(f"{BIG} --hardware {device} --pass {direction} --full").out
-    assert re.search(rf"\nstandard / this +- +{known['value']:.3g}x \(", text)
+    assert re.search(rf"\nspeedup +- +{known['value']:.3g}x \(", text)
 
 
 def test_one_side_alone_is_said_to_be_predicted(run) -> None:

@@ -127,32 +127,36 @@ def fitting(needed: Number, device: Device) -> str:
 
 
 def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
-    """What limits, in words: the fullest resource, or where none is full the ``causes`` that counts or the time model know, and waiting.
+    """What limits, as a sentence without its full stop: the fullest resource, or where none is full the ``causes`` that counts or the time
+    model know; empty where nothing is known.
 
     ``causes``: such as too few blocks. ``roof``: the shares are of the roof, as no time is predicted, and the causes are left out of it.
     ``unknown``: resources whose rate the profile lacks.
 
     >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
     >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
-    ('the tensor unit, 44% busy; the rest is waiting', '32 blocks for 108 SMs and the tensor unit, 44% busy')
+    ('The tensor unit is the ceiling but busy only 44%', 'Too small: 32 blocks for 108 SMs; the tensor unit is 44% busy')
     >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
-    ('waiting: nothing is over 10% busy', 'DRAM bandwidth, at the roof')
+    ('Nothing is over 10% busy', 'Limited by DRAM bandwidth, at the roof')
     """
     known = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
-    found = " and ".join(causes)
+    small = bool(causes) and causes[0][:1].isdigit()
+    found = f"{'Too small: ' if small else 'Limited by '}{' and '.join(causes)}" if causes else ""
     if not known or (roof and found):
         return f"{found}, not in the roof" if roof and found else found
     first = known[0]
     share = percent(float(first.share))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
-        return f"{name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
+        return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
         idle = f"nothing{' of known rate' * bool(unknown)} is over {share.strip('<')} busy"
-        return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: {idle}"
-    if first.share >= FULL or found:
-        return f"{found} and {name}, {share} busy" if first.share < FULL else f"{name}, {share} busy"
-    return f"{name}, {share} busy; the rest is waiting"
+        return found if any(one.startswith(STARTING) for one in causes[:1]) else sentence(f"{found}; {idle}" if found else idle)[:-1]
+    if first.share >= FULL:
+        return f"Limited by {name}, {share} busy"
+    if found:
+        return f"{found}; {name} is {share} busy"
+    return sentence(f"{name} is the ceiling but busy only {share}")[:-1]
 
 
 def too_few(blocks: int, device: Device) -> list[str]:

@@ -38,7 +38,7 @@ def report(
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
     ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
-    formula. ``crossover``: with the sizes at which tiling stops paying. ``pictures``: with its roofline and its bytes.
+    formula. ``crossover``: with the sizes at which tiling pays. ``pictures``: with its roofline and its bytes.
     """
     known = predictions or {}
     summary = reasons(comparison, known)
@@ -175,7 +175,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
 
 BRIEF = {
     "time_s.predicted": "predicted",
-    "predicted, standard / this": "standard / this",
+    "speedup, predicted": "speedup",
     "rate": "rate, predicted",
     "of_peak": "  of the peak",
     "time_s.sustained": "run for seconds",
@@ -183,7 +183,7 @@ BRIEF = {
     "time_s.roofline": "roofline",
     "bound": "bound by",
     "traffic.dram.bytes": "DRAM traffic",
-    "memory_bytes": "memory",
+    "memory_bytes": "memory footprint",
 }
 """Rows that a screen shows, under names that leave room for two algorithms in 80 columns."""
 POWERED = {key: label for key, label in BRIEF.items() if key not in ("bound", "memory_bytes")}
@@ -199,7 +199,7 @@ def _answered(found: Report, comparison: Comparison, predictions: Predictions) -
     least = least_of_few(main, comparison.device) if known is None else None
     deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes, least)
     if reference is not None and gain is not None:
-        deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
+        deciding.insert(2, Figure("speedup over standard", f"{times(gain.value)}{ends(gain)}"))
     meters = unmarked(meters_of(main.total, known or least), causes(main, comparison, predictions) if known is None else [])
     meters = with_power(meters, drawn(prediction))
     name = metered(known, main.total, main.algorithm.name, flop="visible FLOP")
@@ -226,8 +226,8 @@ def _column(result: AttentionResult, comparison: Comparison, predictions: Predic
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
         *_metrics(result, comparison, predictions),
         *_rates(result, comparison, predictions),
-        Metric("", gain, "ratio of roofs, standard / this", "ratio"),
-        Metric("", known and f"{times(known.value)}{ends(known)}", "predicted, standard / this", "text"),
+        Metric("", gain, "speedup, by the ratio of roofs", "ratio"),
+        Metric("", known and f"{times(known.value)}{ends(known)}", "speedup, predicted", "text"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What an attention report adds where it is asked for: what SRAM buys, and where tiling stops paying."""
+"""What an attention report adds where it is asked for: what SRAM buys, and where tiling pays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
 
 
 def with_crossovers(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and the sizes at which tiling stops paying."""
+    """``plain`` and the sizes at which tiling pays."""
     from perfmodel.kernels.attention.crossover import crossovers
 
     entries = [
@@ -62,4 +62,4 @@ def with_crossovers(plain: Report, comparison: Comparison) -> Report:
         ]
         for one in crossovers(comparison)
     ]
-    return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries, "leading terms: up to d")
+    return _with(plain, "crossover", "where tiling pays, forward, the other sizes held", entries, "leading terms: up to d")

@@ -44,7 +44,7 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
         rate = f"Not predicted; at least {format_time(least.value, 3)}, with {idle[0]}: at most {share}."
     limit = _limit(main, comparison, predictions)
     first = _fits(main, None if reference is main else reference, comparison, predictions)
-    return [*[sentence(first)] * bool(first), rate, *[f"Limited by {limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
+    return [*[sentence(first)] * bool(first), rate, *[f"{limit}{_softmax(reference, device, predictions)}."] * bool(limit)]
 
 
 def _limit(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> str:

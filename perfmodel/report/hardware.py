@@ -108,7 +108,9 @@ def added_report(device: Device, reference: Device, files: Sequence[str]) -> Rep
     """``device``, made of what was given and of ``reference``, with its profile to write to ``files``."""
     shown, sources = show_report(device), [quantity.source for _, quantity in named_quantities(device)]
     given = ", ".join(f"{place} {quantity.value}" for place, quantity in named_quantities(device) if quantity.source == USER)
-    said = f"Given: {given}. Of {reference.id}: {sources.count(REFERENCE)} values."
+    copied = f"{sources.count(REFERENCE)} copied from {reference.id}"
+    count = sources.count(USER)
+    said = f"{count} value{'s' * (count != 1)} given{f' ({given})' if given else ''}, {copied}."
     profiles = [name for name in files if name.endswith(".yaml")]
     used = [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {name}" for name in profiles[:1]]
     return replace(shown, verdict=[said, *shown.verdict[:1], *used], profile=profile_text(device))

@@ -26,7 +26,7 @@ def verdict(result: MatmulResult, prediction: Prediction | None) -> list[str]:
     fits = f"{fitting.partition(':')[0]}; " if fitting else ""
     rate = rate_of(result.total, seconds(prediction), result.device, result.workload.dtype, memory)
     first = f"{fits}{side} if operands move once: {intensity(best)} FLOP/B, ridge point {ridge:.4g}"
-    return [sentence(first), f"{rate}.", f"Limited by {_limit(result, prediction)}."]
+    return [sentence(first), f"{rate}.", f"{_limit(result, prediction)}."]
 
 
 def intensity(value: float) -> str:
@@ -96,7 +96,7 @@ def pictures_of(result: MatmulResult, prediction: Prediction | None) -> list[Cha
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
     return [
         roofline(device, [dot], caption=_placed(result)),
-        BarChart(TIMES, "s", [time_bar(name, float(cost.roofline_s), known)], caption=f"Limited by {_limit(result, prediction)}."),
+        BarChart(TIMES, "s", [time_bar(name, float(cost.roofline_s), known)], caption=f"{_limit(result, prediction)}."),
         BarChart("Bytes that it moves", "B", [Bar(label, [("bytes", value)]) for label, value in bars.items()], caption=again),
         *energy_roofline(device, w.dtype, [(name, cost, prediction)]),
     ]

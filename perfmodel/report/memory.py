@@ -155,7 +155,7 @@ def _tables(result: MemoryResult) -> list[Table]:
     parts = result.peak.state.parts
     state = [*map(_state, parts), _together("all", [part.bytes for part in parts])]
     return [
-        as_table("", {"when complete": _complete(result), "at the peak": _at_peak(result)}),
+        as_table("", {"full size": _complete(result), "held at the peak": _at_peak(result)}),
         as_rows("from step to step, one GPU", state, labels=STATE),
         *_kept_tables(result),
         _literature(result),
@@ -170,7 +170,7 @@ def _brief(result: MemoryResult) -> list[Table]:
     room = SCREEN_ROWS - len(PARTS) - 1
     shown = sorted(sorted(range(len(moments)), key=lambda place: -moments[place].high)[:room])
     parts = as_rows("parts of the step", [_moment(moments[place]) for place in shown], labels=("phase", "where", *MOMENTS[2:5]))
-    return [as_table("", {"when complete": _complete(result), "at the peak": _at_peak(result)}, labels=BRIEF), parts]
+    return [as_table("", {"full size": _complete(result), "held at the peak": _at_peak(result)}, labels=BRIEF), parts]
 
 
 def _kept_tables(result: MemoryResult) -> list[Table]:

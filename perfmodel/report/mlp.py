@@ -64,7 +64,7 @@ def _verdict(w: Mlp, device: Device, whole: MlpResult) -> list[str]:
     more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
     first = f"{fitting.partition(':')[0].capitalize()}; {more}." if fitting else f"{more[0].upper()}{more[1:]}."
     limit = limits(meters_of(whole.total, None), _launched(whole, device), roof=True)
-    return [first, f"{rate_of(whole.total, None, device, w.dtype, whole.memory_bytes)}.", f"Limited by {limit}."]
+    return [first, f"{rate_of(whole.total, None, device, w.dtype, whole.memory_bytes)}.", f"{limit}."]
 
 
 def _launched(whole: MlpResult, device: Device) -> list[str]:

@@ -228,11 +228,12 @@ def verdict(asked: Searched, point: Candidate) -> list[str]:
     least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
+    front = len(asked.found.front)
     return [
         f"{start}: {point.engine}, {copies}{layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",
         *([_pools_words(asked)] if asked.asked.disaggregated else []),
-        f"{asked.found.configurations:,} configurations, {len(asked.found.front)} on the front of tokens/s per GPU against per user.",
+        f"{asked.found.configurations:,} configurations, {front} Pareto-optimal in tokens/s per GPU and per user.",
     ]
 
 

@@ -107,7 +107,7 @@ def _verdict(w: Softmax, device: Device, results: list[SoftmaxResult], predictio
     )
     unfit = "does not fit; " * (device.fits(best.memory_bytes) is False)
     first = sentence(f"{unfit}{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}")
-    return [first, f"{rate_of(best.cost, known, device, w.dtype, best.memory_bytes)}.", f"Limited by {limit}."]
+    return [first, f"{rate_of(best.cost, known, device, w.dtype, best.memory_bytes)}.", f"{limit}."]
 
 
 def _causes(w: Softmax, device: Device, best: SoftmaxResult, prediction: Prediction | None) -> list[str]:

@@ -29,7 +29,7 @@ from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
-HOST, PROMPTS, POWER = "the engine's host", "others' prompts", "the power limit"
+HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""

@@ -10,6 +10,7 @@ from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
+    from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.step import Request, Split
 
 STRICT = {"extra": "forbid"}
@@ -104,7 +105,9 @@ class Engine:
     go around attention. ``kv_block``: tokens of a block of the cache.
     ``reserved``: share of the tokens that a request is still to give for which room is kept in the cache, as others come in.
     ``widths``: ends of the 80 % intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts.
-    ``by_device``: other defaults of batching, the first that fits counts. ``vendors``: whose devices it runs on; any if none is named.
+    ``fuses_all_reduce_from``: compute capability from which small all-reduces of models with experts are fused unasked, on one node and
+    without data-parallel attention; 0: not. ``by_device``: other defaults of batching, the first that fits counts. ``vendors``: whose
+    devices it runs on; any if none is named.
     ``sources``: where the values are from.
     """
 
@@ -124,6 +127,7 @@ class Engine:
     overhead: Overhead = field(default_factory=Overhead)
     widths: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    fuses_all_reduce_from: float = 0.0
     by_device: tuple[DeviceDefaults, ...] = ()
     vendors: tuple[str, ...] = ()
 
@@ -138,6 +142,14 @@ class Engine:
             raise UsageError(words, "take another engine")
         found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
         return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
+
+    def kernels_for(self, model: ModelSpec, device: Device, split: Split) -> KernelChoice:
+        """Those that run ``model`` in the layout ``split`` on ``device``."""
+        from perfmodel.transformer.parallel import NODE  # readers of presets need no kernels
+
+        known = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
+        fuses = known and model.is_moe and split.dp == 1 and split.gpus <= NODE
+        return replace(self.kernels, fused_all_reduce=True) if fuses else self.kernels
 
     def check(self) -> Engine:
         """This preset, if every value has a meaning; else DataError."""

@@ -54,7 +54,7 @@ class ServeQuestion(Question):
     gpu_hour: float | None = option("Price of a GPU's hour, for that of tokens.")
     tp: int | None = option("GPUs that share each matrix. [default: all]", reader=ONE)
     dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
-    ep: int = option("Sets of GPUs with different experts.", default=1, reader=ONE)
+    ep: int = option("Expert-parallel GPUs: sets with different experts.", default=1, reader=ONE)
     pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
     prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=ONE, group=RARER)
     workers: int = option("Workers that decode.", default=1, reader=POOLED, group=RARER)

@@ -24,7 +24,7 @@ from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
 from perfmodel.transformer.routing import router_imbalance
-from perfmodel.transformer.spec import ModelSpec, MoeMlp
+from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split, share
 from perfmodel.transformer.step_power import slowdown
 
@@ -309,7 +309,14 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     return value // size * size, value // size * size + size
 
 
+def _shared_as_routed(layer: Layer) -> Layer:
+    return replace(layer, mlp=layer.mlp.shared_as_routed()) if isinstance(layer.mlp, MoeMlp) else layer
+
+
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
     """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels, with a typical router where none is given."""
-    like = replace(like, kernels=engine.kernels, fused=engine.fused, imbalance=router_imbalance(model, like.imbalance))
+    kernels, imbalance = engine.kernels_for(model, device, like.split), router_imbalance(model, like.imbalance)
+    like = replace(like, kernels=kernels, fused=engine.fused, imbalance=imbalance)
+    if engine.kernels.shared_as_routed and like.split.ep == 1:
+        model = replace(model, layers=tuple(_shared_as_routed(layer) for layer in model.layers))
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

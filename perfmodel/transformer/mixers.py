@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.operation import ATTENTION, Matrix, Operation, linear
 from perfmodel.transformer.spec import AttentionLayer, BlockIndexer, GroupedAttention, Indexer, LatentAttention
+
+Q_DOWN, KV_DOWN = "Q down projection", "KV down projection"
+
+
+def with_joint_latents(found: Iterable[Operation]) -> list[Operation]:
+    """``found`` with the latents of Q and of K and V made in one matmul, as serving engines do.
+
+    Source: vllm-project/vllm and sgl-project/sglang, models/deepseek_v2.py (fused_qkv_a_proj, fused_qkv_a_proj_with_mqa);
+    NVIDIA/TensorRT-LLM, _torch/modules/attention.py (kv_a_proj_with_mqa of an MLA).
+    """
+    known = list(found)
+    parts = [one for one in known if one.name in (Q_DOWN, KV_DOWN)]
+    if len(parts) < 2:
+        return known
+    first, second = parts
+    features, matrices = first.features + second.features, (*first.matrices, *second.matrices)
+    joint = replace(first, row="Q and KV down projection", features=features, matrices=matrices, vectors=first.vectors + second.vectors)
+    return [joint if one is first else one for one in known if one is not second]
 
 
 def mixer(a: AttentionLayer, hidden: Number) -> list[Operation]:
@@ -56,7 +75,7 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
     if a.q_lora_rank is not None:
         down = _matrix("Q down", "q_a", hidden, a.q_lora_rank)
         q = _matrix("Q", "q_b", a.q_lora_rank, queries)
-        into.append(linear("Q down projection", inputs, "latent of Q", [down], a.bias, gathers=True))
+        into.append(linear(Q_DOWN, inputs, "latent of Q", [down], a.bias, gathers=True))
         into.append(_latent_norm("norm of Q's latent", "latent of Q", a.q_lora_rank, "Q latent norm"))
     name, reads = ("Q projection", inputs) if not into else ("Q up projection", into[-1].writes)
     latent = Matrix("KV down", ATTENTION, hidden, a.kv_lora_rank + a.qk_rope_head_dim, stored="self_attn.kv_a_proj_with_mqa")
@@ -64,7 +83,7 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
     return [
         *into,
         linear(name, reads, "Q", [q], row="Q up projection", gathers=not into),
-        linear("KV down projection", inputs, "latent and rotated key", [latent], a.bias),
+        linear(KV_DOWN, inputs, "latent and rotated key", [latent], a.bias),
         replace(_latent_norm("norm of the latent", "latent", a.kv_lora_rank, "KV latent norm"), reads=("latent and rotated key",)),
         Operation("rotate", part=ATTENTION),
         linear("KV up projection", "latent, normed", "K and V of each head", [up]),

@@ -21,6 +21,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
+from perfmodel.transformer.mixers import with_joint_latents
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
@@ -128,7 +129,7 @@ class Rows(SparseRows):
 
     def of(self, found: Iterable[Operation]) -> list[Op]:
         """The rows of operations, in order."""
-        known = list(found)
+        known = with_joint_latents(found) if self.step.fused else list(found)
         self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
         rows = [row for op in known for row in self.rows(op)]
         if not self.step.kernels.fused_all_reduce:

@@ -245,6 +245,12 @@ class MoeMlp:
     bias: bool = False
     activation: str = "silu"
 
+    def shared_as_routed(self) -> MoeMlp:
+        """The same with the expert that sees every token as one more that is always picked, where it is as wide and has no gate."""
+        if self.shared_width != self.width or self.shared_gate:
+            return self
+        return replace(self, experts=self.experts + 1, experts_per_token=self.experts_per_token + 1, shared_width=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
