@@ -131,6 +131,15 @@ def wide_part(page: str | None = None) -> str:
     return "".join(words) + "".join(f"\n{table(heads, rows)}" for heads, rows in tables)
 
 
+def borrowed_part(page: str | None = None) -> str:
+    """The same of a draw on an H100."""
+    every = wide_rows.judged(wide_rows.raws([wide_rows.BORROWED]))
+    known = {key: one for key, one in every.items() if one.errors}
+    missing = sum(len(one.missing) for one in every.values())
+    words = f"{sum(len(one.errors) for one in known.values()):,} rows; {missing} more have no prediction.\n\n"
+    return words + table(["group", *STATES], wide_rows.lines(known, STATES))
+
+
 def left_out_part(page: str | None = None) -> str:
     """Every device with records, predicted as if it had none."""
     found = read_json(LEFT_OUT)
@@ -228,6 +237,7 @@ PARTS = {
     "throughput": throughput_part,
     "sustained": sustained_part,
     "counted": counted_part,
+    "borrowed": borrowed_part,
     "tuned": tuned_part,
     "assumed": assumed_part,
     "interval": interval_part,

@@ -22,6 +22,8 @@ from perfmodel.validation.compare import RecordRow, compare
 from perfmodel.validation.records import Record, Seconds, as_record, raw_of
 
 FILES = sorted((Path(__file__).parent / "data").glob("h200_wide_*.jsonl.gz"))
+BORROWED = FILES[0].parent / "h100_wide_2026-11-28.jsonl.gz"
+"""Kernels of a draw of its own on an H100, most of which an H200 lends: no fit, no rule and no width has seen them."""
 APART = ("fp32", "tf32", "fp8")
 """Formats whose products are kernels of their own."""
 BURST, SUSTAINED = "burst", "sustained"
@@ -68,9 +70,9 @@ class Judged:
         return f"{self.median:.1%}, {self.p90:.1%}, {self.coverage:.0%} of {len(self.errors)}"
 
 
-def raws() -> Iterator[dict[str, Any]]:
+def raws(files: Iterable[Path] = FILES) -> Iterator[dict[str, Any]]:
     """Every kernel of the draw."""
-    for path in FILES:
+    for path in files:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             yield from map(json.loads, file)
 
@@ -96,9 +98,8 @@ def limits_of(group: str) -> tuple[float, float]:
 def judged(raws: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Judged]:
     """By group and state of the caches."""
     found: dict[tuple[str, str], Judged] = defaultdict(Judged)
-    device = find_device("nvidia-h200-sxm")
     for raw in raws:
-        row = compare(raw, as_record(raw), device, cache(calibrated_devices))
+        row = compare(raw, as_record(raw), find_device(raw["hardware"]), cache(calibrated_devices))
         found[group_of(row.record), row.record.cache_state].add(row)
     return found
 
