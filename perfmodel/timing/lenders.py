@@ -68,15 +68,20 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
 def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
     """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format.
 
+    A published product (cuBLAS, in a graph) stands for PyTorch's in published sequences alone: it starts sooner than a call.
+
     ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it lends alone.
     """
-    workloads = find_model(model).part_workloads
+    sequence = find_model(model)
+    workloads = sequence.part_workloads
     if not workloads:
         return device
     formats = {dtype, SAME_TIME.get(dtype, dtype)}
 
     def serves(block: Calibration) -> bool:
         """A product in the format alone; passes over memory also where they were timed in 16 bits."""
+        if block.implementation == "cublas" and not sequence.from_tables:
+            return False
         return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
 
     missing = set(workloads) - {block.workload for block in device.calibration if serves(block)}

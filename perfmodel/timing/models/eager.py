@@ -206,9 +206,16 @@ _EAGER = Model(
     implementations=(EAGER, FILLED),
     composite=True,
     parts=timed_parts,
-    part_workloads=("matmul", "scale", "softmax"),
+    part_workloads=("matmul", "scale", "softmax", "copy"),
 )
 _PUBLISHED = replace(
-    _EAGER, name="eager-published", covers=covers_published, assumes=ALONE, knows_warm=always, implementations=PUBLISHED, from_tables=True
+    _EAGER,
+    name="eager-published",
+    covers=covers_published,
+    assumes=ALONE,
+    knows_warm=always,
+    implementations=PUBLISHED,
+    part_workloads=("matmul", "scale", "softmax"),
+    from_tables=True,
 )
 MODELS = {model.name: model for model in (_EAGER, _PUBLISHED)}
