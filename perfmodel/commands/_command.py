@@ -51,7 +51,7 @@ class Destination(Question):
         return [name for name in self.output or () if name != "-"]
 
     def emit(self, report: Report) -> None:
-        """Write ``report`` to every file, and to stdout unless only files were asked for."""
+        """Write ``report`` to every file, and to stdout unless only files were asked for: a terminal then reads which."""
         from perfmodel.report import write
 
         if self.files:
@@ -60,6 +60,8 @@ class Destination(Question):
                 write(Path(name), made)
         if not self.output or self.json or "-" in self.output:
             self.show(report)
+        elif sys.stdout.isatty():
+            sys.stdout.write(f"wrote {', '.join(self.files)}\n")
 
     def show(self, report: Report) -> None:
         """Write ``report`` to stdout."""

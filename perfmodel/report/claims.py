@@ -48,7 +48,7 @@ def _summary(number: int, counts: Counter[str]) -> str:
     return f"{number} claim{'' if number == 1 else 's'}{': ' if parts else ''}{', '.join(parts)}."
 
 
-BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement"}
+BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement", "why": "reason"}
 FIRST = ("wrong", "incomplete", "holds with relabelling")
 """Verdicts that a screen shows first."""
 SHOWN = 8

@@ -95,14 +95,21 @@ def roof_of(point: RooflinePoint) -> str:
 
 
 def table(charts: Sequence[Roofline]) -> list[Table]:
-    """A row per point; where they are many, those that take most of the time, else those that are farthest from their roofs, first."""
+    """A row per point; where they are many, those that take most of the time, else those that are farthest from their roofs, first.
+
+    The roofs of each device where there is no point.
+    """
     found, several = placed(charts), len(charts) > 1
     if len(found) > SCREEN_ROWS:
         found = sorted(found, key=lambda one: (-(one[1].share or 0), share_of_roof(one[1]) or 0))
+    if not found:
+        from perfmodel.report.charts.chart_tables import roofs_table
+
+        return [roofs_table(chart) for chart in charts]
     rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in found]
     columns = ["workload", "time", "of roof", "bound", "of time"]
     kept = 5 if any(point.share for _, point in found) else 4
-    return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])] if rows else []
+    return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])]
 
 
 def _cells(point: RooflinePoint) -> list[str]:

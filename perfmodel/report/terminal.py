@@ -45,9 +45,9 @@ def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
 
 
 def _lines(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[Text]:
-    yield from (Text(line, "bold") for line in title_lines(report.title, width))
-    for sentence in report.verdict:
-        yield from map(_judged, wrap(sentence, width))
+    yield from map(Text, title_lines(report.title, width))
+    for place, sentence in enumerate(report.verdict):
+        yield from (_judged(line, "" if place else "bold") for line in wrap(sentence, width))
     if report.meters:
         yield Text()
         yield from (Text(line, "bold") for line in wrap(f"share of the {report.metered}", width))
@@ -93,9 +93,9 @@ def _table(table: Table, width: int, full: bool, without: list[str]) -> Iterator
     yield from map(Text, rows)
 
 
-def _judged(line: str) -> Text:
-    """A line of the verdict, in which what it comes to is coloured."""
-    text = Text(line)
+def _judged(line: str, style: str) -> Text:
+    """A line of the verdict in ``style``, in which what it comes to is coloured."""
+    text = Text(line, style)
     text.highlight_regex(_GOOD, "green")
     text.highlight_regex(_BAD, "bold red")
     return text
