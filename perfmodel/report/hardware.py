@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quan
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.schema import Chart
-from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.validation.profile_text import profile_text
@@ -26,19 +26,20 @@ def list_report(devices: list[Device]) -> Report:
     found = [_line(device) for device in devices]
     data = {**head("hardware"), "devices": list(map(as_json, found))}
     notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
-    ranked = sorted(devices, key=lambda device: (_calibrated(device), device.dram.bandwidth_bytes_per_s or 0), reverse=True)
-    short = [[*_line(device), Metric("", _calibrated(device) or "-", "calibrated", "text")] for device in ranked[:SCREEN_ROWS]]
-    first = "device", "DRAM", "bandwidth", "fp16 tensor", "calibrated"
-    brief = [as_rows("", [[one for one in line if one.label in first] for line in short])]
-    own = sum(bool(_calibrated(device)) for device in devices)
+    groups: dict[str, list[str]] = {}
+    for device in devices:
+        name = device.id.removeprefix(f"{device.vendor.lower()}-")
+        groups.setdefault(_group(device), []).append(f"{name}{'*' * bool(device.calibration)}")
+    brief = [Table("", ["devices", ""], [[", ".join(names), group] for group, names in sorted(groups.items())], "ll")]
+    own = sum(bool(device.calibration) for device in devices)
     title = f"{len(devices)} device profiles"
-    said = [f"{own} are calibrated on their own measurements.", "The others borrow times of a calibrated device, or of all together."]
+    said = [f"{own} are calibrated on their own measurements (*).", "The others borrow times of a calibrated device, or of all together."]
     return Report(title, said, [as_rows("", found)], notes, data, brief=brief)
 
 
-def _calibrated(device: Device) -> str:
-    """The date of its newest calibration; empty without one."""
-    return max((block.date for block in device.calibration), default="")
+def _group(device: Device) -> str:
+    """The maker, of NVIDIA's with the generation."""
+    return f"{device.vendor} {device.architecture.split()[0]}" if device.vendor == "NVIDIA" else device.vendor
 
 
 def _line(device: Device) -> list[Metric]:
@@ -147,7 +148,7 @@ def _sizes(device: Device) -> list[str]:
 def _errors(device: Device) -> list[str]:
     """How far predictions for it are off, on records that no fit saw."""
     known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
-    date = _calibrated(device)
+    date = max((block.date for block in device.calibration), default="")
     if not date:
         return ["Not calibrated: times are borrowed from a device of its vendor, or not predicted."]
     errors = f", held-out median errors {min(known):.1%} to {max(known):.1%}" if known else ""
