@@ -31,6 +31,8 @@ REQUEST = {"request_s": [0.005 * part for part in range(41)], "request_token_s":
 """Seconds before a request is known, by which its first token comes later, with what is tried of each."""
 FAULTY = {("qwen3-235b-a22b", "nvidia-h200-sxm", "vllm")}
 """Groups that no seconds are fitted to: its tokens take 51 ms at any load."""
+SINCE = {"sglang": (0, 5, 9)}
+"""First version of an engine that its preset is of: runs of older ones take 20 to 80 % longer at the seconds that fit the others."""
 FIGURES, KINDS = ("tpot", "ttft"), ("dense", "experts")
 EVERY = 3
 """Runs of a group, of which one is taken."""
@@ -77,11 +79,18 @@ class Run:
         return math.log(self.took[figure] / max(self.at[figure] + moved, 0.1 * self.at[figure]))
 
 
+def outdated(record: Mapping[str, Any]) -> bool:
+    """Whether a run is of a version before the one that its engine's preset is of."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", record.get("version") or "")
+    since = SINCE.get(record["shape"]["engine"])
+    return since is not None and (tuple(map(int, found.groups())) < since if found else "not stated" in (record.get("version") or ""))
+
+
 def sampled() -> list[dict[str, Any]]:
     """Every third run of each group of the fit half, in the order of lengths, layout and users."""
     groups = defaultdict(list)
     for record in serving_runs.runs():
-        if record["half"] == serving_runs.FIT and "workers" not in record["shape"]:
+        if record["half"] == serving_runs.FIT and "workers" not in record["shape"] and not outdated(record):
             groups[serving_runs.group(record)].append(record)
     keys = ("isl", "osl", "tensor_parallel", "attention_data_parallel", "concurrency")
     return [one for name in sorted(groups) for one in sorted(groups[name], key=lambda r: [r["shape"][key] for key in keys])[::EVERY]]
