@@ -116,7 +116,7 @@ def a_rate_is_delivered(asked: Drawn) -> None:
 LAWS = (users_are_somewhere, more_users_get_no_less, a_rate_is_delivered)
 
 
-@pytest.mark.parametrize("seed", range(FEW))
+@pytest.mark.parametrize("seed", [*range(FEW), 247, 358])
 def test_laws(seed: int) -> None:
     for law in LAWS:
         law(drawn(seed))

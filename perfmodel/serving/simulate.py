@@ -112,11 +112,12 @@ class Simulation:
         pool, load, held = self.pool, self.load, min(users, slots)
         loop = loop_estimate(pool.times, load, pool.batching, self.request_s, -(-held // pool.workers))
         cycle_s = loop.ttft_s + loop.decode_s
-        decoding = round(held * loop.decode_s / cycle_s)
-        for place in range(decoding):
+        decoding = 0
+        for place in range(round(held * loop.decode_s / cycle_s)):
             request = self.new_request(0.0)
             request.counted, request.left = False, 0
-            if request.steps:
+            if request.steps:  # one of a single token is sent instead
+                decoding += 1
                 worker = self.workers[place % len(self.workers)]
                 worker.held += 1
                 worker.join(request, 0.0, self.random.randrange(request.steps))
