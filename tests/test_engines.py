@@ -10,9 +10,13 @@ import pytest
 import yaml
 
 from perfmodel import catalog
-from perfmodel.catalog import data_folder, engine_names, find_device, find_engine
+from perfmodel.catalog import data_folder, engine_names, find_device, find_engine, find_model
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.engine import trusted, validated
+from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.steps import step_times
+from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -118,3 +122,24 @@ def test_answers_say_whose_kernels_they_assume(run):
     assert "all-reduce nccl; element-wise work unfused" in " ".join(run(line).out.split())
     said = " ".join(run("batch gpt2 --hardware h200 --tp 2 --full --engine sglang").out.split())
     assert "all-reduce sglang-allreduce or nccl; element-wise work fused" in said
+
+
+def names_of_a_step(model: str, split: Split) -> set[str]:
+    """Rows of a decode step under SGLang on an H200."""
+    like = ModelPass(DECODE, 1, 1, 1, DTYPES["bf16"], split=split)
+    times = step_times(find_model(model), find_device("h200"), find_engine("sglang"), like)
+    return {row.op.name for row in times.passed(Iteration(decodes=4, context=100)).rows}
+
+
+def test_what_sglang_joins() -> None:
+    """Latents in one matmul; the shared expert among 256 routed ones, where they are not dealt out, and small all-reduces on one node."""
+    cut, dealt = names_of_a_step("deepseek-v3", Split(8)), names_of_a_step("deepseek-v3", Split(8, 8))
+    assert "Q and KV down projection" in cut & dealt
+    assert not {"Q down projection", "KV down projection"} & (cut | dealt)
+    assert not any(name.startswith("shared expert") for name in cut)
+    assert any(name.startswith("shared expert") for name in dealt)
+    assert any(name.startswith("shared expert") for name in names_of_a_step("kimi-k2", Split(8)))
+    assert "all-reduce, residual add and norm" in cut
+    assert "all-reduce, residual add and norm" not in names_of_a_step("deepseek-v3", Split(8, 8, 1, 8)) | names_of_a_step(
+        "qwen3-32b", Split(8)
+    )

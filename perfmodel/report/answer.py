@@ -122,8 +122,7 @@ def fit(needed: Number, device: Device) -> str:
 
 def fitting(needed: Number, device: Device) -> str:
     """The same at the start of a sentence."""
-    words = fit(needed, device)
-    return words[:1].upper() + words[1:]
+    return capital(fit(needed, device))
 
 
 def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
@@ -151,12 +150,12 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
         return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
         idle = f"nothing{' of known rate' * bool(unknown)} is over {share.strip('<')} busy"
-        return found if any(one.startswith(STARTING) for one in causes[:1]) else sentence(f"{found}; {idle}" if found else idle)[:-1]
+        return found if found.startswith(f"Limited by {STARTING}") else capital(f"{found}; {idle}" if found else idle)
     if first.share >= FULL:
         return f"Limited by {name}, {share} busy"
     if found:
         return f"{found}; {name} is {share} busy"
-    return sentence(f"{name} is the ceiling but busy only {share}")[:-1]
+    return capital(f"{name} is the ceiling but busy only {share}")
 
 
 def too_few(blocks: int, device: Device) -> list[str]:
@@ -246,7 +245,12 @@ def sentence(words: str) -> str:
     >>> sentence("by roofs fused is as fast")
     'By roofs fused is as fast.'
     """
-    return f"{words[:1].upper()}{words[1:]}."
+    return f"{capital(words)}."
+
+
+def capital(words: str) -> str:
+    """``words`` with a capital letter."""
+    return words[:1].upper() + words[1:]
 
 
 def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:

@@ -309,8 +309,9 @@ def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     return value // size * size, value // size * size + size
 
 
-def _shared_as_routed(layer: Layer) -> Layer:
-    return replace(layer, mlp=layer.mlp.shared_as_routed()) if isinstance(layer.mlp, MoeMlp) else layer
+def _shared_as_routed(layer: Layer, experts: int) -> Layer:
+    mlp = layer.mlp
+    return replace(layer, mlp=mlp.shared_as_routed()) if isinstance(mlp, MoeMlp) and mlp.experts == experts else layer
 
 
 def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
@@ -318,5 +319,5 @@ def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass
     kernels, imbalance = engine.kernels_for(model, device, like.split), router_imbalance(model, like.imbalance)
     like = replace(like, kernels=kernels, fused=engine.fused, imbalance=imbalance)
     if engine.kernels.shared_as_routed and like.split.ep == 1:
-        model = replace(model, layers=tuple(_shared_as_routed(layer) for layer in model.layers))
+        model = replace(model, layers=tuple(_shared_as_routed(layer, engine.kernels.shared_as_routed) for layer in model.layers))
     return KernelTimes(model, device, engine, on_device(like, device), fallbacks)

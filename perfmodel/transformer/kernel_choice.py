@@ -36,8 +36,8 @@ class KernelChoice:
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
     ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: those
     that widen weights of any other narrow format to 16 bits. Where none of these is calibrated, ``experts`` count.
-    ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer. ``shared_as_routed``: the expert that sees
-    every token is one more of the routed ones, where it is as wide as they are and they are not dealt out.
+    ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer. ``shared_as_routed``: of models with so
+    many routed experts, that which sees every token is one more of them, where it is as wide and they are not dealt out; 0: of none.
     """
 
     all_reduce: tuple[str, ...] = ("nccl",)
@@ -54,7 +54,7 @@ class KernelChoice:
     nvfp4_experts: tuple[str, ...] = ("trtllm-fp4-moe",)
     widened_experts: tuple[str, ...] = ("marlin-moe",)
     fused_all_reduce: bool = False
-    shared_as_routed: bool = False
+    shared_as_routed: int = 0
 
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Those of the collective ``op``."""

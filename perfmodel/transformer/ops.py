@@ -55,12 +55,12 @@ def group_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def routed_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Those that see the tokens of all groups: the router, the experts and the exchanges between."""
-    return merged(_of_layers(model, step, ROUTED.__contains__))
+    return merged(_of_layers(model, step, lambda part: part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
-    return merged((op, count) for op, count in _of_layers(model, step, layers.ATTENTION.__eq__) if op.by_sequence)
+    return merged((op, count) for op, count in _of_layers(model, step, lambda part: part == layers.ATTENTION) if op.by_sequence)
 
 
 def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[tuple[Op, Number]]:
