@@ -1,8 +1,14 @@
 """Analytical performance model for attention and transformers on accelerators.
 
-Each command is a function: ``perfmodel.attention(n=4096, d=64)``, ``perfmodel.matmul(m=8192, n=128, k=8192)``,
-``perfmodel.model("llama-3-8b", phase="decode")``; ``perfmodel.sweep(n="512:131072:x2", d=[64, 128])`` answers a grid of questions.
-See ``perfmodel.api``.
+Each command is a function, and what it returns a ``Result``: printed it is the verdict, its fields are attributes.
+
+    >>> import perfmodel
+    >>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
+    >>> found.results[1].algorithm, found.results[1].bound, found.inputs.heads
+    ('flash2', 'tensor', 16)
+
+``dir(perfmodel)`` lists the commands, ``help(perfmodel.matmul)`` says what one takes. ``perfmodel.sweep(n="512:131072:x2", d=[64, 128])``
+answers a grid of questions. More: ``help(perfmodel.api)``.
 """
 
 from importlib import import_module
@@ -11,15 +17,15 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "__version__", "answer", "api", "attention", "sweep"]
+__all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]
+_FROM = {"Report": "report.document", "Result": "result", "answer": "api", "compare_attention": "api"}
+"""Where a public name is from that is no command."""
 
 
 def __getattr__(name: str) -> Any:
     """What is loaded only when asked for: a class, a module, or the function of a command."""
-    if name == "Report":
-        return import_module("perfmodel.report.document").Report
-    if name == "answer":
-        return import_module("perfmodel.api").answer
+    if name in _FROM:
+        return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
     if name == "api" or (_is_command(name) and find_spec(f"{__name__}.{name}")):  # such a module can be called
         return import_module(f"{__name__}.{name}")
     if _is_command(name):
@@ -27,7 +33,16 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
 
 
-def _is_command(name: str) -> bool:
+def __dir__() -> list[str]:
+    """Public names and every command."""
+    return sorted({*__all__, *_commands()})
+
+
+def _commands() -> list[str]:
     from perfmodel.core.plugins import module_names
 
-    return name in module_names(import_module("perfmodel.commands").__path__)
+    return module_names(import_module("perfmodel.commands").__path__)
+
+
+def _is_command(name: str) -> bool:
+    return name in _commands()

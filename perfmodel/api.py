@@ -1,16 +1,19 @@
 """The Python interface: a function for each command; its options by name, with underscores, and its arguments in their order.
 
-``perfmodel.matmul(m=8192, n=128, k=8192)`` is the object that ``perfmodel matmul -m 8192 -n 128 -k 8192 --json`` prints, a dict:
-``answer`` gives it for any command. Two have more to give. ``attention`` returns the Comparison that its report is made of, and
-``sweep`` columns of a grid in memory; their JSON is ``answer("attention", ...)`` and ``answer("sweep", ...)``.
+``perfmodel.matmul(m=8192, n=128, k=8192)`` answers as ``perfmodel matmul -m 8192 -n 128 -k 8192`` does. A ``Result`` comes back: printed
+it is the verdict, its fields are those of ``--json``. ``help(perfmodel.matmul)`` lists the options.
 
 >>> import perfmodel
->>> perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)["bytes"]
-17179869184
+>>> cache = perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)
+>>> cache.bytes, cache["bytes"]
+(17179869184, 17179869184)
 
 >>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
->>> [(result.algorithm.name, result.total.flops, result.total.bound) for result in found.results]
+>>> [(one.algorithm, one.flops, one.bound) for one in found.results]
 [('standard', 68719476736, 'dram'), ('flash2', 68719476736, 'tensor')]
+
+Two have functions of their own: ``compare_attention`` gives the counts themselves, exact integers of any size among them, and ``sweep``
+columns of a grid in memory.
 
 >>> columns = perfmodel.sweep(n="1024:4096:x2", d=64, heads=16, hardware="h200", algorithm=["standard", "flash2"])
 >>> columns["n"][:4].tolist(), columns["algorithm"].tolist()[:4]
@@ -21,16 +24,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.errors import UsageError
-from perfmodel.core.plugins import docstring
+from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.question import check_type, converted, from_python
+from perfmodel.result import PANDAS, Result
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from typer import Typer
+
     from perfmodel.core.hardware import Device
     from perfmodel.kernels.attention.request import Comparison
     from perfmodel.sweep.table import RowTable
@@ -39,44 +45,63 @@ MOST_BYTES = 1 << 32
 """Largest size of a sweep's columns in memory, unless the caller allows more."""
 
 
-def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:
-    """The object that ``perfmodel COMMAND --json`` prints for these options: shapes, units and sources as there.
+def result(command: str, /, *places: Any, **options: Any) -> Result:
+    """What the command called ``command`` answers for these options.
 
-    ``places``: the command's arguments, such as the name of a model; of ``hardware``, first ``list`` or ``show``. ``options``: those
-    of the command with underscores, by the name of their field (``direction`` for ``--pass``); a list where one may be repeated.
+    ``places``: its arguments, such as the name of a model; of ``hardware``, first ``list``, ``show`` or ``add``. ``options``: those of the
+    command with underscores, by the name of their field (``direction`` for ``--pass``); a list where one may be repeated.
+    ``explain="all"`` adds the formula of every number, ``output="report.html"`` writes the report to a file.
+
     UsageError for options without a meaning; DataError and UnavailableError as the command says them.
 
-    >>> found = answer("softmax", rows=4096, cols=32768)
-    >>> [result["algorithm"] for result in found["results"]]
+    >>> found = result("softmax", rows=4096, cols=32768)
+    >>> [one.algorithm for one in found.results]
     ['safe', 'online', 'fused']
     """
     from perfmodel.cli import command_app
     from perfmodel.commands._command import report_of
-    from perfmodel.report.formats.json import render
     from perfmodel.sweep.values import scalar
 
-    taken = [scalar(value) for value in places], {name: scalar(value) for name, value in options.items()}
-    found: dict[str, Any] = json.loads(render(report_of(command_app(command), command, *taken)))
-    return found
+    places, options = tuple(map(scalar, places)), {name: scalar(value) for name, value in options.items()}
+    report = report_of(command_app(command), command, places, options)
+    words = ", ".join([*map(repr, places), *(f"{name}={value!r}" for name, value in options.items())])
+    named = [options.get(name) or () for name in ("hardware", "device", "devices")]
+    devices = [name for one in named for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
+    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", devices)
+
+
+def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:
+    """The object that ``perfmodel COMMAND --json`` prints for these options, as plain dicts: ``result(...).to_dict()``.
+
+    >>> answer("kv_cache", "llama-3-8b", n=8192)["bytes"]
+    1073741824
+    """
+    return result(command, *places, **options).to_dict()
 
 
 def function(name: str) -> Callable[..., Any]:
-    """``perfmodel.NAME`` of a command: ``attention``, ``sweep``, or its ``answer`` with its help; UsageError for no command."""
-    if name in _OWN:
-        return _OWN[name]
+    """``perfmodel.NAME`` of a command, with its signature and its help; UsageError for no command."""
     from perfmodel.cli import command_app
 
-    def asked(*places: Any, **options: Any) -> dict[str, Any]:
-        return answer(name, *places, **options)
+    return _OWN.get(name) or _function(name, command_app(name))
 
-    [*_, one] = command_app(name).registered_commands
+
+@cache
+def _function(name: str, app: Typer) -> Callable[..., Result]:
+    from perfmodel.commands._python import help_of, signature_of
+
+    def asked(*places: Any, **options: Any) -> Result:
+        return result(name, *places, **options)
+
     asked.__name__ = asked.__qualname__ = name
-    asked.__doc__ = f"{docstring(one.callback)}\n\n{docstring(answer)}"
+    asked.__module__ = "perfmodel"
+    asked.__signature__ = signature_of(app, Result)  # type: ignore[attr-defined]
+    asked.__doc__ = help_of(app, name)
     return asked
 
 
-def attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
-    """Attention by several algorithms on one device: exact counts, traffic, bound and roof.
+def compare_attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
+    """The Comparison that a report of attention is made of: exact counts, traffic, bound and roof of each algorithm.
 
     ``n`` queries, ``kv_len`` keys, head dims ``d`` and ``dv``: shapes as in ``perfmodel.core.workload.Attention``. ``found.results`` has
     one per algorithm and pass; in ``total``, ``flops`` and bytes are over all heads and sequences, fields that end in ``_s`` are seconds.
@@ -85,7 +110,7 @@ def attention(*, hardware: str | Device | None = None, implementation: str | Non
     ``implementation``: a kernel such as torch-sdpa-flash; its algorithm's traffic and roof are then those of the kernel, and
     ``predictions`` has the predicted times. UsageError for a wrong option, UnavailableError if the device's profile lacks a number.
 
-    >>> found = attention(n=1024, d=64, algorithm="flash", causal=True)
+    >>> found = compare_attention(n=1024, d=64, algorithm="flash", causal=True)
     >>> found.results[0].total.flops, found.results[0].tile.br
     (134348800, 128)
     """
@@ -140,6 +165,18 @@ class Columns(Mapping[str, Any]):
     def __len__(self) -> int:
         """How many columns there are."""
         return len(self.units)
+
+    def to_frame(self) -> DataFrame:
+        """The rows as a pandas DataFrame, which shares the numbers. UnavailableError without pandas."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UnavailableError("to_frame needs pandas, which is not installed", PANDAS) from None
+        return DataFrame(dict(self), copy=False)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A list per column."""
+        return {name: self[name].tolist() for name in self}
 
     @property
     def rows(self) -> int:
@@ -206,4 +243,4 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-_OWN: dict[str, Callable[..., Any]] = {"attention": attention, "sweep": sweep}
+_OWN: dict[str, Callable[..., Any]] = {"sweep": sweep}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import inspect
 import json
+import pickle
+import pydoc
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +26,11 @@ from fuzz_seeds import MEASURING
 from fuzzing import all_commands, answer, command, examples
 
 import perfmodel
-from perfmodel.core.errors import UsageError
+from perfmodel.cli import command_names
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.report.document import Report, Table
 
-PUBLIC = ["Report", "__version__", "answer", "api", "attention", "sweep"]
+PUBLIC = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]
 REPORTING = [name for name in all_commands() if name != "hardware check"]
 """Commands that give a report; the other one prints a line."""
 LINES = MEASURING | {"compare": "compare a100-sxm-80gb h200 --model 'llama-3-8b decode'"}
@@ -54,28 +63,170 @@ def test_functions_stand_where_packages_do() -> None:
 
 
 def test_attention_is_exact_and_says_what_it_does_not_know() -> None:
-    found = perfmodel.attention(n=10**12, d=64, algorithm="flash", hardware="h200", direction="both")
+    found = perfmodel.compare_attention(n=10**12, d=64, algorithm="flash", hardware="h200", direction="both")
     assert found.results[0].total.flops == 4 * 10**24 * 64
     assert [result.direction for result in found.results] == ["forward", "backward", "both"]
-    with pytest.raises(UsageError, match="no option 'kvheads'"):
-        perfmodel.attention(n=64, d=64, kvheads=3)
+    for function in (perfmodel.attention, perfmodel.compare_attention):
+        with pytest.raises(UsageError, match="no option 'kvheads'"):
+            function(n=64, d=64, kvheads=3)
+
+
+def asked(name: str) -> tuple[str, list[str], dict[str, Any]]:
+    """The command, its group's, and the options of its example, as its parser reads them, by the name of their field."""
+    line = shlex.split(LINES[name]) if name in LINES else examples(name)[0]
+    words = line[len(name.split()) :]
+    found = command(name).make_context(name, list(words)).params
+    first, *group = name.replace("-", "_").split()
+    return first, group, {key: value for key, value in found.items() if value not in (None, (), [])}
 
 
 @pytest.mark.parametrize("name", REPORTING)
 def test_a_command_is_a_function_that_gives_its_json(name: str, tmp_path, monkeypatch) -> None:
-    """With the options of the command's example, as its parser reads them, by the name of their field."""
+    """As one kind of result, whose fields, attributes and dict are that object."""
     monkeypatch.chdir(tmp_path)
+    first, group, options = asked(name)
     line = shlex.split(LINES[name]) if name in LINES else examples(name)[0]
-    words = line[len(name.split()) :]
-    options = {key: value for key, value in command(name).make_context(name, list(words)).params.items() if value not in (None, (), [])}
-    first, *group = name.replace("-", "_").split()
-    given = perfmodel.answer(first, *group, **options)
-    assert given == json.loads(answer([*line, "--json"])[1])
-    if first not in ("attention", "sweep"):
-        assert getattr(perfmodel, first)(*group, **options) == given
-        assert name.rsplit(maxsplit=1)[-1] in getattr(perfmodel, first).__doc__ or first in ("claims", "remat", "report")
+    wanted = json.loads(answer([*line, "--json"])[1])
+    assert perfmodel.answer(first, *group, **options) == wanted
+    found = perfmodel.api.result(first, *group, **options)
+    if first != "sweep":
+        assert getattr(perfmodel, first)(*group, **options) == found
+    assert found == found.to_dict() == wanted
+    assert json.loads(json.dumps(found.to_dict())) == wanted
+    assert {name: getattr(found, name) for name in wanted} == wanted
+    assert wanted.keys() <= set(dir(found))
     with pytest.raises(UsageError, match="has no option 'foo'"):
         perfmodel.answer(first, *group, **options, foo=3)
+
+
+@pytest.mark.parametrize("name", REPORTING)
+def test_a_result_is_short_where_it_is_shown(name: str, tmp_path, monkeypatch) -> None:
+    """A few lines in a shell, a part of a page in a notebook, a row per answer as a table; every format as a file."""
+    monkeypatch.chdir(tmp_path)
+    first, group, options = asked(name)
+    found = perfmodel.api.result(first, *group, **options)
+    lines = repr(found).splitlines()
+    assert lines[0] == found.report.title
+    assert 2 <= len(lines) <= 5
+    assert max(map(len, lines)) <= 160
+    assert found.report.verdict[0][:40] in lines[1]
+    page = found._repr_html_()
+    assert len(page) < 80_000
+    assert page.startswith("<div>")
+    assert page.endswith("</div>")
+    assert not re.search(r"<(script|style|iframe|link)", page)
+    assert all(page.count(f"<{tag}>") + page.count(f"<{tag} ") == page.count(f"</{tag}>") for tag in ("div", "li", "table", "tr", "td"))
+    frame = found.to_frame()
+    assert len(frame) == len(found.records()) > -(name == "calibrate")
+    assert not any(isinstance(value, (list, dict)) for row in found.records() for value in row.values())
+    assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found
+    assert found.report == pickle.loads(pickle.dumps(found)).report
+    for suffix in ("html", "json", "md", *(["svg"] if found.report.charts else [])):
+        assert found.save(tmp_path / f"saved.{suffix}").stat().st_size > 100
+    made = json.loads((tmp_path / "saved.json").read_text())
+    assert {**made, "provenance": 0} == {**found.to_dict(), "provenance": 0}
+    if not found.report.provenance:
+        assert made["provenance"]["command"].startswith(f"perfmodel.{first}(")
+
+
+@pytest.mark.parametrize("first", sorted({name.split()[0].replace("-", "_") for name in REPORTING} - {"sweep"}))
+def test_signature_and_help_name_every_option(first: str) -> None:
+    """With the defaults of the command line; every example of the help is a call of the function."""
+    function = perfmodel.api.function(first)
+    shown = inspect.signature(function)
+    assert inspect.signature(getattr(perfmodel, first)) == shown
+    assert shown.return_annotation is perfmodel.Result
+    for name in (name for name in REPORTING if name.split()[0].replace("-", "_") == first):
+        for param in command(name).params:
+            named = {"explained": "explain"}.get(param.name, param.name)
+            if named in ("json", "full", "help"):
+                continue
+            own = shown.parameters[named]
+            assert own.default in ((inspect.Parameter.empty, None) if param.required else (param.default,))
+            assert f"\n    {named}: " in function.__doc__
+    calls = re.findall(rf"^    (perfmodel\.{first}\(.*\))$", function.__doc__, re.MULTILINE)
+    assert calls
+    assert "perfmodel " not in function.__doc__
+    for call in calls:
+        node = ast.parse(call, mode="eval").body
+        assert isinstance(node, ast.Call)
+        places = [ast.literal_eval(one) for one in node.args]
+        shown.bind(*places, **{str(one.arg): ast.literal_eval(one.value) for one in node.keywords})
+
+
+def test_the_call_in_the_help_of_matmul_is_that_of_its_example() -> None:
+    assert "Example:\n    perfmodel.matmul(m=8192, n=128, k=8192)\n" in perfmodel.matmul.__doc__
+    text = pydoc.render_doc(perfmodel.matmul, renderer=pydoc.plaintext)
+    assert "matmul(*, m: int | None = None, n: int | None = None" in text
+    assert max(map(len, text.splitlines()[3:])) <= 120
+
+
+def test_the_package_lists_its_commands() -> None:
+    assert set(dir(perfmodel)) == {*PUBLIC, *command_names()}
+    text = pydoc.render_doc(perfmodel, renderer=pydoc.plaintext)
+    assert "help(perfmodel.matmul)" in text
+    assert (Path(perfmodel.__file__).parent / "py.typed").exists()
+
+
+def test_fields_of_a_result_have_their_types() -> None:
+    found = perfmodel.attention(n=4096, d=64, hardware="h200")
+    flash = found.results[1]
+    assert [type(value) for value in (flash.flops, flash.time_s.predicted, flash.fits, flash.bound)] == [int, float, bool, str]
+    assert flash.time_s.low < flash.time_s.predicted < flash.time_s["high"]
+    assert repr(flash.time_s).startswith("<lower: ")
+    assert flash.time_s.to_dict() == found["results"][1]["time_s"]
+    frame = found.to_frame()
+    assert frame["algorithm"].tolist() == ["standard", "flash2"]
+    assert frame["time_s.predicted"].tolist() == [one.time_s.predicted for one in found.results]
+    for act in (
+        lambda: setattr(found, "inputs", 3),
+        lambda: delattr(found, "inputs"),
+        lambda: setattr(flash, "flops", 3),
+        lambda: found.flops,
+        lambda: found._foo,
+        lambda: flash.foo,
+    ):
+        with pytest.raises(AttributeError):
+            act()
+    with pytest.raises(KeyError):
+        found["flops"]
+    found.to_dict()["inputs"]["n"] = 3
+    assert found.inputs.n == 4096
+
+
+def test_a_result_whose_words_steer_is_shown_plainly() -> None:
+    report = Report("\x1b[2J<b>title</b>", ["<script>alert(1)</script>"], [Table("<i>", ["a<", "b"], [["&", "\x9b0m"]])])
+    found = perfmodel.Result(report)
+    assert "\x1b" not in repr(found)
+    page = found._repr_html_()
+    assert "<script" not in page
+    assert "<b>title" not in page
+    assert "<i>" not in page
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", page)
+    assert found.records() == []
+
+
+def test_without_pandas_a_frame_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for found in (perfmodel.softmax(rows=64, cols=64), perfmodel.sweep(n=64, d=64)):
+        with pytest.raises(UnavailableError, match="needs pandas") as caught:
+            found.to_frame()
+        assert caught.value.fix == "pip install pandas"
+
+
+def test_a_result_is_not_saved_where_it_cannot_be(tmp_path) -> None:
+    found = perfmodel.softmax(rows=64, cols=64)
+    for wrong in ("report.foo", "no/such/folder.html", "."):
+        with pytest.raises(UsageError):
+            found.save(tmp_path / wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_as_a_frame_share_the_numbers() -> None:
+    found = perfmodel.sweep(n="1:100:+1", d=64)
+    frame = found.to_frame()
+    assert np.shares_memory(frame["roofline_s"].to_numpy(), found["roofline_s"])
+    assert found.to_dict()["n"] == found["n"].tolist()
 
 
 def test_arguments_of_a_command_are_given_by_place() -> None:
@@ -95,10 +246,11 @@ def test_arguments_of_a_command_are_given_by_place() -> None:
             wrong()
 
 
-def test_the_page_on_python_runs() -> None:
+def test_the_page_on_python_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
     code = [block.partition("\n")[2] for block in page.split("```")[1::2]]
-    assert len(code) == 2
+    assert len(code) == 3
     exec("".join(code), {})
 
 
@@ -112,7 +264,7 @@ def test_attention_by_a_named_kernel_is_the_command(implementation: str) -> None
     """Its traffic and roof, and predicted times; one that does not exist, or runs nothing here, is refused."""
     words = "--n 1000 --d 64 --heads 8 --pass both --hardware h200 --implementation"
     asked = json.loads(answer(["attention", *words.split(), implementation, "--json"])[1])["results"]
-    found = perfmodel.attention(n=1000, d=64, heads=8, direction="both", hardware="h200", implementation=implementation)
+    found = perfmodel.compare_attention(n=1000, d=64, heads=8, direction="both", hardware="h200", implementation=implementation)
     for wanted, result in zip(asked, found.results, strict=True):
         assert (result.implementation or result.algorithm.name) == wanted["traffic_of"]
         assert (result.total.sram.read, result.total.sram.write) == tuple(
@@ -123,7 +275,7 @@ def test_attention_by_a_named_kernel_is_the_command(implementation: str) -> None
     assert {result.implementation for result in found.results} == {None, implementation}
     for name, words in (("torch-sdpa", "none is called"), ("", "none is called"), (3, "give a text"), ("fa1", "runs flash1, which is not")):
         with pytest.raises(UsageError) as caught:
-            perfmodel.attention(n=64, d=64, hardware="h200", implementation=name)  # type: ignore[arg-type]
+            perfmodel.compare_attention(n=64, d=64, hardware="h200", implementation=name)  # type: ignore[arg-type]
         assert words in f"{caught.value.message} {caught.value.fix}"
 
 
@@ -172,9 +324,10 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert list(found) == list(same)
     assert all((found[name] == same[name]).all() for name in same)
     options = {"n": np.int64(512), "d": np.int32(64), "causal": np.True_, "dropout": np.float64(0.1), "batch": 2.0}
-    assert perfmodel.attention(**options) == perfmodel.attention(n=512, d=64, causal=True, dropout=0.1, batch=2)
-    device = perfmodel.attention(n=64, d=64).device
-    assert perfmodel.attention(n=64, d=64, hardware=device) == perfmodel.attention(n=64, d=64)
+    for function in (perfmodel.attention, perfmodel.compare_attention):
+        assert function(**options) == function(n=512, d=64, causal=True, dropout=0.1, batch=2)
+    device = perfmodel.compare_attention(n=64, d=64).device
+    assert perfmodel.compare_attention(n=64, d=64, hardware=device) == perfmodel.compare_attention(n=64, d=64)
 
 
 @each(
@@ -192,6 +345,18 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ("attention", {"algorithm": [3]}, "algorithm is"),
         ("attention", {"hardware": 3}, "hardware is 3"),
         ("attention", {"hardware": ""}, "no device is called ''"),
+        ("compare_attention", {"n": "512 tokens"}, "n is '512 tokens'"),
+        ("compare_attention", {"n": 512.5}, "n is 512.5"),
+        ("compare_attention", {"n": float("nan")}, "n is nan"),
+        ("compare_attention", {"n": float("inf")}, "n is inf"),
+        ("compare_attention", {"n": True}, "n is True"),
+        ("compare_attention", {"n": np.array([1, 2])}, "n is array"),
+        ("compare_attention", {"causal": "no"}, "causal is 'no'"),
+        ("compare_attention", {"dropout": "10%"}, "dropout is '10%'"),
+        ("compare_attention", {"dtype": 3}, "dtype is 3"),
+        ("compare_attention", {"algorithm": [3]}, "algorithm is"),
+        ("compare_attention", {"hardware": 3}, "hardware is 3"),
+        ("compare_attention", {"hardware": ""}, "no device is called ''"),
         ("sweep", {"n": b"64"}, "b'64' is no number"),
         ("sweep", {"n": {"a": 1}}, "is no number"),
         ("sweep", {"n": object()}, "is no number"),

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = (
     *("core", "kernels", "timing", "transformer", "serving", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
-    *("commands", "cli", "api", "__main__"),
+    *("commands", "cli", "result", "api", "__main__"),
 )
 """From the bottom to the top: each name imports only those before it."""
 RANK = {name: rank for rank, name in enumerate(LAYERS)}

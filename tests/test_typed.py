@@ -69,7 +69,7 @@ def test_python_and_files_take_the_same(run, tmp_path: Path) -> None:
     spelled: Any = perfmodel.matmul(m=8000, n=128, k=8192, dtype="fp16")
     assert perfmodel.matmul(m="8k", n=1.28e2, k="8Ki", dtype="half") == spelled
     assert perfmodel.sweep(n="1k:4k:x2", d=64, dtype="FP16")["n"].tolist()[:3] == [1000, 2000, 4000]
-    assert perfmodel.attention(n="8k", d=64, dtype="bfloat16").workload.dtype.name == "bf16"
+    assert perfmodel.compare_attention(n="8k", d=64, dtype="bfloat16").workload.dtype.name == "bf16"
     path = tmp_path / "mine.yaml"
     path.write_text("attention: {n: 8k, d: 64, dtype: Float16, pass: forward}\n")
     assert run(f"attention --config {path} --json").json["inputs"] == run("attention --n 8000 --d 64 --json").json["inputs"]

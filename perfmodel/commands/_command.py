@@ -197,8 +197,9 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
 
 
 def _kept(destination: type[Destination], found: list[Report]) -> type[Destination]:
-    """``destination`` with ``found`` in place of stdout."""
-    return type(destination.__name__, (destination,), {"show": lambda self, report: found.append(report)})
+    """``destination`` with ``found`` in place of stdout, which shows pictures."""
+    pictures = {"pictures": True} if issubclass(destination, Pictured) else {}
+    return type(destination.__name__, (destination,), {"show": lambda self, report: found.append(report), **pictures})
 
 
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:

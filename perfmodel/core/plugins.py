@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from importlib import import_module
+from inspect import Signature, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,9 +57,17 @@ def make_callable(module: str) -> None:
 
     class Callable(ModuleType):
         def __call__(self, *arguments: Any, **options: Any) -> Any:
-            return import_module(API).function(module.rpartition(".")[2])(*arguments, **options)
+            return _function(module)(*arguments, **options)
+
+        @property
+        def __signature__(self) -> Signature:
+            return signature(_function(module))
 
     sys.modules[module].__class__ = Callable
+
+
+def _function(module: str) -> Any:
+    return import_module(API).function(module.rpartition(".")[2])
 
 
 def docstring(documented: Any) -> str:

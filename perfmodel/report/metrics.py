@@ -72,6 +72,9 @@ class Name(str):
         made.unit = "" if unit == "count" else unit
         return made
 
+    def __reduce__(self) -> tuple[type[Name], tuple[str, str]]:
+        return Name, (str(self), self.unit)
+
 
 _RATE = re.compile(r"(\w+_)?(?P<what>[a-z]+)_per_s(_|$)")
 _ENDS = {"_per_byte": "FLOP/B", "_per_loaded_byte": "FLOP/B", "intensity": "FLOP/B", "seconds": "s", "bytes": "B", "flops": "FLOP"}

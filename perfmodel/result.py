@@ -1,0 +1,222 @@
+"""What a command gives to Python: its answer as one object, short where it is shown and whole where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from html import escape
+from json import loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from perfmodel.core.errors import UnavailableError, cut
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from perfmodel.report.document import DataTable, Report, Table
+
+LINES, WIDTH = 3, 160
+"""Sentences that ``repr`` shows, and the characters of each."""
+ROWS = ("results", "ops", "rows", "devices", "claims")
+"""Fields whose objects are the rows of ``to_frame``; the first that an answer has."""
+ABOUT = ("schema", "version", "metric_units", "provenance", "verdict", "reasons")
+"""Fields that say something of an answer and are no part of it."""
+PANDAS = "pip install pandas"
+INDENT = "\u00a0\u00a0"
+
+
+class View(Mapping[str, Any]):
+    """One object of an answer, read-only. A field is an item or an attribute: ``found["bytes"]``, ``found.bytes``.
+
+    >>> one = View({"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]})
+    >>> one.n, one.time_s.roofline, one["kernels"][0].name
+    (64, 1e-06, 'copy')
+    >>> one == {"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]}
+    True
+    """
+
+    __slots__ = ("_own",)
+    _own: dict[str, Any]
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        object.__setattr__(self, "_own", own)
+
+    def __getitem__(self, name: str) -> Any:
+        """The field called ``name``: a number, a text, a list or ``View``; KeyError if there is none."""
+        return _seen(self._own[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the fields."""
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        """How many fields there are."""
+        return len(self._own)
+
+    def __getattr__(self, name: str) -> Any:
+        """The field called ``name``; AttributeError with the known names if there is none."""
+        if name.startswith("_") or name not in self._own:
+            raise AttributeError(f"there is no field {name!r}; there are {', '.join(self._own)}")
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only; to_dict() gives a copy to change")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only; to_dict() gives a copy to change")
+
+    def __dir__(self) -> list[str]:
+        """What follows a dot: the fields that are words, and the methods."""
+        return sorted({*object.__dir__(self), *(name for name in self._own if name.isidentifier())})
+
+    def __repr__(self) -> str:
+        return f"<{cut(', '.join(f'{name}: {_brief(value)}' for name, value in self._own.items()), WIDTH)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return View, (self._own,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object as plain dicts and lists, a copy."""
+        return deepcopy(self._own)
+
+
+def _seen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return View(value)
+    return [_seen(one) for one in value] if isinstance(value, list) else value
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{...}"
+    return f"{len(value)} in a list" if isinstance(value, list) else repr(value)
+
+
+class Result(View):
+    """The answer of a command: the object that ``--json`` prints, with its fields as items and attributes, read-only.
+
+    ``print(found)`` says the answer in a few lines, a notebook shows it with a picture. ``to_dict()`` gives plain dicts, ``to_frame()``
+    a pandas DataFrame, ``save("report.html")`` writes any format of ``perfmodel ... -o``. Times are in seconds, sizes in bytes.
+
+    >>> import perfmodel
+    >>> found = perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)
+    >>> found.bytes, found["memory"]["fits"]
+    (17179869184, True)
+    """
+
+    __slots__ = ("_asked", "_devices", "report")
+    report: Report
+    """What the command found, as it is printed: verdict, tables, pictures, notes."""
+    _asked: str
+    _devices: tuple[str, ...]
+
+    def __init__(self, report: Report, asked: str = "", devices: Sequence[str] = ()) -> None:
+        from perfmodel.report.formats.json import render
+
+        super().__init__(loads(render(report)))
+        for name, value in (("report", report), ("_asked", asked), ("_devices", tuple(devices))):
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Result, (self.report, self._asked, self._devices)
+
+    def __repr__(self) -> str:
+        shown = self._readable()
+        fields = f"Fields: {', '.join(self._without_about())}"
+        return "\n".join(cut(line, WIDTH) for line in (shown.title, *shown.verdict[:LINES], fields))
+
+    def _repr_html_(self) -> str:
+        """The answer for a notebook: what it says, its first picture and the table that a screen shows."""
+        from perfmodel.report.document import on_screen
+
+        shown = self._readable()
+        said = "".join(f"<li>{escape(one)}</li>" for one in shown.verdict)
+        parts = [f"<b>{escape(shown.title)}</b>", f"<ul>{said}</ul>" * bool(said), _picture(shown), *map(_table, on_screen(shown))]
+        return f"<div>{''.join(parts)}</div>"
+
+    def _readable(self) -> Report:
+        from perfmodel.report.formats import readable
+
+        return readable(self.report)
+
+    def to_frame(self) -> DataFrame:
+        """A pandas DataFrame of what is compared: a row per algorithm, operation, point or device.
+
+        A column is a field, by its path, such as ``time_s.predicted``. UnavailableError without pandas.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UnavailableError("to_frame needs pandas, which is not installed", PANDAS) from None
+        return DataFrame.from_records(self.records())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of ``to_frame``, as flat dicts; lists inside them are left out."""
+        if not self.report.data:
+            return next((one.records() for one in self._tables() if one.rows), [])
+        listed = next((found for name in ROWS if (found := self._own.get(name)) and isinstance(found[0], dict)), [self._without_about()])
+        rows = [row for row in map(_flat, listed) if row]
+        inner = {name.rpartition(".")[0] for row in rows for name in row}
+        return [{name: value for name, value in row.items() if name not in inner} for row in rows]
+
+    def _without_about(self) -> dict[str, Any]:
+        return {name: value for name, value in self._own.items() if name not in ABOUT}
+
+    def _tables(self) -> list[DataTable]:
+        from perfmodel.report.charts.chart_tables import points_table
+
+        return [*self.report.data_tables, points_table(self.report.rooflines)]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report to ``path``, in the format of its suffix: .html, .md, .json, .txt, .svg, .png. The path comes back.
+
+        UsageError for a suffix that no format has, or a place that cannot be written.
+        """
+        from perfmodel.report import check_output, write
+        from perfmodel.report.made_by import made_by
+
+        target = Path(path)
+        check_output(target, ["charts"] if self.report.charts else [])
+        write(target, made_by(self.report, self._asked, self._devices))
+        return target
+
+
+def _flat(one: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """``one`` with the fields inside it beside its own, by their path, and without lists.
+
+    >>> _flat({"n": 1, "time_s": {"roofline": 2.0}, "kernels": []})
+    {'n': 1, 'time_s.roofline': 2.0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in one.items():
+        if not isinstance(value, list):
+            found |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
+    return found
+
+
+def _picture(shown: Report) -> str:
+    """The first picture of ``shown``, as an image in the text."""
+    if not shown.charts:
+        return ""
+    from base64 import b64encode
+
+    from perfmodel.report.charts.draw import standalone
+    from perfmodel.report.document import captioned
+    from perfmodel.report.formats.svg import FONT, panel
+
+    chart = captioned(shown)[0]
+    drawn = b64encode(standalone(panel(chart), FONT).encode()).decode()
+    return f'<img alt="{escape(chart.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{drawn}">'
+
+
+def _table(table: Table) -> str:
+    sides = ["left" if side == "l" else "right" for side in table.alignment]
+    head, *body = (f"<tr>{_cells(tag, row, sides)}</tr>" for tag, row in (("th", table.columns), *(("td", row) for row in table.rows)))
+    title = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    return f"<table>{title}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _cells(tag: str, row: Sequence[str], sides: Sequence[str]) -> str:
+    texts = (escape(cell).replace("  ", INDENT) for cell in row)
+    return "".join(f'<{tag} style="text-align:{side}">{text}</{tag}>' for text, side in zip(texts, sides, strict=True))
