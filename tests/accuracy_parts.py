@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import counted
 import sustained_rows
 import tuned
 import wide_rows
+from predicted_measured import NAMES
 
 from perfmodel.catalog import find_device
 from perfmodel.core.files import read_json
@@ -113,9 +115,48 @@ def sustained_part(page: str | None = None) -> str:
     )
 
 
+@cache
+def drawn(files: tuple[Path, ...]) -> Mapping[tuple[str, str], wide_rows.Judged]:
+    """Kernels of a draw, by group and state of the caches."""
+    return wide_rows.judged(wide_rows.raws(files))
+
+
+def summed(found: Mapping[tuple[str, str], wide_rows.Judged], name: str = "") -> wide_rows.Judged:
+    """All of ``found``, or those of one family, as one."""
+    every = wide_rows.Judged()
+    for (group, _), one in found.items():
+        if not name or wide_rows.class_of(group) == name:
+            every.extend(one)
+    return every
+
+
+def first_part(page: str | None = None) -> str:
+    """What the page opens with: the error of all kernels of the last draw."""
+    every = summed(drawn(tuple(wide_rows.FILES)))
+    median, held = f"{100 * every.median:.1f} %", f"{100 * every.coverage:.0f} %"
+    return f"Median error {median}, {held} of the 80 % intervals hold, on {len(every.errors):,} kernels drawn afterwards.\n"
+
+
+def families_part(page: str | None = None) -> str:
+    """A row per family of what was measured and seen by no fit."""
+    kernels = drawn(tuple(wide_rows.FILES))
+    every = {name: summed(kernels, family) for family, name in NAMES.items()}
+    every |= {"all of these, lent by the H200": summed(drawn((wide_rows.BORROWED,))), "steps of models": summed(wide_rows.steps())}
+    where = dict.fromkeys(every, "H200") | {"all of these, lent by the H200": "H100"}
+    rows = [
+        [name, where[name], f"{len(one.errors):,}", f"{one.median:.1%}", f"{one.p90:.1%}", f"{one.coverage:.0%}"]
+        for name, one in every.items()
+    ]
+    for kind, one in read_json(SERVED)["held out"]["all"].items():
+        for short, words in (("tpot", "time per output token"), ("ttft", "time to the first token")):
+            figures = [f"{one['runs']:,}", *(f"{one[f'{short}_{size}']:.1%}" for size in ("median", "p90")), f"{one[f'{short}_held']:.0%}"]
+            rows.append([f"{words}, {KINDS[kind]}", "engines", *figures])
+    return table(["family", "on", "rows", "median error", "9 of 10 within", "intervals that hold"], rows)
+
+
 def wide_part(page: str | None = None) -> str:
     """Errors and coverage of the last draw: clean, dirty and warm, alone and for seconds."""
-    kernels, of_steps = wide_rows.judged(wide_rows.raws()), wide_rows.steps()
+    kernels, of_steps = drawn(tuple(wide_rows.FILES)), wide_rows.steps()
     words = [
         f"- {state}: {len(one.errors):,} kernels, error {one.median:.1%} in the median, {one.p90:.1%} at the 90 % quantile; "
         f"{one.coverage:.1%} of the intervals hold; {len(one.missing)} rows have no prediction.\n"
@@ -133,7 +174,7 @@ def wide_part(page: str | None = None) -> str:
 
 def borrowed_part(page: str | None = None) -> str:
     """The same of a draw on an H100."""
-    every = wide_rows.judged(wide_rows.raws([wide_rows.BORROWED]))
+    every = drawn((wide_rows.BORROWED,))
     known = {key: one for key, one in every.items() if one.errors}
     missing = sum(len(one.missing) for one in every.values())
     words = f"{sum(len(one.errors) for one in known.values()):,} rows; {missing} more have no prediction.\n\n"
@@ -170,6 +211,8 @@ def standard_part(page: str | None = None) -> str:
 
 SERVED = Path(__file__).parent / "data" / "serving_scores.json"
 THROUGHPUT = SERVED.with_name("throughput_scores.json")
+KINDS = {"dense": "dense models", "experts": "models with experts", "experts, pools": "prefill and decode apart"}
+"""Kinds of serving runs, as the first table names them."""
 REFERENCE = {
     ("llama-3.1-70b", "nvidia-h100-sxm-80gb", "vllm"): "4.6 %, p90 9.8 % (with H200)",
     ("llama-3.1-70b", "nvidia-h200-sxm", "vllm"): "4.6 %, p90 9.8 % (with H100)",
@@ -177,64 +220,71 @@ REFERENCE = {
 """Errors of NVIDIA aiconfigurator in TPOT, where they are known of a group."""
 
 
+def served(one: Mapping[str, float]) -> list[str]:
+    """Figures of some runs."""
+    each = [f"{one['runs']:,}", *(f"{one[f'{name}_{size}']:.1%}" for name in ("tpot", "ttft") for size in ("median", "p90"))]
+    return [*each, f"{one['tpot_held']:.0%}", f"{one['ttft_held']:.0%}"]
+
+
+SERVED_HEADS = ["runs", "TPOT median", "p90", "TTFT median", "p90", "TPOT intervals hold", "TTFT intervals hold"]
+
+
 def serving_part(page: str | None = None) -> str:
-    """Public serving runs, by group: those seen when overheads were fitted, and those held out."""
+    """Public serving runs: those seen when overheads were fitted, and those held out."""
     found = read_json(SERVED)
-
-    def cells(one: Mapping[str, float]) -> list[str]:
-        each = [f"{one['runs']:,}", *(f"{one[f'{name}_{size}']:.1%}" for name in ("tpot", "ttft") for size in ("median", "p90"))]
-        return [*each, f"{one['tpot_held']:.0%}", f"{one['ttft_held']:.0%}"]
-
-    heads = ["runs", "TPOT median", "p90", "TTFT median", "p90", "TPOT intervals hold", "TTFT intervals hold"]
-    totals = [[half, kind, *cells(one)] for half, part in found.items() for kind, one in part["all"].items()]
-    rows = [
-        [half, name, *cells(one), REFERENCE.get(tuple(name.split(" / ")[:3]), "")]  # type: ignore[call-overload]
-        for half, part in found.items()
-        for name, one in part["groups"].items()
-    ]
+    rows = [[half, kind, *served(one)] for half, part in found.items() for kind, one in part["all"].items()]
     missing = sum(count for part in found.values() for count in part["missing"].values())
     words = f"{missing} runs have no prediction. Of 421 such runs aiconfigurator's TPOT is 14.2 % off in the median.\n\n"
-    wide = ["half", "model / device / engine / weights", *heads, "aiconfigurator, TPOT"]
-    return words + table(["half", "models", *heads], totals) + "\n" + table(wide, rows)
+    return words + table(["half", "models", *SERVED_HEADS], rows)
+
+
+def serving_groups_part(page: str | None = None) -> str:
+    """The same by group."""
+    rows = [
+        [half, name, *served(one), REFERENCE.get(tuple(name.split(" / ")[:3]), "")]  # type: ignore[call-overload]
+        for half, part in read_json(SERVED).items()
+        for name, one in part["groups"].items()
+    ]
+    return table(["half", "model / device / engine / weights", *SERVED_HEADS, "aiconfigurator, TPOT"], rows)
+
+
+FIGURES = {"tokens_per_s": "tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT"}
+FIGURE_HEADS = ["figure", "runs", "median", "p90", "with its sign", "intervals hold"]
+
+
+def figures(scores: Mapping[str, Any], note: str = "") -> list[list[str]]:
+    """A row per figure of each of ``scores``."""
+
+    def cells(one: Mapping[str, float]) -> list[str]:
+        return [f"{one['runs']:,}", f"{one['median']:.1%}", f"{one['p90']:.1%}", f"{one['bias']:+.1%}", f"{one['held']:.0%}"]
+
+    return [[what + note, FIGURES[name], *cells(one)] for what, own in scores.items() for name, one in own.items()]
 
 
 def throughput_part(page: str | None = None) -> str:
-    """Published throughput, by kind of model, by source and by group."""
+    """Published throughput, by kind of model."""
     found = read_json(THROUGHPUT)
-    names = {"tokens_per_s": "tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT"}
+    words = f"{found['predicted']:,} of {found['runs']:,} runs are predicted.\n\n"
+    return words + table(["models", *FIGURE_HEADS], figures(found["all"]) + figures(found["first"], ", first score"))
 
-    def rows(scores: Mapping[str, Any], note: str = "") -> list[list[str]]:
-        return [
-            [
-                what + note,
-                names[name],
-                f"{one['runs']:,}",
-                f"{one['median']:.1%}",
-                f"{one['p90']:.1%}",
-                f"{one['bias']:+.1%}",
-                f"{one['held']:.0%}",
-            ]
-            for what, own in scores.items()
-            for name, one in own.items()
-        ]
 
-    heads = ["figure", "runs", "median", "p90", "with its sign", "intervals hold"]
-    return "\n".join(
-        [
-            f"{found['predicted']:,} of {found['runs']:,} runs are predicted.\n",
-            table(["models", *heads], rows(found["all"]) + rows(found["first"], ", first score")),
-            table(["models / source and version / engine / requests", *heads], rows(found["sources"])),
-            table(["model / device / engine", *heads], rows(found["groups"])),
-        ]
-    )
+def throughput_groups_part(page: str | None = None) -> str:
+    """The same by source and by group."""
+    found = read_json(THROUGHPUT)
+    sources = table(["models / source and version / engine / requests", *FIGURE_HEADS], figures(found["sources"]))
+    return f"{sources}\n{table(['model / device / engine', *FIGURE_HEADS], figures(found['groups']))}"
 
 
 PARTS = {
+    "first": first_part,
+    "families": families_part,
     "wide": wide_part,
     "left_out": left_out_part,
     "standard_left_out": standard_part,
     "serving": serving_part,
+    "serving_groups": serving_groups_part,
     "throughput": throughput_part,
+    "throughput_groups": throughput_groups_part,
     "sustained": sustained_part,
     "counted": counted_part,
     "borrowed": borrowed_part,

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import needed_formulas
 from accuracy_parts import refresh, there
 from fuzzing import all_commands, command
 
@@ -65,7 +66,9 @@ def answer(line: str) -> Any:
 
 # Commands
 
-CONVENTIONS = """Data goes to stdout, progress and messages to stderr. `-o FILE` writes a file whole or not at all, in the format that
+CONVENTIONS = """Every command with its options and examples.
+
+Data goes to stdout, progress and messages to stderr. `-o FILE` writes a file whole or not at all, in the format that
 its suffix names; `-o -` is stdout. Exit codes: 0 answered, 1 failed, 2 wrong usage, 3 out of tolerance, 130 interrupted. `NO_COLOR` is
 honoured. `eval "$(perfmodel --show-completion bash)"` completes commands, options, devices and models; zsh and fish too.
 """
@@ -147,7 +150,9 @@ def own(listed: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def formulas_page(page: str | None = None) -> str:
     """Formulas with their sources."""
     [(_, kernel)] = steps(KERNEL)
-    parts = [f"{GENERATED}# Formulas\n\n{FORMULAS}"]
+    parts = [f"{GENERATED}# Formulas\n\nWhich formula gives which number, and who published it.\n"]
+    parts.append(f"## Six that everyone needs\n\n{''.join(needed_formulas.lines(answer))}\n{needed_formulas.SYMBOLS}")
+    parts.append(f"## How the rest is made\n\n{FORMULAS}")
     parts.append("## Every kernel: bytes, bound and roof\n\nHere of a matrix multiplication with its tile.\n")
     parts.append(formulas(step for step in kernel if SHARED.match(step["name"]) or step["source"] in (L2_SOURCE, ROOF_SOURCE)))
     for name in there(names(), page, "`--algorithm {}`"):
@@ -207,7 +212,8 @@ def devices_page(page: str | None = None) -> str:
     columns = ["device", "implementation", "workload", "pass", "formats", "points", "median error, held out", "date"]
     return "\n".join(
         [
-            f"{GENERATED}# Devices\n\n{len(devices)} profiles; `perfmodel hardware show ID` prints each number with kind and source.\n",
+            f"{GENERATED}# Devices\n\nWhich devices, models and systems are shipped, and what was measured on them.\n",
+            f"{len(devices)} profiles; `perfmodel hardware show ID` prints each number with kind and source.\n",
             listed,
             "## Calibrations\n\nTime models fitted to measurements, and how far off they were on measurements that no fit saw.\n",
             table(columns, rows),
@@ -232,7 +238,9 @@ def calibrated(device: Device) -> list[list[str]]:
 
 # Studies
 
-STUDIES = """A study is a YAML file of sections; `perfmodel report FILE.yaml` makes one document of it. `perfmodel report --attention
+STUDIES = """How to write a study, a file of questions whose answers make one document.
+
+A study is a YAML file of sections; `perfmodel report FILE.yaml` makes one document of it. `perfmodel report --attention
 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200 --save-study mine.yaml` writes one to begin with, and
 `perfmodel report --schema > study.schema.json` the JSON Schema, which editors know: `# yaml-language-server: $schema=study.schema.json`.
 

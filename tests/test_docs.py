@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+import needed_formulas
 import pytest
 import refresh_docs
 from each import each
@@ -54,6 +55,27 @@ def test_a_page_with_what_is_gone_is_not_current(name, shipped, gone):
     assert page.count(shipped) == 1
     changed = page.replace(shipped, gone)
     assert changed != refresh_docs.PAGES[name](changed)
+
+
+def test_the_formulas_that_everyone_needs_come_first():
+    """And one that is not what the program computes makes no page."""
+    page = (DOCS / "formulas.md").read_text()
+    first = page.partition("\n## ")[2].partition("\n## ")[0]
+    assert re.findall(r"^(\d)\. \*\*", first, re.MULTILINE) == [*"123456"]
+    one = needed_formulas.NEEDED[2]
+    wrong = one._replace(parts=(one.parts[0]._replace(formula="B * H * (3 * N**2 + 4 * N * d)"),))
+    assert len(list(needed_formulas.lines(refresh_docs.answer, [one]))) == 1
+    with pytest.raises(AssertionError):
+        list(needed_formulas.lines(refresh_docs.answer, [wrong]))
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_page_opens_with_what_it_is_for(page):
+    """One sentence below its title."""
+    _, sentence, *_ = page.read_text().removeprefix(refresh_docs.GENERATED).split("\n\n")
+    assert sentence.endswith(".")
+    assert not re.search(r"[.;] ", sentence)
+    assert len(sentence) <= 140
 
 
 def test_links_lead_somewhere():

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from refresh_readme import DRAWN_BY, PAGES, PICTURE, SHOWN
+from predicted_measured import NAMES, NEAR, PICTURE, drawn, pairs
+from refresh_readme import ACCURACY, CAPTION, PAGES, SHOWN, caption
 
 from perfmodel.cli import command_names
 
@@ -22,11 +23,32 @@ def test_something_is_shown(page) -> None:
     assert SHOWN.findall(page.read_text())
 
 
-def test_the_picture_is_current(run, tmp_path):
-    drawn = tmp_path / "drawn.svg"
-    assert run(f"{DRAWN_BY} {drawn}").code == 0
-    assert drawn.read_bytes() == PICTURE.read_bytes(), "refresh with: python tests/refresh_readme.py"
-    assert PICTURE.name in README.read_text()
+def test_the_picture_is_current():
+    assert drawn() == PICTURE.read_text(encoding="utf-8"), "refresh with: python tests/refresh_readme.py"
+    for page in PAGES:
+        assert f"({PICTURE.relative_to(page.parent)})" in page.read_text()
+
+
+def test_the_picture_shows_what_is_near_and_what_is_not():
+    shown = pairs()
+    assert {pair.group for pair in shown} == set(NAMES.values())
+    near = sum(abs(pair.predicted / pair.measured - 1) <= NEAR for pair in shown)
+    assert f"{near} of {len(shown)} kernels are predicted within 10%" in PICTURE.read_text(encoding="utf-8")
+    assert 0.7 < near / len(shown) < 1
+
+
+def test_the_error_in_the_caption_is_that_of_the_page():
+    """Which adds up what the page shows state by state."""
+    assert CAPTION.findall(README.read_text()) == [caption()], "refresh with: python tests/refresh_readme.py"
+    [kernels] = re.findall(r"on ([\d,]+) kernels drawn afterwards", caption())
+    states = re.findall(r"^- (?:clean|dirty|warm): ([\d,]+) kernels", ACCURACY.read_text(), re.MULTILINE)
+    assert int(kernels.replace(",", "")) == sum(int(count.replace(",", "")) for count in states)
+
+
+def test_the_readme_is_short():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 90
+    assert max(len(line) for line in lines if not line.startswith("|")) <= 140
 
 
 @pytest.mark.parametrize(

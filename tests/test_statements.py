@@ -20,7 +20,7 @@ from tools.measure.steps import measure
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))
-SLOW = ("wide",)
+SLOW = ("wide", "first", "families")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PARTS])
