@@ -212,6 +212,7 @@ def sweep(
     or a text with commas in between. Units of the columns are in ``units``: B, s, FLOP. UsageError for an axis, constraint or column
     that cannot be read, or more than ``most_bytes``; rows without an answer are counted in ``left_out``.
 
+    >>> from perfmodel.api import sweep
     >>> found = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
     >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded
     ([4096], [68719476736.0], 's', 2)

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -159,6 +160,15 @@ def test_the_call_in_the_help_of_matmul_is_that_of_its_example() -> None:
     text = pydoc.render_doc(perfmodel.matmul, renderer=pydoc.plaintext)
     assert "matmul(*, m: int | None = None, n: int | None = None" in text
     assert max(map(len, text.splitlines()[3:])) <= 120
+
+
+@pytest.mark.parametrize("name", ["claims", "remat", "report", "sweep"])
+def test_help_of_a_command_whose_name_a_module_has(name: str) -> None:
+    """The module's own words, then what a call of it takes."""
+    module = import_module(f"perfmodel.{name}")
+    text = pydoc.render_doc(module, renderer=pydoc.plaintext)
+    assert f"perfmodel.{name}(" in text
+    assert inspect.getdoc(perfmodel.api.function(name)) in inspect.getdoc(module)
 
 
 def test_the_package_lists_its_commands() -> None:

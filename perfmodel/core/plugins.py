@@ -63,6 +63,11 @@ def make_callable(module: str) -> None:
         def __signature__(self) -> Signature:
             return signature(_function(module))
 
+        @property
+        def __doc__(self) -> str:  # type: ignore[override]
+            own = self.__dict__["__doc__"] or ""
+            return f"{own}\n\n{module}{signature(_function(module))}\n\n{docstring(_function(module))}"
+
     sys.modules[module].__class__ = Callable
 
 
