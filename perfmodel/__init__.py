@@ -13,11 +13,14 @@ answers a grid of questions. More: ``help(perfmodel.api)``.
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfmodel._functions import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]
+__all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]  # noqa: F405
 _FROM = {"Report": "report.document", "Result": "result", "answer": "api", "compare_attention": "api"}
 """Where a public name is from that is no command."""
 

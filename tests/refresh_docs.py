@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import function_types
 import needed_formulas
 from accuracy_parts import refresh, there
 from fuzzing import all_commands, command
@@ -302,3 +303,4 @@ if __name__ == "__main__":
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(None), encoding="utf-8")
     refresh()
+    function_types.FILE.write_text(function_types.stub(), encoding="utf-8")

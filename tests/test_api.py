@@ -6,6 +6,7 @@ import ast
 import copy
 import inspect
 import json
+import os
 import pickle
 import pydoc
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import function_types
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -169,6 +171,28 @@ def test_help_of_a_command_whose_name_a_module_has(name: str) -> None:
     text = pydoc.render_doc(module, renderer=pydoc.plaintext)
     assert f"perfmodel.{name}(" in text
     assert inspect.getdoc(perfmodel.api.function(name)) in inspect.getdoc(module)
+
+
+def test_types_for_editors_are_those_of_the_functions() -> None:
+    """Of every option that they have; one that was added since need not be there yet."""
+    made, now = function_types.options(function_types.FILE.read_text()), function_types.options(function_types.stub())
+    assert made.keys() <= now.keys()
+    assert {name: {key: kind for key, kind in now[name].items() if key in known} for name, known in made.items()} == made, (
+        "refresh with: python tests/refresh_docs.py"
+    )
+    assert made["attention"]["n"] == "int | str | None"
+
+
+def test_a_type_checker_knows_the_options(tmp_path) -> None:
+    path = tmp_path / "asked.py"
+    path.write_text("import perfmodel\nfound = perfmodel.attention(n=4096, d=64)\nfound.save('a.md')\nperfmodel.matmul(m=1, foo=2)\n")
+    root = Path(perfmodel.__file__).parents[1]
+    line = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(path)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(root)})
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(errors) == 1, done.stdout + done.stderr
+    assert "asked.py:4" in errors[0]
+    assert '"foo"' in errors[0]
 
 
 def test_the_package_lists_its_commands() -> None:
