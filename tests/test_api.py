@@ -256,6 +256,19 @@ def test_a_result_is_not_saved_where_it_cannot_be(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_saved_result_says_how_it_was_made(tmp_path) -> None:
+    """The call, and the profiles by their hashes, one of a file among them."""
+    own = tmp_path / "mine.yaml"
+    own.write_text((Path(perfmodel.__file__).parents[1] / "hardware_specs" / "nvidia-l4.yaml").read_text().replace("nvidia-l4", "mine"))
+    for hardware in ("h200", str(own)):
+        found = perfmodel.softmax(rows=64, cols=64, hardware=hardware)
+        made = json.loads(found.save(tmp_path / "made.json").read_text())["provenance"]
+        assert made["command"] == f"perfmodel.softmax(rows=64, cols=64, hardware={hardware!r})"
+        assert [one["id"] for one in made["profiles"]] == [found.hardware.id]
+        assert len(made["profiles"][0]["sha256"]) == 64
+    assert "perfmodel.softmax(" in found.save(tmp_path / "made.html").read_text()
+
+
 def test_columns_as_a_frame_share_the_numbers() -> None:
     found = perfmodel.sweep(n="1:100:+1", d=64)
     frame = found.to_frame()
