@@ -144,9 +144,12 @@ class Engine:
         return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
     def kernels_for(self, model: ModelSpec, device: Device, split: Split) -> KernelChoice:
-        """Those that run ``model`` in the layout ``split`` on ``device``."""
-        from perfmodel.transformer.parallel import NODE  # readers of presets need no kernels
+        """Those that run ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused."""
+        from perfmodel.kernels.collectives import over_pcie  # readers of presets need no kernels
+        from perfmodel.transformer.parallel import NODE
 
+        if over_pcie(device):
+            return replace(self.kernels, fused_all_reduce=False)
         known = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
         fuses = known and model.is_moe and split.dp == 1 and split.gpus <= NODE
         return replace(self.kernels, fused_all_reduce=True) if fuses else self.kernels
