@@ -269,4 +269,4 @@ def implementations() -> dict[str, set[str]]:
     return found
 
 
-ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
+ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}

@@ -271,14 +271,14 @@ def answered(
     times: Callable[[Engine, ModelPass], KernelTimes],
 ) -> ServingAnswer:
     """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
-    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    load, power = asked.load(engine.users), PowerAsked(asked.power_limit, asked.clock).check(device)
     asked.check_lengths(model)
     engine = asked.configured(engine)
 
     def steps(split: Split) -> KernelTimes:
         return replace(times(engine, asked.like(model, device, split, stored)), power=power)
 
-    split = asked.split(model)
+    split = asked.split(model, engine.in_stages)
     if asked.prefill_workers is None:
         return serve(steps(split), load, asked.spread, asked.requests, asked.gpu_hour)
     pools = Pools(steps(asked.prefill_split(model)), steps(split), asked.prefill_workers, asked.workers)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import ModelPass, Split
 
 DEFAULT_ENGINE = "vllm"
-USERS = 64
-"""Of a question that says neither how many there are nor how many requests come."""
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 """GPUs of a search that says none, and the most."""
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
+USERS = 64
+"""Of a question that says neither how many there are nor how many requests come."""
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
@@ -36,10 +36,10 @@ class ServeQuestion(Question):
     name: str = as_in(PhaseQuestion, "name")
     hardware: str | None = as_in(Common, "hardware")
     gpus: int | None = option("GPUs. [default: those of the layout]")
-    engine: str | None = option("vllm, sglang, tensorrt-llm or a file. [default: vllm; --search: all]")
+    engine: str | None = option("vllm, sglang, tensorrt-llm, llama.cpp or a file. [default: vllm]")
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
-    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]")
+    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}; llama.cpp: 1]")
     rate: float | None = option("Requests a second, in place of users.", reader=ONE)
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
@@ -73,11 +73,11 @@ class ServeQuestion(Question):
     requests: int | None = option("Benchmark of so many; all users start at once.", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
 
-    def load(self) -> Load:
-        """The users' requests, checked."""
+    def load(self, usual: int | None = None) -> Load:
+        """The requests, checked; of as many users as are ``usual`` with an engine where the question does not say."""
         from perfmodel.serving.load import Load
 
-        users = USERS if self.concurrency is None and self.rate is None else self.concurrency
+        users = (usual or USERS) if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
             raise UsageError(
@@ -87,8 +87,11 @@ class ServeQuestion(Question):
             raise UsageError(f"--spread is {self.spread:g}", "give a share above 0, up to 1 for lengths that are all alike")
         return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
 
-    def split(self, model: ModelSpec) -> Split:
-        """The layout: what is not given follows from the number of GPUs; UsageError where they do not go together."""
+    def split(self, model: ModelSpec, in_stages: bool = False) -> Split:
+        """The layout: what is not given follows from the number of GPUs, which share each matrix, or hold layers in turn ``in_stages``.
+
+        UsageError where sizes do not go together.
+        """
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.step import Split
 
@@ -96,6 +99,8 @@ class ServeQuestion(Question):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name))
         groups, tp = self.dp, self.tp
+        if in_stages and self.gpus is not None and (groups, tp, self.pp) == (None, None, 1):
+            return Split(pp=self.gpus).check(model)
         if tp is None:
             whole = (groups or 1) * self.pp
             if self.gpus is not None and self.gpus % whole:

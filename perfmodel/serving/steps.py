@@ -17,8 +17,9 @@ from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
+from perfmodel.serving.roof_shares import priced_by, shares_on
 from perfmodel.timing.lenders import FallbackDevices
-from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
+from perfmodel.transformer.estimate import PassEstimate, PassRow, Pricing, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
@@ -152,7 +153,7 @@ class KernelTimes:
 
     def passed(self, step: Iteration) -> PassEstimate:
         """The rows of a step, exactly: to be shown."""
-        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known)
+        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known, priced=self._priced)
 
     def _in_graph(self, step: Iteration) -> bool:
         """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph."""
@@ -229,8 +230,22 @@ class KernelTimes:
     def _row(self, op: Op, graph: bool) -> Times:
         row = self.known.get((op, graph))
         if row is None:
-            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches)
+            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches, self._priced)
         return row.interval or (row.seconds, row.seconds, row.seconds)
+
+    @cached_property
+    def _priced(self) -> Pricing | None:
+        """What gives the time of a kernel, for an engine whose kernels have no time models."""
+        shares = shares_on(self.engine, self.device)
+        if shares is None:
+            return None
+        return priced_by(shares, self.device, self.has_k_quants)
+
+    @property
+    def has_k_quants(self) -> bool:
+        """Whether most weights are packed in blocks of 256, as in GGUF files by the name of Q4_K_M."""
+        main = None if self.model.quantized is None else self.model.quantized.main
+        return main is not None and main.name.endswith("_k")
 
     @cached_property
     def _launches(self) -> LaunchCorrection:
