@@ -23,8 +23,12 @@ SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", 
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
+HOST_MEMORY = "60GB/s"
+"""About what two channels of DDR5-4800 read."""
 USERS = 64
 """Of a question that says neither how many there are nor how many requests come."""
+STAGED = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda asked: "llama" in (asked.engine or ""))
+OFFLOADED = Condition("is of layers on the host", "give --gpu-layers too, or leave it out", lambda asked: asked.gpu_layers is not None)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
@@ -70,6 +74,8 @@ class ServeQuestion(Question):
     power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
     clock: str | None = option("Clock. [default: burst; sustained under --power-limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
+    gpu_layers: int | None = option("Layers on the GPU, the rest on the host. [default: all]", reader=STAGED, group=RARER)
+    host_memory: str | None = option("The host's DRAM bandwidth. [default: 60GB/s]", reader=OFFLOADED, group=RARER)
     requests: int | None = option("Benchmark of so many; all users start at once.", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
 
@@ -99,8 +105,10 @@ class ServeQuestion(Question):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name))
         groups, tp = self.dp, self.tp
-        if in_stages and self.gpus is not None and (groups, tp, self.pp) == (None, None, 1):
-            return Split(pp=self.gpus).check(model)
+        if in_stages:
+            if (groups or 1, tp or 1, self.ep) != (1, 1, 1):
+                raise UsageError("--tp, --dp and --ep: GPUs of this engine hold layers in turn", "give --gpus or --pp")
+            return Split(pp=max(self.gpus or 1, self.pp)).check(model)
         if tp is None:
             whole = (groups or 1) * self.pp
             if self.gpus is not None and self.gpus % whole:
@@ -150,6 +158,10 @@ class ServeQuestion(Question):
         found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
         return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
 
+    def host_bandwidth(self) -> float:
+        """B/s that the host's memory is read at."""
+        return _parsed("host-memory", self.host_memory or HOST_MEMORY, "B/s", "80GB/s")
+
     def limits(self) -> tuple[float | None, float | None, float | None]:
         """Seconds to the first token, per token after it and of a whole request at most."""
         return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot), _seconds("request-latency", self.request_latency)
@@ -196,14 +208,17 @@ class ServeQuestion(Question):
 
 
 def _seconds(name: str, text: str | None) -> float | None:
+    return None if text is None else _parsed(name, text, "s", "500ms")
+
+
+def _parsed(name: str, text: str, unit: str, like: str) -> float:
+    """The number above zero that ``text`` states in ``unit``; UsageError says to write it ``like`` that."""
     from perfmodel.core.units import parse
 
-    if text is None:
-        return None
     try:
-        found = float(parse(text, "s"))
+        found = float(parse(text, unit))
     except DataError as error:
-        raise UsageError(f"--{name}: {error.message}", "write it like 500ms") from None
+        raise UsageError(f"--{name}: {error.message}", f"write it like {like}") from None
     if found <= 0:
-        raise UsageError(f"--{name} is {text}", "give a time above zero, such as 500ms")
+        raise UsageError(f"--{name} is {text}", f"give more than zero, such as {like}")
     return found

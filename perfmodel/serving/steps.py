@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
+from perfmodel.serving.host_layers import HostLayers
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.serving.roof_shares import priced_by, shares_on
@@ -56,7 +57,7 @@ Table = dict[tuple[int, ...], Times]
 class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
-    ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``host``: layers that no GPU holds. ``coarse``: one node per factor of two in everything, to rank many layouts.
     ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
     ``nodes``: what is known by now of each part; ``asked``: between them.
     """
@@ -67,6 +68,7 @@ class KernelTimes:
     like: ModelPass
     fallbacks: FallbackDevices = tuple
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
+    host: HostLayers | None = None
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
@@ -117,7 +119,7 @@ class KernelTimes:
         if step.chunk:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
-        own = self.own_seconds(step.decodes + prompts, bool(step.chunk))
+        own = self.own_seconds(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
         if self.power.given:
             asked = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
             value, low, high = added(parts)
@@ -130,6 +132,10 @@ class KernelTimes:
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
         found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
         return found, found, found
+
+    def host_s(self, step: Iteration) -> float:
+        """Seconds of the layers that the host runs; 0 where GPUs hold all."""
+        return 0.0 if self.host is None else self.host.seconds(step)
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
         """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from perfmodel.core.dtypes import canonical
-from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.transformer.architectures import build
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.layer import operations
@@ -163,6 +164,8 @@ def as_known(weights_dtype: str) -> str:
     from perfmodel.transformer.gguf import MIXTURES
 
     low = weights_dtype.lower()
+    if low not in MIXTURES and re.match(r"i?q\d", low):
+        raise UsageError(f"--weights-dtype: no format of GGUF files is called {weights_dtype!r}", suggest(low, list(MIXTURES)))
     return low if low in MIXTURES else canonical(weights_dtype)
 
 
