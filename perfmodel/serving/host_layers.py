@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.serving.iteration import Iteration
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.ops import group_ops, routed_ops, sequence_ops
 from perfmodel.transformer.spec import ModelSpec
@@ -33,12 +32,10 @@ class HostLayers:
     bandwidth: float
     link: float
 
-    def seconds(self, step: Iteration) -> float:
-        """Seconds that a step waits for the host, whatever the GPU does before and after."""
-        tokens = step.chunk + step.decodes * step.queries
+    def seconds(self, tokens: int, context: int) -> float:
+        """Seconds that a step of ``tokens`` waits for the host, each sequence ``context`` tokens long, whatever the GPU does meanwhile."""
         if tokens >= COPIED_FROM:
             return self._moved(self._pass(PREFILL, 1, tokens, tokens), WEIGHTS) / (self.link * LINK_SHARE)
-        context = max(step.context if step.decodes else step.chunk_context, tokens)
         return self._moved(self._pass(DECODE, tokens, 1, context), WEIGHTS, CACHE) / (self.bandwidth * HOST_SHARE)
 
     def _pass(self, phase: str, batch: int, n: int, length: int) -> ModelPass:

@@ -39,12 +39,12 @@ EXACT = 0
 """Nodes at every number."""
 PER_OCTAVE = {
     **{"group": (8, 1), "routed": (8, 1), "routed unevenly": (16, 16, 1), "stages": (1,), "heads": (2, 1)},
-    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)},
+    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1), "host": (4, 2)},
 }
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 COARSELY = {
     **{"group": (1, 1), "routed": (1, 1), "stages": (1,), "heads": (1, 1)},
-    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)},
+    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1), "host": (1, 1)},
 }
 """The same to rank many layouts under one load, whose decoding sequences have one length."""
 STEPPED = {("group", 0), ("routed", 0), ("routed unevenly", 0), ("routed unevenly", 1), ("prompt", 1)}
@@ -135,7 +135,15 @@ class KernelTimes:
 
     def host_s(self, step: Iteration) -> float:
         """Seconds of the layers that the host runs; 0 where GPUs hold all."""
-        return 0.0 if self.host is None else self.host.seconds(step)
+        if self.host is None:
+            return 0.0
+        tokens = step.chunk + step.decodes * step.queries
+        context = max(step.context if step.decodes else step.chunk_context, tokens)
+        return self._between("host", (tokens, context), self._on_host)[0]
+
+    def _on_host(self, tokens: int, context: int) -> Times:
+        found = 0.0 if self.host is None else self.host.seconds(tokens, context)
+        return found, found, found
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
         """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
