@@ -74,7 +74,7 @@ class ServeQuestion(Question):
     power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
     clock: str | None = option("Clock. [default: burst; sustained under --power-limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
-    gpu_layers: int | None = option("Layers on the GPU, others on the host. [default: all]", reader=STAGED, group=RARER)
+    gpu_layers: int | None = option("Layers on the GPU, not the host. [default: all]", reader=STAGED, group=RARER)
     host_memory: str | None = option("The host's DRAM bandwidth. [default: 60GB/s]", reader=OFFLOADED, group=RARER)
     requests: int | None = option("Benchmark of so many; all users start at once.", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
