@@ -62,7 +62,8 @@ MODULE = "sxm"
 def _meant(
     name: str, known: list[str], option: str, kind: str, file: str, words: list[str] | None = None, otherwise: str | None = None
 ) -> str:
-    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words, two of which may be one.
+    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words, two of which may be one; of
+    several the one whose words all others have too: ``rtx-3090`` is no Ti.
 
     UsageError begins with ``option`` and suggests the nearest of ``words``, else says ``otherwise``, or to give the path of a ``file``.
     """
@@ -72,6 +73,8 @@ def _meant(
     matches = matches or [one for one in known if asked <= {*parts[one], *map("".join, pairwise(parts[one]))}]
     modules = [one for one in matches if MODULE in one.split("-")]
     matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
+    plain = [one for one in matches if all(set(parts[one]) <= set(parts[other]) for other in matches)]
+    matches = plain if wanted and len(plain) == 1 else matches
     if not matches or not wanted:
         hint = suggest(wanted, words or known, otherwise)
         raise UsageError(f"{option}no {kind} is called {name!r}", f"{hint}; or give the path of {file}")
@@ -266,4 +269,4 @@ def implementations() -> dict[str, set[str]]:
     return found
 
 
-ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
+ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}

@@ -28,12 +28,16 @@ WHOLE = [(a, b) for a, b in PAIRS if a.multiprocessors and b.multiprocessors and
 """Pairs of which neither has more of the chip switched on."""
 
 
-def ids(pair: object) -> str:
-    return " ".join(device.id for device in pair) if isinstance(pair, tuple) else str(pair)
-
-
 def geforce(device: Device) -> bool:
     return "GeForce" in device.name
+
+
+ALIKE = [(a, b) for a, b in WHOLE if geforce(a) == geforce(b)]
+"""Those with one tensor rate per clock: GeForce parts halve it."""
+
+
+def ids(pair: object) -> str:
+    return " ".join(device.id for device in pair) if isinstance(pair, tuple) else str(pair)
 
 
 def test_architectures_that_name_a_chip_have_it() -> None:
@@ -108,7 +112,7 @@ def questions() -> list[list[Kernel]]:
     return found
 
 
-@each("pair", WHOLE)
+@each("pair", ALIKE)
 def test_one_question_has_one_bound_on_one_chip(pair: tuple[Device, Device]) -> None:
     """Unless DRAM decides, whose bandwidth is the board's: on-chip terms stand to each other as on the other device."""
     compared = 0

@@ -52,6 +52,13 @@ def test_which_kernel_sums(implementation, device, world, size, way):
     assert WAYS[implementation](device, world, size) == way
 
 
+def test_engines_sum_among_more_than_two_cards_over_pcie_by_nccl():
+    l40s = find_device("nvidia-l40s")
+    assert seconds(asked(2, 64 * KIB), l40s, P) > 0
+    with pytest.raises(UnavailableError, match="NCCL"):
+        seconds(asked(4, 64 * KIB), l40s, P)
+
+
 def test_hand_worked_times():
     small = 7 * 0.1e-6 + 4e-6 + 7 * 65536 / (0.5 * LINK)
     assert seconds(asked(8, 65536), H200, P) == pytest.approx(small)

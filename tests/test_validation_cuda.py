@@ -140,6 +140,10 @@ def test_the_error_of_a_median_is_its_scatter() -> None:
         ("Tesla T4", 15.6e9, "nvidia-t4"),
         ("Tesla V100-SXM2-32GB", 34.0e9, "nvidia-v100-sxm-32gb"),
         ("NVIDIA GeForce RTX 4090", None, "nvidia-rtx-4090"),
+        ("NVIDIA GeForce RTX 3090 Ti", None, "nvidia-rtx-3090-ti"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16.9e9, "nvidia-rtx-4060-ti-16gb"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", None, "nvidia-rtx-4070-ti-super"),
+        ("NVIDIA RTX A4000", None, "nvidia-rtx-a4000"),
         ("NVIDIA RTX 6000 Ada Generation", 51.0e9, "nvidia-rtx-6000-ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 102.0e9, "nvidia-rtx-pro-6000-blackwell"),
     ],
@@ -155,8 +159,7 @@ def test_every_profile_is_found_by_its_own_name(profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["NVIDIA H200 NVL", "NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "Quadro P400", "NVIDIA RTX PRO 6000 Blackwell Server Edition", ""],
+    "name", ["NVIDIA H200 NVL", "NVIDIA A10G", "NVIDIA GeForce RTX 3050", "Quadro P400", "NVIDIA RTX PRO 6000 Blackwell Server Edition", ""]
 )
 def test_an_unknown_name_asks_for_the_profile(name: str) -> None:
     with pytest.raises(UnavailableError) as error:

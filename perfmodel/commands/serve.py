@@ -52,8 +52,8 @@ def _searched(asked: ServeQuestion, pictures: bool) -> Report:
     """The report of a search: every layout and number of users, under one engine or all."""
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices, engine_names
+    from perfmodel.catalog import calibrated_devices, engine_names, find_engine
     from perfmodel.report.serve_search import report, searched
 
-    names = engine_names() if asked.engine is None else [asked.engine]
+    names = [name for name in engine_names() if not find_engine(name).roof_shares] if asked.engine is None else [asked.engine]
     return report(searched(asked, device_for(asked.hardware), names, cache(calibrated_devices)), pictures)

@@ -81,7 +81,8 @@ class Interconnect(ProfilePart):
     """Links to other devices; bandwidth per direction, summed over the links.
 
     ``joined``: devices that they join; ``host``: those of one host; ``network``: what joins such domains, per device and direction.
-    ``mesh``: each link ends at one peer, with no switch between: a group of few devices has as few of the links.
+    ``mesh``: each link ends at one peer, with no switch between: a group of few devices has as few of the links. ``pcie``: the slot of
+    the host, whose root and bridges all devices share.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Interconnect(ProfilePart):
     host: Count | None = None
     network: Bandwidth | None = None
     mesh: bool = False
+    pcie: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
+from perfmodel.serving.host_layers import offloaded
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
@@ -30,6 +31,7 @@ from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
 HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
+ON_HOST = "layers on the host"
 """What the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
@@ -200,8 +202,12 @@ class ServingAnswer:
         if not self.metrics.mean_tpot_s or whole <= 0:
             seconds = whole = self.times.seconds(self.prompt_step)
             sequences = 1.0
-        own = min(self.times.own_seconds(sequences), seconds)
-        found, one = {HOST: own / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0}, self.decode_pass
+        layers = self.times.host_s(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
+        own = min(self.times.own_seconds(sequences) + layers, seconds)
+        found, one = (
+            {HOST: max(own - layers, 0.0) / whole, ON_HOST: layers / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0},
+            self.decode_pass,
+        )
         alone = self._decode_alone.rows if self.times.power.given else one.rows
         for row, fast in zip(one.rows, alone, strict=True):
             for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
@@ -271,14 +277,18 @@ def answered(
     times: Callable[[Engine, ModelPass], KernelTimes],
 ) -> ServingAnswer:
     """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
-    load, power = asked.load(), PowerAsked(asked.power_limit, asked.clock).check(device)
+    load, power = asked.load(engine.users), PowerAsked(asked.power_limit, asked.clock).check(device)
     asked.check_lengths(model)
     engine = asked.configured(engine)
 
     def steps(split: Split) -> KernelTimes:
-        return replace(times(engine, asked.like(model, device, split, stored)), power=power)
+        found = replace(times(engine, asked.like(model, device, split, stored)), power=power)
+        if asked.gpu_layers is None:
+            return found
+        on_gpu, host = offloaded(found.model, found.like, device, asked.gpu_layers, asked.host_bandwidth())
+        return replace(found, model=on_gpu, host=host)
 
-    split = asked.split(model)
+    split = asked.split(model, engine.in_stages)
     if asked.prefill_workers is None:
         return serve(steps(split), load, asked.spread, asked.requests, asked.gpu_hour)
     pools = Pools(steps(asked.prefill_split(model)), steps(split), asked.prefill_workers, asked.workers)
@@ -342,9 +352,10 @@ def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
     for split in (one for gpus in more if gpus > least for one in layouts(memory.model, gpus, memory.device, like.weights_from_file)):
         alike = split.dp == like.split.dp and (split.ep > 1) == (like.split.ep > 1)
         if alike and replace(memory, like=replace(like, split=split)).most_running(length):
-            return words, f"give {sizes_of(split)}"
+            return words, f"give {sizes_of(split)}{' or --gpu-layers' * memory.engine.in_stages}"
     joined = "" if memory.device.interconnect is not None else f"; {memory.device.id} has no interconnect in its profile for more GPUs"
-    return words, f"give shorter requests or a narrower format{joined}"
+    layers = f" or fewer --gpu-layers than {len(memory.model.layers)}" if memory.engine.in_stages else ""
+    return words, f"give shorter requests, a narrower format{layers}{joined}"
 
 
 def sizes_of(split: Split) -> str:

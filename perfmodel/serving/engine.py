@@ -86,6 +86,7 @@ class DeviceDefaults:
     named: tuple[str, ...] = ()
     token_budget: int | None = None
     max_sequences: int | None = None
+    memory_share: float | None = None
 
     def fits(self, device: Device) -> bool:
         """Whether ``device`` is one of them."""
@@ -95,6 +96,29 @@ class DeviceDefaults:
             return False
         size = float(device.dram.capacity.number) / GIB
         return size < self.below_gib or size >= self.from_gib
+
+
+@dataclass(frozen=True, slots=True)
+class RoofShares:
+    """``dram``, ``cache``: of DRAM's rate, reading weights and the KV cache. ``products``, ``attention``: of the peak of 16-bit products.
+
+    ``block_ops``: vector instructions per block of weights and row, ``expert_ops`` of routed experts, whose rows fill tiles in part; 0:
+    blocks are unpacked and multiplied as 16-bit ones. ``weight_ops``:
+    per weight of a K-quant that is unpacked for few rows. ``cycles``: of a kernel's start, at the clock of the vector units;
+    ``router_cycles``: of the small kernels that choose experts.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    dram: float
+    cache: float
+    products: float
+    attention: float
+    cycles: float
+    router_cycles: float = 0.0
+    block_ops: float = 0.0
+    expert_ops: float = 0.0
+    weight_ops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +132,8 @@ class Engine:
     ``fuses_all_reduce_from``: compute capability from which small all-reduces of models with experts are fused unasked, on one node and
     without data-parallel attention; 0: not. ``by_device``: other defaults of batching, the first that fits counts. ``vendors``: whose
     devices it runs on; any if none is named.
+    ``roof_shares``: of an engine whose kernels have no time models, by maker of the device. ``users``: of a question that says none.
+    ``in_stages``: GPUs hold layers in turn, unless another layout is asked for; ``table_on_host``: the embedding is in the host's memory.
     ``sources``: where the values are from.
     """
 
@@ -130,6 +156,10 @@ class Engine:
     fuses_all_reduce_from: float = 0.0
     by_device: tuple[DeviceDefaults, ...] = ()
     vendors: tuple[str, ...] = ()
+    roof_shares: dict[str, RoofShares] = field(default_factory=dict)
+    users: int | None = None
+    in_stages: bool = False
+    table_on_host: bool = False
 
     def runs_on(self, device: Device) -> bool:
         """Whether there is a version of it for ``device``."""
@@ -141,12 +171,16 @@ class Engine:
             words = f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}"
             raise UsageError(words, "take another engine")
         found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
-        return self.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
+        shared = self if found.memory_share is None else replace(self, memory_share=found.memory_share)
+        return shared.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
     def kernels_for(self, model: ModelSpec, device: Device, split: Split) -> KernelChoice:
-        """Those that run ``model`` in the layout ``split`` on ``device``."""
-        from perfmodel.transformer.parallel import NODE  # readers of presets need no kernels
+        """Those that run ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused."""
+        from perfmodel.kernels.collectives import over_pcie  # readers of presets need no kernels
+        from perfmodel.transformer.parallel import NODE
 
+        if over_pcie(device):
+            return replace(self.kernels, fused_all_reduce=False)
         known = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
         fuses = known and model.is_moe and split.dp == 1 and split.gpus <= NODE
         return replace(self.kernels, fused_all_reduce=True) if fuses else self.kernels
@@ -208,5 +242,6 @@ def trusted(raw: dict[str, Any]) -> Engine:
         "kernels": KernelChoice(**kernels),
         "batching": Batching(**raw.get("batching", {})),
         "overhead": Overhead(**{**overhead, "kinds": tuple(overhead.get("kinds", KINDS))}),
+        "roof_shares": {maker: RoofShares(**own) for maker, own in raw.get("roof_shares", {}).items()},
     }
     return Engine(**{**raw, **parts, "widths": widths, "vendors": tuple(raw.get("vendors", ()))})

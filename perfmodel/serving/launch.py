@@ -3,7 +3,8 @@
 Sources: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment" (experts spread over all GPUs of a stage); SGLang docs,
 "Server Arguments" (``--tp-size`` counts all GPUs of a stage, ``--dp-size`` the groups among them); TensorRT-LLM docs, "trtllm-serve" and
 "Parallelism in TensorRT LLM" (``enable_attention_dp``: one group for each GPU). Formats: vLLM docs, "FP8 W8A8" and "Quantized KV Cache";
-SGLang docs, "Server Arguments" and "Quantized KV Cache"; TensorRT-LLM docs, "Quantization" (weights are those of the checkpoint).
+SGLang docs, "Server Arguments" and "Quantized KV Cache"; TensorRT-LLM docs, "Quantization" (weights are those of the checkpoint);
+llama.cpp, tools/server/README.md.
 """
 
 from __future__ import annotations
@@ -84,7 +85,18 @@ def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longe
     return f"cat > options.yaml <<'END'\n{text}\nEND\ntrtllm-serve {model} --extra_llm_api_options options.yaml"
 
 
-LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm}
+def llama_cpp(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
+    """All layers on the GPUs, in turn; the context is that of all sequences."""
+    options: Options = {
+        "n-gpu-layers": 99,
+        "parallel": sequences,
+        "ctx-size": longest * sequences,
+        "ubatch-size": engine.batching.token_budget,
+    }
+    return f"llama-server --model {model.rsplit('/', maxsplit=1)[-1]}.gguf {_written(options)}"
+
+
+LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm, "llama.cpp": llama_cpp}
 
 
 PREFILL_ROLE, DECODE_ROLE = "prefill", "decode"
@@ -108,7 +120,7 @@ def launch(
         raise UsageError(f"no options of {engine.name} are known", f"take one of {', '.join(LINES)}")
     line = LINES[engine.id](hub_name(model), split, sequences, engine, load.isl + load.osl)
     line += QUANTIZED.get(engine.id, {}).get(weights, "")
-    cached = CACHED[engine.id].get(cache, "")
+    cached = CACHED.get(engine.id, {}).get(cache, "")
     line = line.replace("}\nEND", f"{cached}\nEND") if cached.endswith("}") else line + cached
     if not role:
         return line

@@ -14,7 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.transformer.kv_cache import most_stored_tokens
-from perfmodel.transformer.parallel import MemoryFit, activation_bytes, memory_fit, sequence_bytes
+from perfmodel.transformer.parallel import MemoryFit, activation_bytes, memory_fit, sequence_bytes, table_bytes
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, ModelPass
 
@@ -59,7 +59,9 @@ class Memory:
 
     @cached_property
     def _empty(self) -> MemoryFit:
-        return memory_fit(self.model, self.like, self.device, 0, activations=self.activations, reserved=self.reserved)
+        found = memory_fit(self.model, self.like, self.device, 0, activations=self.activations, reserved=self.reserved)
+        on_host = int(table_bytes(self.model, self.like)) if self.engine.table_on_host else 0
+        return replace(found, weights=found.weights - on_host)
 
     @property
     def weights(self) -> int:

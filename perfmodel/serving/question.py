@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import ModelPass, Split
 
 DEFAULT_ENGINE = "vllm"
-USERS = 64
-"""Of a question that says neither how many there are nor how many requests come."""
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 """GPUs of a search that says none, and the most."""
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
 ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
+HOST_MEMORY = "60GB/s"
+"""About what two channels of DDR5-4800 read."""
+USERS = 64
+"""Of a question that says neither how many there are nor how many requests come."""
+STAGED = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda asked: "llama" in (asked.engine or ""))
+OFFLOADED = Condition("is of layers on the host", "give --gpu-layers too, or leave it out", lambda asked: asked.gpu_layers is not None)
 WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
@@ -36,10 +40,10 @@ class ServeQuestion(Question):
     name: str = as_in(PhaseQuestion, "name")
     hardware: str | None = as_in(Common, "hardware")
     gpus: int | None = option("GPUs. [default: those of the layout]")
-    engine: str | None = option("vllm, sglang, tensorrt-llm or a file. [default: vllm; --search: all]")
+    engine: str | None = option("vllm, sglang, tensorrt-llm, llama.cpp. [default: vllm]")
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
-    concurrency: int | None = option(f"Users, each with one request at a time. [default: {USERS}]")
+    concurrency: int | None = option(f"Users, each with one request. [default: {USERS}]")
     rate: float | None = option("Requests a second, in place of users.", reader=ONE)
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
@@ -54,7 +58,7 @@ class ServeQuestion(Question):
     gpu_hour: float | None = option("Price of a GPU's hour, for that of tokens.")
     tp: int | None = option("GPUs that share each matrix. [default: all]", reader=ONE)
     dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
-    ep: int = option("Expert-parallel GPUs: sets with different experts.", default=1, reader=ONE)
+    ep: int = option("Expert-parallel GPUs.", default=1, reader=ONE)
     pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
     prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=ONE, group=RARER)
     workers: int = option("Workers that decode.", default=1, reader=POOLED, group=RARER)
@@ -70,14 +74,16 @@ class ServeQuestion(Question):
     power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
     clock: str | None = option("Clock. [default: burst; sustained under --power-limit]", reader=WITHOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
+    gpu_layers: int | None = option("Layers on the GPU, not the host. [default: all]", reader=STAGED, group=RARER)
+    host_memory: str | None = option("The host's DRAM bandwidth. [default: 60GB/s]", reader=OFFLOADED, group=RARER)
     requests: int | None = option("Benchmark of so many; all users start at once.", reader=WITHOUT, group=RARER)
     spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
 
-    def load(self) -> Load:
-        """The users' requests, checked."""
+    def load(self, usual: int | None = None) -> Load:
+        """The requests, checked; of as many users as are ``usual`` with an engine where the question does not say."""
         from perfmodel.serving.load import Load
 
-        users = USERS if self.concurrency is None and self.rate is None else self.concurrency
+        users = (usual or USERS) if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
             raise UsageError(
@@ -87,8 +93,11 @@ class ServeQuestion(Question):
             raise UsageError(f"--spread is {self.spread:g}", "give a share above 0, up to 1 for lengths that are all alike")
         return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
 
-    def split(self, model: ModelSpec) -> Split:
-        """The layout: what is not given follows from the number of GPUs; UsageError where they do not go together."""
+    def split(self, model: ModelSpec, in_stages: bool = False) -> Split:
+        """The layout: what is not given follows from the number of GPUs, which share each matrix, or hold layers in turn ``in_stages``.
+
+        UsageError where sizes do not go together.
+        """
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.step import Split
 
@@ -96,6 +105,10 @@ class ServeQuestion(Question):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name))
         groups, tp = self.dp, self.tp
+        if in_stages:
+            if (groups or 1, tp or 1, self.ep) != (1, 1, 1):
+                raise UsageError("--tp, --dp and --ep: GPUs of this engine hold layers in turn", "give --gpus or --pp")
+            return Split(pp=max(self.gpus or 1, self.pp)).check(model)
         if tp is None:
             whole = (groups or 1) * self.pp
             if self.gpus is not None and self.gpus % whole:
@@ -145,6 +158,10 @@ class ServeQuestion(Question):
         found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
         return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
 
+    def host_bandwidth(self) -> float:
+        """B/s that the host's memory is read at."""
+        return _parsed("host-memory", self.host_memory or HOST_MEMORY, "B/s", "80GB/s")
+
     def limits(self) -> tuple[float | None, float | None, float | None]:
         """Seconds to the first token, per token after it and of a whole request at most."""
         return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot), _seconds("request-latency", self.request_latency)
@@ -191,14 +208,17 @@ class ServeQuestion(Question):
 
 
 def _seconds(name: str, text: str | None) -> float | None:
+    return None if text is None else _parsed(name, text, "s", "500ms")
+
+
+def _parsed(name: str, text: str, unit: str, like: str) -> float:
+    """The number above zero that ``text`` states in ``unit``; UsageError says to write it ``like`` that."""
     from perfmodel.core.units import parse
 
-    if text is None:
-        return None
     try:
-        found = float(parse(text, "s"))
+        found = float(parse(text, unit))
     except DataError as error:
-        raise UsageError(f"--{name}: {error.message}", "write it like 500ms") from None
+        raise UsageError(f"--{name}: {error.message}", f"write it like {like}") from None
     if found <= 0:
-        raise UsageError(f"--{name} is {text}", "give a time above zero, such as 500ms")
+        raise UsageError(f"--{name} is {text}", f"give more than zero, such as {like}")
     return found

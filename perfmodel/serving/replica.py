@@ -57,10 +57,13 @@ def sizes(gpus: int) -> list[int]:
 
 
 def launches(engine: Engine, split: Split) -> bool:
-    """Whether ``engine`` has options for ``split``: attention of TensorRT-LLM is cut among all GPUs, or in groups of one.
+    """Whether ``engine`` has options for ``split``: attention of TensorRT-LLM is cut among all GPUs, or in groups of one; GPUs of
+    llama.cpp hold layers in turn.
 
     Source: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (``enable_attention_dp``).
     """
+    if engine.in_stages:
+        return split == Split(pp=split.pp)
     return engine.id != "tensorrt-llm" or split.dp == 1 or split.tp == 1
 
 

@@ -15,10 +15,12 @@ from functools import cache, cached_property
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
+from perfmodel.serving.host_layers import HostLayers
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
+from perfmodel.serving.roof_shares import priced_by, shares_on
 from perfmodel.timing.lenders import FallbackDevices
-from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
+from perfmodel.transformer.estimate import PassEstimate, PassRow, Pricing, on_device, row_of, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
 from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
@@ -37,12 +39,12 @@ EXACT = 0
 """Nodes at every number."""
 PER_OCTAVE = {
     **{"group": (8, 1), "routed": (8, 1), "routed unevenly": (16, 16, 1), "stages": (1,), "heads": (2, 1)},
-    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)},
+    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1), "host": (4, 2)},
 }
 """Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
 COARSELY = {
     **{"group": (1, 1), "routed": (1, 1), "stages": (1,), "heads": (1, 1)},
-    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)},
+    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1), "host": (1, 1)},
 }
 """The same to rank many layouts under one load, whose decoding sequences have one length."""
 STEPPED = {("group", 0), ("routed", 0), ("routed unevenly", 0), ("routed unevenly", 1), ("prompt", 1)}
@@ -55,7 +57,7 @@ Table = dict[tuple[int, ...], Times]
 class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
-    ``coarse``: one node per factor of two in everything, to rank many layouts.
+    ``host``: layers that no GPU holds. ``coarse``: one node per factor of two in everything, to rank many layouts.
     ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
     ``nodes``: what is known by now of each part; ``asked``: between them.
     """
@@ -66,6 +68,7 @@ class KernelTimes:
     like: ModelPass
     fallbacks: FallbackDevices = tuple
     known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
+    host: HostLayers | None = None
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
@@ -116,7 +119,7 @@ class KernelTimes:
         if step.chunk:
             before = max(step.chunk_context - each, 0)
             parts.append(self._between("prompt", (prompts, each, before), self._prompts))
-        own = self.own_seconds(step.decodes + prompts, bool(step.chunk))
+        own = self.own_seconds(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
         if self.power.given:
             asked = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
             value, low, high = added(parts)
@@ -128,6 +131,18 @@ class KernelTimes:
         """Of the kernels of a step, as it runs again and again."""
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
         found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
+        return found, found, found
+
+    def host_s(self, step: Iteration) -> float:
+        """Seconds of the layers that the host runs; 0 where GPUs hold all."""
+        if self.host is None:
+            return 0.0
+        tokens = step.chunk + step.decodes * step.queries
+        context = max(step.context if step.decodes else step.chunk_context, tokens)
+        return self._between("host", (tokens, context), self._on_host)[0]
+
+    def _on_host(self, tokens: int, context: int) -> Times:
+        found = 0.0 if self.host is None else self.host.seconds(tokens, context)
         return found, found, found
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
@@ -152,7 +167,7 @@ class KernelTimes:
 
     def passed(self, step: Iteration) -> PassEstimate:
         """The rows of a step, exactly: to be shown."""
-        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known)
+        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known, priced=self._priced)
 
     def _in_graph(self, step: Iteration) -> bool:
         """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph."""
@@ -229,8 +244,22 @@ class KernelTimes:
     def _row(self, op: Op, graph: bool) -> Times:
         row = self.known.get((op, graph))
         if row is None:
-            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches)
+            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches, self._priced)
         return row.interval or (row.seconds, row.seconds, row.seconds)
+
+    @cached_property
+    def _priced(self) -> Pricing | None:
+        """What gives the time of a kernel, for an engine whose kernels have no time models."""
+        shares = shares_on(self.engine, self.device)
+        if shares is None:
+            return None
+        return priced_by(shares, self.device, self.has_k_quants)
+
+    @property
+    def has_k_quants(self) -> bool:
+        """Whether most weights are packed in blocks of 256, as in GGUF files by the name of Q4_K_M."""
+        main = None if self.model.quantized is None else self.model.quantized.main
+        return main is not None and main.name.endswith("_k")
 
     @cached_property
     def _launches(self) -> LaunchCorrection:

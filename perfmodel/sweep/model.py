@@ -36,6 +36,7 @@ from perfmodel.sweep.base import (
 )
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, memory_of, workload
+from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
@@ -59,7 +60,7 @@ AXIS = choice(
 )
 """The axis of models."""
 stored = partial(choice, names=lambda: list(BITS))
-WEIGHTS = choice("weights_dtype", "format of the weights; by default as published", names=lambda: [*BITS, *PUBLISHED_AS])
+WEIGHTS = choice("weights_dtype", "format of the weights; by default as published", names=lambda: [*BITS, *PUBLISHED_AS, *MIXTURES])
 """Formats without scales, and those of checkpoints."""
 
 

@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code, same_board
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.kernels.collectives import over_pcie
 from perfmodel.timing.base import SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_LEND
 from perfmodel.timing.transfer import held_share, multiplies
@@ -30,10 +31,12 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
     """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
 
-    Attention of a board short of watts is lent to boards as short or shorter of them, and where no other lends it.
+    Collectives over PCIe are lent to GPUs that have no other link, and to those alone. Attention of a board short of watts is lent to
+    boards as short or shorter of them, and where no other lends it.
 
     Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
     """
+    lending = [(one, block) for one, block in lending if block.workload != "collective" or over_pcie(one) == over_pcie(device)]
     devices = [device, *(one for one, _ in lending)]
     own = held_share(device, devices)
     fed = [(one, block) for one, block in lending if not multiplies(block) or held_share(one, devices) >= own]

@@ -7,7 +7,7 @@ weights and KV cache once through DRAM, and all links.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,6 +37,8 @@ PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 Interval = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
+Pricing = Callable[[Op, Estimate], Prediction]
+"""The time of one run of a kernel, given its bound and roof."""
 
 
 def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
@@ -154,10 +156,12 @@ def run_pass(
     graph: bool = False,
     known: dict[tuple[Op, bool], PassRow] | None = None,
     host: Host | None = None,
+    priced: Pricing | None = None,
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
+    ``priced``: what gives the time of a kernel in place of its time model.
     """
     fallbacks = listed_once(fallbacks)
     within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
@@ -165,7 +169,7 @@ def run_pass(
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = row_of(op, device, fallbacks, graph, within)
+            known[op, graph] = row_of(op, device, fallbacks, graph, within, priced)
     return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within, host)
 
 
@@ -179,12 +183,17 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def row_of(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection) -> PassRow:
-    """All runs of ``op`` in a step."""
+def row_of(
+    op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: Pricing | None = None
+) -> PassRow:
+    """All runs of ``op`` in a step; ``priced`` in place of its own prediction."""
     cost = op_time.op_estimate(op, device)
     try:
-        alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
-        one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
+        if priced is not None:
+            one = priced(op, cost)
+        else:
+            alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
+            one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
         return PassRow(op, op_time.scaled(cost, op.count), None, error.message)
     times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}

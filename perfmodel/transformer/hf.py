@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.dtypes import canonical
+from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.transformer.architectures import build
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.layer import operations
@@ -133,9 +135,13 @@ KEPT_OF_EXPERTS = ("self_attn*", "linear_attn*")
 
 
 def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
-    """``model`` as a checkpoint in ``weights_dtype`` stores it, where that is one of ``floats.PUBLISHED_AS``; else as it is."""
+    """``model`` as a checkpoint in ``weights_dtype`` stores it: of ``floats.PUBLISHED_AS`` or a mixture of GGUF; else as it is."""
     if weights_dtype is None:
         return model
+    from perfmodel.transformer.gguf import MIXTURES, in_gguf
+
+    if weights_dtype in MIXTURES:
+        return in_gguf(model, weights_dtype)
     from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
 
     if weights_dtype not in PUBLISHED_AS:
@@ -149,12 +155,27 @@ def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
     return found
 
 
+def as_known(weights_dtype: str) -> str:
+    """The format's name as it is known here: that of a GGUF file in capitals too, and aliases of the others.
+
+    >>> as_known("Q4_K_M"), as_known("F16"), as_known("nvfp4")
+    ('q4_k_m', 'fp16', 'nvfp4')
+    """
+    from perfmodel.transformer.gguf import MIXTURES
+
+    low = weights_dtype.lower()
+    if low not in MIXTURES and re.match(r"i?q\d", low):
+        raise UsageError(f"--weights-dtype: no format of GGUF files is called {weights_dtype!r}", suggest(low, list(MIXTURES)))
+    return low if low in MIXTURES else canonical(weights_dtype)
+
+
 def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, str | None]:
     """``model`` as engines run it in ``weights_dtype``, and the format by its name: fp8 is that of its file, else of usual checkpoints.
 
     Those have blocks where there are experts (DeepSeek, Qwen), and a scale per matrix elsewhere (NVIDIA, Meta).
     """
     own = model.quantized.main if model.quantized is not None else None
+    weights_dtype = weights_dtype and as_known(weights_dtype)
     if weights_dtype == "fp8":
         if own is not None and own.multiplied == "fp8":
             return model, None

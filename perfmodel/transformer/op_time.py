@@ -31,7 +31,7 @@ def op_estimate(op: Op, device: Device) -> Estimate:
 
 def as_multiplied(op: Op, device: Device) -> Kernel:
     """The kernel of ``op`` in the narrower format that it may multiply in, where ``device`` has a peak for that."""
-    if op.multiplied is None or op.multiplied.name not in device.peaks_of(op.multiplied.matmul_unit):
+    if op.multiplied is None or op.multiplied.name not in device.products_of(op.multiplied.matmul_unit):
         return op.kernel
     return replace(op.kernel, dtype=op.multiplied)
 

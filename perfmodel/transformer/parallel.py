@@ -95,7 +95,7 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
         kinds = replace(model, layers=layers).layer_kinds
         size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in kinds)
         if index == 0:
-            size += _table_bytes(model, step)
+            size += table_bytes(model, step)
         if index == pp - 1:
             tied = model.tied_embeddings and pp == 1
             size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
@@ -103,10 +103,12 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     return max(found)
 
 
-def _table_bytes(model: ModelSpec, step: ModelPass) -> Number:
+def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """The embedding, its rows divided among tensor-parallel GPUs, and the table of positions."""
     positions = model.max_positions if model.learned_positions and model.max_positions else 0
     rows = ceil_div(model.vocab, step.split.tp) + positions
+    if model.table_format is not None and step.weights_from_file:
+        return model.table_format.bytes(model.hidden, rows)
     return ceil_div(rows * model.hidden * step.weight_bits, 8)
 
 

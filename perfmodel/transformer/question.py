@@ -116,7 +116,7 @@ class PhaseQuestion(Question):
     n: int | None = option("Prompt tokens. [default: 2048 or the model's most]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
     dtype: str | None = as_in(Common, "dtype")
-    weights_dtype: str | None = option("Also nvfp4, mxfp4, int8, int4. [default: published]", reader=_INFERENCE)
+    weights_dtype: str | None = option("nvfp4, int4, Q4_K_M or others. [default: published]", reader=_INFERENCE)
     kv_dtype: str | None = option("KV cache; int8, int4 too. [default: the dtype]", reader=_INFERENCE)
     hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")

@@ -272,7 +272,8 @@ class ModelSpec:
     ``norm``: ``rms`` has one weight per feature, ``layer`` a weight and a bias. ``tied_embeddings``: the last matrix is the
     embedding. ``learned_positions``: a table of max_positions x hidden is added to the embedding; otherwise Q and K are rotated.
     ``native_dtype``: of the published weights; None where the source does not say. ``quantized``: their narrower format, if they have one,
-    and ``head_format`` that of the last matrix. ``draft``: layers that predict further tokens, stored and not run.
+    ``head_format`` and ``table_format`` those of the last matrix and of the embedding. ``draft``: layers that predict further tokens,
+    stored and not run.
     ``unread``: fields of the source that no rule knows.
     """
 
@@ -288,6 +289,7 @@ class ModelSpec:
     native_dtype: str | None = None
     quantized: Quantized | None = None
     head_format: MatrixFormat | None = None
+    table_format: MatrixFormat | None = None
     draft: tuple[Layer, ...] = ()
     unread: tuple[str, ...] = ()
     source: str = ""

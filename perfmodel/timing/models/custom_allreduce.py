@@ -1,4 +1,4 @@
-"""All-reduces that serving engines bring along: kernels that read the peers' memory over NVLink, with no step of a ring.
+"""All-reduces that serving engines bring along: kernels that read the peers' memory over NVLink, or of two cards over PCIe, in no ring.
 
 One-shot: after a barrier each GPU reads the whole buffer of every peer and adds up. Two-shot: each reads and adds its part of all
 buffers, and after another barrier the sums of the others. Summed in the switch: a multicast load returns the sum of all buffers,
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth, over_pcie
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.messages import message_s
 
@@ -107,6 +107,8 @@ WAYS: Mapping[str, Callable[[Device, int, float], str | None]] = {
 """By implementation: SGLang's second kernel is the default from 0.5.12 on."""
 WORLDS = (2, 4, 6, 8)  # known
 """Numbers of GPUs that these kernels are built for, all of one host."""
+PCIE_WORLD = 2  # known
+"""GPUs among which engines run them over PCIe; among more, NCCL. Source: vLLM, custom_all_reduce.py, which SGLang took over."""
 
 
 def received_bytes(way: str, world: int, size: float) -> float:
@@ -124,7 +126,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one all-reduce in a CUDA graph; UnavailableError above the size from which the engine calls NCCL."""
     w: Collective = case.workload
     size, link = float(w.bytes), link_bandwidth(device, w.world)
-    way = WAYS[case.implementation](device, w.world, size) if w.world <= host_gpus(device) else None
+    most = PCIE_WORLD if over_pcie(device) else host_gpus(device)
+    way = WAYS[case.implementation](device, w.world, size) if w.world <= most else None
     if way is None:
         raise UnavailableError(f"{case.implementation}: the engine sums {size:,.0f} B among {w.world} GPUs by NCCL")
     received = received_bytes(way, w.world, size)

@@ -3,17 +3,19 @@
 Small messages are sent with a flag in every store (NCCL's low-latency protocols): little latency per step, a small share of the
 link. Large ones are sent in chunks that wait for each other: a larger share after a longer start. NCCL takes whichever its tables
 think faster. All-gather and reduce-scatter pass n - 1 steps of a ring, all-reduce twice as many; an all-to-all sends to all others
-at once, by fewer copies. A GPU's own part is copied within its memory.
+at once, by fewer copies. A GPU's own part is copied within its memory. Over PCIe all GPUs of a host share its root and bridges: with
+each doubling of them a GPU keeps a share of its slot's rate.
 Source: NCCL's documentation of NCCL_PROTO and NCCL_ALGO; how messages add up: ``timing/messages.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log2
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth, over_pcie
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.messages import message_s, sent_bytes, sooner_s, steps
 
@@ -27,6 +29,7 @@ PARAMETERS = (
     Parameter("chunked_share", "of the link, large messages"),
     Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part"),
     Parameter("sharpness", "of the change from small messages to large"),
+    Parameter("crowd_factor", "of the rate of a PCIe slot, per doubling of the GPUs beyond two"),
 )
 
 
@@ -34,6 +37,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent, waits = link_bandwidth(device, w.world), sent_bytes(w), steps(w)
+    link *= p["crowd_factor"] ** log2(w.world / 2) if over_pcie(device) else 1.0
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
     own = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
     chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + own
