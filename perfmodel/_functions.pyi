@@ -376,6 +376,8 @@ def serve(
     power_limit: str | None = None,
     clock: str | None = None,
     reserve: str | None = None,
+    gpu_layers: int | str | None = None,
+    host_memory: str | None = None,
     requests: int | str | None = None,
     spread: float | str = 1.0,
     output: Sequence[str] | str | None = None,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from predicted_measured import PICTURE, drawn
 
+from perfmodel.catalog import device_ids
 from perfmodel.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +18,8 @@ ACCURACY = ROOT / "docs" / "accuracy.md"
 PAGES = (ROOT / "README.md", ACCURACY)
 SHOWN = re.compile(r"<!-- output: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 CAPTION = re.compile(r"Median error [\d.]+ %, \d+ % of the 80 % intervals hold, on [\d,]+ kernels drawn afterwards\.")
+
+PROFILES = re.compile(r"\d+ profiles of devices")
 
 
 def printed(*args: str) -> str:
@@ -39,5 +42,6 @@ def caption() -> str:
 if __name__ == "__main__":
     for page in PAGES:
         text = SHOWN.sub(current, page.read_text(encoding="utf-8"))
-        page.write_text(CAPTION.sub(caption(), text), encoding="utf-8")
+        text = PROFILES.sub(f"{len(device_ids())} profiles of devices", CAPTION.sub(caption(), text))
+        page.write_text(text, encoding="utf-8")
     PICTURE.write_text(drawn(), encoding="utf-8")
