@@ -91,7 +91,9 @@ def _seen(value: Any) -> Any:
 def _brief(value: Any) -> str:
     if isinstance(value, dict):
         return "{...}"
-    return f"{len(value)} in a list" if isinstance(value, list) else repr(value)
+    if isinstance(value, list):
+        return f"{len(value)} in a list"
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 class Result(View):
