@@ -209,6 +209,7 @@ def test_fields_of_a_result_have_their_types() -> None:
     assert flash.time_s.low < flash.time_s.predicted < flash.time_s["high"]
     assert repr(flash.time_s).startswith("<lower: ")
     assert flash.time_s.to_dict() == found["results"][1]["time_s"]
+    assert "data:image/svg+xml;base64," in found._repr_html_()
     frame = found.to_frame()
     assert frame["algorithm"].tolist() == ["standard", "flash2"]
     assert frame["time_s.predicted"].tolist() == [one.time_s.predicted for one in found.results]
