@@ -119,7 +119,7 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
     head = f"is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x)"
     assert data["verdict"][0] == f"Fits; flash2 {head}."
     said, *limits = data["reasons"]
-    assert all(one.startswith("standard is limited by ") for one in limits)
+    assert all(one.startswith("standard: ") for one in limits)
     assert said.startswith(f"flash2 {head}: ")
     roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
     assert f"; ratio of roofs {roofs:.3g}x. " in said

@@ -112,6 +112,31 @@ def against(reference: Side, other: Side, at: str = "") -> str:
     return f"{other.name} is {kind} {way(known.value, reference.name)}{at}{ends(known)}: {both}{_roofs(reference, other)}"
 
 
+def compared(reference: Side, other: Side) -> str:
+    """Which of two is faster, without a full stop and without the times, which ``against`` adds.
+
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
+    'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
+    'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
+    'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
+    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof counts'
+    """
+    if reference.time is None or other.time is None:
+        gain_at, most = roof_gain(reference, other)
+        words = f"{other.name} is {way(gain_at, reference.name, most)}"
+        unpredicted = next(one.name for one in (reference, other) if one.time is None)
+        return f"{words}; {unpredicted} is not predicted: its roof counts" if most else f"by the ratio of roofs {words}; not predicted"
+    gain = ratio(reference.time, other.time)
+    kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
+    within = ends(gain)
+    if EITHER in within:  # first, and short: a sentence is a line
+        return f"either may be faster: {other.name} is {kind} {way(gain.value)}{within.replace(EITHER, '')}"
+    return f"{other.name} is {kind} {way(gain.value, reference.name)}{within}"
+
+
 def _roofs(reference: Side, other: Side) -> str:
     if not reference.roof_s or not other.roof_s:
         return ""

@@ -7,7 +7,6 @@ from typing import Protocol
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import Metric
-from perfmodel.timing.predict import Prediction
 
 EXPLAINED = (
     "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "
@@ -48,11 +47,6 @@ class Drawn(Protocol):
     @property
     def clock(self) -> str:
         """Of the headline time."""
-
-
-def drawn(prediction: Prediction | None) -> Drawn | None:
-    """The power of a predicted call, where it is known."""
-    return None if prediction is None else prediction.power
 
 
 def of_power(state: Drawn | None) -> list[Metric]:
