@@ -156,8 +156,8 @@ def test_what_dominates_and_is_left_out_is_told(run) -> None:
     """Launch and idle multiprocessors of a small question, the softmax of eager kernels in a large one."""
     small = run(f"attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware {UNKNOWN} --json").json["reasons"][0]
     assert "Left out: " in small
-    assert "standard's 3 launches" in small
-    assert "flash1 has 1 block for 304 multiprocessors" in small
+    assert "standard: 3 launches" in small
+    assert re.search(r"flash1: .*1 block for 304 CUs", small)
     big = run(f"{BIG} --hardware {UNKNOWN} --json").json
     large = big["reasons"][0]
     assert "Left out: an eager softmax of standard" in large

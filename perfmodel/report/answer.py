@@ -23,6 +23,8 @@ RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit
 FULL, PARTLY = 0.6, 0.25
 """Shares of its time from which on a resource limits, and from which on it is worth a word."""
 STARTING = "starting the kernel"
+LAUNCH_S = 10e-6
+"""A roof below this is mostly launch, where a profile does not say how long a launch takes."""
 WASTEFUL = 0.75
 """Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
 
@@ -125,7 +127,7 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
 
 
 def too_few(blocks: int, device: Device) -> list[str]:
-    """That ``blocks`` (0: unknown) leave many multiprocessors without work.
+    """Cause: so few ``blocks`` (0: unknown) that many multiprocessors have no work; none if they have.
 
     >>> from perfmodel.catalog import find_device
     >>> too_few(32, find_device("h200")), too_few(128, find_device("h200")), too_few(1, find_device("mi300x"))
@@ -138,8 +140,16 @@ def too_few(blocks: int, device: Device) -> list[str]:
     return [f"{blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} {name}"]
 
 
+def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
+    """Cause: launches of ``kernels`` one after another take longer than their roof; none if they do not."""
+    known = device.launch_overhead
+    launches = kernels * float(known.stream.number if known else LAUNCH_S)
+    what = f"{kernels} launches" if kernels > 1 else "the launch"
+    return [what + (f" ({format_time(launches, 2)})" if known else "")] * (launches >= roof_s)
+
+
 def starting(prediction: Prediction | None) -> list[str]:
-    """That more than half of a predicted time is what its model takes for a kernel without work, from launch to end."""
+    """Cause: a kernel without work, from launch to end, takes more than half of a predicted time; none if it does not."""
     start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
     if prediction is None or 2 * start < prediction.seconds:
         return []

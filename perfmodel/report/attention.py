@@ -16,8 +16,8 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared, ends, idle_and_launch, launching, ratio, ratio_notes, times
-from perfmodel.report.answer import fit, headline, sentence, small, starting, too_few
+from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared, ends, ratio, ratio_notes, times
+from perfmodel.report.answer import fit, headline, launching, sentence, small, starting, too_few
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime
@@ -121,8 +121,7 @@ class _Answer:
         """The start of the kernel that is predicted, else launches, and too few blocks of it."""
         device = self.comparison.device
         if known is None:
-            launched = launching(len(result.kernels), float(result.total.roofline_s), device)
-            return [*launched, *too_few(blocks_of(result), device)]
+            return _beyond_roof(result, device)
         if result.passes:
             return []
         from perfmodel.timing.launched import kernels_of
@@ -155,10 +154,7 @@ class _Answer:
 
     def side(self, result: AttentionResult) -> Side:
         """``result`` as one of two that are compared."""
-        time = self.time(result)
-        by = "" if time.prediction is None else time.prediction.calibration.implementation
-        left = left_out(result, self.comparison.device)
-        return Side(time.name, float(time.cost.roofline_s), time.predicted, by=by, left_out=left)
+        return self.time(result).side(result.algorithm.name, left_out(result, self.comparison.device))
 
     @cached_property
     def faster(self) -> str:
@@ -322,7 +318,7 @@ def _headline(found: _Answer) -> list[str]:
     else:
         first = f"{fits}; {found.faster}" if fits else found.faster
     time, standard = found.time(main), found.comparison.standard(main.direction)
-    eager = standard is not None and found.prediction(standard) is None and EAGER in left_out(standard, device)
+    eager = standard is not None and found.prediction(standard) is None and left_out(standard, device) == EAGER
     return headline(first, time.rate, time.limit and time.limit + "; left out: standard's eager softmax" * eager)
 
 
@@ -376,11 +372,15 @@ def _moved(reference: AttentionResult, result: AttentionResult) -> str:
     return f"{fewer:.3g}x fewer bytes {level}" if fewer > 1 else f"{1 / fewer:.3g}x more bytes {level}"
 
 
-def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
-    """What the roof of ``result`` leaves out although it dominates, in words."""
-    name = result.algorithm.name
-    found = idle_and_launch(name, len(result.kernels), blocks_of(result), float(result.total.roofline_s), device)
-    return tuple(found or [EAGER] * (name == "standard"))
+def left_out(result: AttentionResult, device: Device) -> str:
+    """What the roof of ``result`` leaves out although it dominates, in words; empty if nothing does."""
+    causes = " and ".join(_beyond_roof(result, device))
+    return f"{result.algorithm.name}: {causes}" if causes else EAGER * (result.algorithm.name == "standard")
+
+
+def _beyond_roof(result: AttentionResult, device: Device) -> list[str]:
+    """Causes for which ``result`` takes longer than its roof: launches, too few blocks."""
+    return [*launching(len(result.kernels), float(result.total.roofline_s), device), *too_few(blocks_of(result), device)]
 
 
 def blocks_of(result: AttentionResult) -> int:

@@ -10,15 +10,16 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EVEN, ROOFS_EVEN
+from perfmodel.report.against import EVEN, ROOFS_EVEN, Side
 from perfmodel.report.answer import PARTLY, RESOURCES, amounts_of, limits, meters, small, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
-from perfmodel.report.power import Drawn, of_power, with_power
+from perfmodel.report.power import of_power, with_power
 from perfmodel.timing.predict import Prediction
 
 
@@ -46,7 +47,7 @@ class KernelTime:
         return seconds(self.prediction)
 
     @property
-    def power(self) -> Drawn | None:
+    def power(self) -> PowerState | None:
         """What a predicted call draws, where that is known."""
         return None if self.prediction is None else self.prediction.power
 
@@ -169,6 +170,11 @@ class KernelTime:
         rate = float(self.cost.flops) / self.predicted.value if self.predicted and self.cost.flops else None
         share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
+
+    def side(self, name: str, left_out: str = "") -> Side:
+        """Its time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
+        by = "" if self.prediction is None else self.prediction.calibration.implementation
+        return Side(name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out)
 
     def bar(self, name: str) -> Bar:
         """Its time as the bar ``name``: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""

@@ -25,8 +25,8 @@ from perfmodel.kernels.matmul import (
 )
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.against import Side, alone, launching
-from perfmodel.report.answer import WASTEFUL, fit, headline, starting, too_few
+from perfmodel.report.against import alone
+from perfmodel.report.answer import WASTEFUL, fit, headline, launching, starting, too_few
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
@@ -227,11 +227,10 @@ def _best(result: MatmulResult) -> tuple[str, float, float]:
 
 def _reasons(result: MatmulResult, time: KernelTime) -> str:
     """How long it takes beside its roof, and what bounds this tiling."""
-    by = "" if time.prediction is None else time.prediction.calibration.implementation
-    took = alone(Side("The matmul", float(result.total.roofline_s), time.predicted, by=by))
     side, best, ridge = _best(result)
-    best_case = f"At best it is {side}: {best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
-    return f"{took}. {best_case}. With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}."
+    at_best = f"At best it is {side}: {best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
+    tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
+    return f"{alone(time.side('The matmul'))}. {at_best}. {tiled}."
 
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:

@@ -11,8 +11,7 @@ from perfmodel.core.units import format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels import mlp
 from perfmodel.kernels.mlp import Mlp, MlpResult, backward_flops, cached, forward_flops, layer_flops
-from perfmodel.report.against import launching
-from perfmodel.report.answer import fit, headline, sentence
+from perfmodel.report.answer import fit, headline, launching, sentence
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime

@@ -8,8 +8,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared, idle_and_launch, launching
-from perfmodel.report.answer import headline, sentence, starting, too_few
+from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared
+from perfmodel.report.answer import headline, launching, sentence, starting, too_few
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
@@ -120,8 +120,8 @@ def _reasons(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
 
 
 def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:
-    name, roof = result.variant.name, float(result.cost.roofline_s)
-    return Side(name, roof, left_out=tuple(idle_and_launch(name, 1, int(w.rows), roof, device)))
+    time = _time(result, w, device)
+    return time.side(time.name, f"{time.name}: {' and '.join(time.causes)}" if time.causes else "")
 
 
 def _charts(w: Softmax, device: Device, runs: list[SoftmaxResult], time: KernelTime) -> list[Chart]:
