@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate
+from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import ROOFS_EVEN
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.timing.predict import Prediction
@@ -187,3 +187,13 @@ def small(words: str) -> str:
     ('limited by DRAM bandwidth', 'DRAM bandwidth is the ceiling')
     """
     return words if words[1:2].isupper() else words[:1].lower() + words[1:]
+
+
+def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
+    """Bytes that each way moves, given with its traffic to the multiprocessors and to DRAM. ``inside``: where the former comes from."""
+    bars = [
+        Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
+        for name, sram, dram in moved
+        for level, traffic in ((inside, sram), ("DRAM", dram))
+    ]
+    return BarChart(f"Bytes between {inside} and multiprocessors, and to DRAM", "B", bars, caption=caption)

@@ -17,8 +17,8 @@ from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared, ends, ratio, ratio_notes, times
-from perfmodel.report.answer import fit, headline, launching, sentence, small, starting, too_few
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.answer import fit, headline, launching, sentence, small, starting, too_few, traffic_chart
+from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import (
@@ -418,11 +418,6 @@ def _charts(found: _Answer) -> list[Chart]:
         point(number, one.name, one.cost, device, dtype.name, dtype.matmul_unit, one.prediction, group=one.name)
         for number, one in enumerate(shown, 1)
     ]
-    moved = [
-        Bar(f"{one.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
-        for one in shown
-        for level, traffic in ((outside(device), one.cost.sram), ("DRAM", one.cost.dram))
-    ]
     faster, fewer, bounds = "", "", dict[str, list[str]]()
     if found.reference is not None:
         faster = sentence(found.faster)
@@ -434,7 +429,7 @@ def _charts(found: _Answer) -> list[Chart]:
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
         roofline(device, points, caption=f"Bound at the roof: {bound}."),
-        BarChart(f"Bytes between {outside(device)} and multiprocessors, and to DRAM", "B", moved, caption=fewer),
+        traffic_chart([(one.name, one.cost.sram, one.cost.dram) for one in shown], fewer, outside(device)),
         *energy_roofline(device, dtype, [(one.name, one.cost, one.prediction) for one in shown]),
     ]
 

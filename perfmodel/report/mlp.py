@@ -59,11 +59,6 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     )
 
 
-def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
-    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
-    return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
-
-
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
     """The object of schema perfmodel.mlp/1."""
     sizes = {name: getattr(w, name) for name in ("batch", "d_in", "d_hidden", "d_out", "input_gradient")}
@@ -76,6 +71,14 @@ def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
     }
 
 
+def _entry(result: MlpResult, w: Mlp, device: Device) -> dict[str, Any]:
+    return {
+        **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
+        **as_json(_time(result, w, device).metrics()),
+        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
+    }
+
+
 def _shown(results: list[MlpResult]) -> list[MlpResult]:
     """Forward and backward also as one: everything added up, but for the memory, which is the larger one's."""
     if len(results) < 2:
@@ -85,12 +88,9 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
     return [*results, MlpResult(BOTH, kernels, total(result.total for result in results), largest)]
 
 
-def _entry(result: MlpResult, w: Mlp, device: Device) -> dict[str, Any]:
-    return {
-        **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
-        **as_json(_time(result, w, device).metrics()),
-        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
-    }
+def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
+    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
+    return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
 
 
 def _layers(w: Mlp) -> list[list[Metric]]:

@@ -9,7 +9,7 @@ from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared
-from perfmodel.report.answer import headline, launching, sentence, starting, too_few
+from perfmodel.report.answer import headline, launching, sentence, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
@@ -128,16 +128,11 @@ def _charts(w: Softmax, device: Device, runs: list[SoftmaxResult], time: KernelT
     """Times at the roof and the predicted one, and the bytes that each way moves."""
     times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
     times += [time.bar(time.name)] if time.predicted else []
-    moved = [
-        Bar(f"{result.variant.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
-        for result in runs
-        for level, traffic in (("L2", result.cost.sram), ("DRAM", result.cost.dram))
-    ]
     faster = sentence(compared(_side(runs[0], w, device), _side(runs[-1], w, device)))
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
         BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=faster),
-        BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=f"Reads of an element: {counted}."),
+        traffic_chart([(one.variant.name, one.cost.sram, one.cost.dram) for one in runs], f"Reads of an element: {counted}."),
     ]
 
 
