@@ -410,8 +410,7 @@ def _figures(found: _Answer) -> list[Figure]:
 
 def _charts(found: _Answer) -> list[Chart]:
     """Times beside roofs, the rooflines of time and energy, and the bytes that each algorithm moves; a caption says what is seen."""
-    from perfmodel.report.energy_chart import energy_roofline
-    from perfmodel.report.roofline_chart import point, roofline
+    from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     shown, device, dtype = list(map(found.time, found.comparison.shown())), found.comparison.device, found.comparison.workload.dtype
     points = [

@@ -77,33 +77,25 @@ def only(report: Report, name: str) -> Report:
 
 
 def _meant(steps: Sequence[Step], name: str) -> list[Step]:
-    """Those of ``steps`` that ``name`` means: by its whole name, by a word for it, else those with all its words."""
+    """The ``steps`` that ``name`` means: the one of that whole name, else those of that name or of a word for it (``SAME``)."""
     exact = [step for step in steps if step["name"] == name]
-    if exact:
-        return exact
-    wanted = [_plain(name), *SAME.get(_plain(name), ())]
-    for one in wanted:
-        alike = [step for step in steps if _plain(_bare(step["name"])) == one]
-        if alike:
-            rest = [step for other in wanted[wanted.index(one) + 1 :] for step in _totals(steps, other)]
-            return [*_whole(alike), *rest]
-    return []
+    found = [_called(steps, one) for one in (_plain(name), *SAME.get(_plain(name), ()))]
+    return exact or [step for alike in found for step in alike]
 
 
-def _totals(steps: Sequence[Step], name: str) -> list[Step]:
-    return _whole([step for step in steps if _plain(_bare(step["name"])) == name])
-
-
-def _whole(alike: list[Step]) -> list[Step]:
-    """Of all kernels together, where the number is one of each too."""
+def _called(steps: Sequence[Step], name: str) -> list[Step]:
+    """The ``steps`` of that plain name: of all kernels together, where the number is one of each too."""
+    alike = [step for step in steps if _plain(_bare(step["name"])) == name]
     return [step for step in alike if not step["name"].startswith("[")] or alike
 
 
 def _bare(name: str) -> str:
+    """The name of a number without the kernel that it is of."""
     return re.sub(r"^(?:\[[^\]]*\] |total )", "", name)
 
 
 def _plain(name: str) -> str:
+    """The words of ``name`` in small letters."""
     return " ".join(re.findall(r"[\w/]+", name.lower()))
 
 
@@ -124,16 +116,12 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
     """A step to a line: name, value, meaning and source; below it its formula, in names and in numbers."""
     rows = []
     for step in steps:
-        rows.append([f"{step['name']} = {_value(step)}{_words(step['meaning'])} {sources.cite(step['source'])}"])
+        meaning = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", step["meaning"]).strip()  # without its unit
+        words = f", {meaning}" if meaning else ""
+        rows.append([f"{step['name']} = {_value(step)}{words} {sources.cite(step['source'])}"])
         formulas = [step["formula"], *([step["numbers"]] if step["numbers"] != str(step["value"]) else [])]
         rows += [[f"  = {text}"] for text in formulas if text]
     return Table(title, [""], rows, "l")
-
-
-def _words(meaning: str) -> str:
-    """What is left of a meaning without the unit that it begins with."""
-    words = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", meaning).strip()
-    return f", {words}" if words else ""
 
 
 _UNITS = {
@@ -153,7 +141,7 @@ _NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B
 
 
 def _value(step: Step) -> str:
-    """With its unit, as far as meaning or name tell it."""
+    """The value of ``step`` with its unit, as far as meaning or name tell it."""
     value = step["value"]
     if not isinstance(value, (int, float)):
         return str(value)

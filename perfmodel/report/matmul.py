@@ -77,29 +77,6 @@ def report(
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, steps)])
 
 
-def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
-    """Its time, with what takes time beside work and traffic: the launch, too few blocks, a last wave half empty."""
-    if prediction:
-        causes = [*starting(prediction), *_few_blocks(result, prediction)]
-    else:
-        launched = launching(len(result.kernels), float(result.total.roofline_s), result.device)
-        causes = [*launched, *too_few(result.blocks, result.device)] if launched else []
-    memory = memory_bytes([kernel for kernel, _ in result.kernels])
-    return KernelTime(result.total, result.device, result.workload.dtype, memory, prediction, causes=causes)
-
-
-def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
-    """That the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
-    tile = product_tile(prediction)
-    if tile is None or result.device.multiprocessors is None:
-        return []
-    w, slots = result.workload, result.device.multiprocessors.number
-    blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
-    half = wave_quantization(blocks, slots) < WASTEFUL
-    found = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
-    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in found]
-
-
 def data(result: MatmulResult, time: KernelTime) -> dict[str, Any]:
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
@@ -233,10 +210,32 @@ def _reasons(result: MatmulResult, time: KernelTime) -> str:
     return f"{alone(time.side('The matmul'))}. {at_best}. {tiled}."
 
 
+def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
+    """Its time, with what takes time beside work and traffic: the launch, too few blocks, a last wave half empty."""
+    if prediction:
+        causes = [*starting(prediction), *_few_blocks(result, prediction)]
+    else:
+        launched = launching(len(result.kernels), float(result.total.roofline_s), result.device)
+        causes = [*launched, *too_few(result.blocks, result.device)] if launched else []
+    memory = memory_bytes([kernel for kernel, _ in result.kernels])
+    return KernelTime(result.total, result.device, result.workload.dtype, memory, prediction, causes=causes)
+
+
+def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
+    """That the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
+    tile = product_tile(prediction)
+    if tile is None or result.device.multiprocessors is None:
+        return []
+    w, slots = result.workload, result.device.multiprocessors.number
+    blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
+    half = wave_quantization(blocks, slots) < WASTEFUL
+    found = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in found]
+
+
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
     """Its time and its roof, its rooflines of time and energy, and the bytes that it moves beside the least that it must."""
-    from perfmodel.report.energy_chart import energy_roofline
-    from perfmodel.report.roofline_chart import point, roofline
+    from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     w, device, cost = result.workload, result.device, result.total
     name = f"{w.m} x {w.n} x {w.k}"

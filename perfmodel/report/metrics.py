@@ -303,7 +303,7 @@ def bound_by(cost: Estimate) -> str:
 
 
 def seconds(prediction: Prediction | None) -> Interval | None:
-    """Its time and the ends of its interval."""
+    """Seconds of ``prediction`` with the ends of its interval; None without one."""
     if prediction is None:
         return None
     return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))

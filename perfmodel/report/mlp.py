@@ -88,11 +88,6 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
     return [*results, MlpResult(BOTH, kernels, total(result.total for result in results), largest)]
 
 
-def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
-    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
-    return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
-
-
 def _layers(w: Mlp) -> list[list[Metric]]:
     """Each layer: the FLOP of one of its matmuls, and of the gradients that its backward pass computes."""
     first, second = layer_flops(w.batch, w.d_in, w.d_hidden), layer_flops(w.batch, w.d_hidden, w.d_out)
@@ -139,6 +134,11 @@ def _reasons(w: Mlp, results: list[MlpResult]) -> str:
 
 def _bounds(results: list[MlpResult]) -> str:
     return sentence(" and ".join(f"{result.direction} is bound by {bound_by(result.total)}" for result in results))
+
+
+def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
+    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
+    return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
 
 
 def _charts(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:

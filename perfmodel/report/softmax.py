@@ -77,14 +77,6 @@ def report(
     return with_steps(plain, [(name, {"algorithm": name}, listed) for name, listed in steps.items()])
 
 
-def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
-    """Time of one way, with what takes time beside work and traffic."""
-    launched = [] if prediction else launching(1, float(result.cost.roofline_s), device)
-    causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
-    name = prediction.calibration.implementation if prediction else result.variant.name
-    return KernelTime(result.cost, device, w.dtype, result.memory_bytes, prediction, name, causes)
-
-
 def _metrics(result: SoftmaxResult, w: Softmax, time: KernelTime) -> list[Metric]:
     counts = time.metrics(extra=0)
     if result.row_fits is False:
@@ -122,6 +114,14 @@ def _reasons(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
 def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:
     time = _time(result, w, device)
     return time.side(time.name, f"{time.name}: {' and '.join(time.causes)}" if time.causes else "")
+
+
+def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
+    """Time of one way, with what takes time beside work and traffic."""
+    launched = [] if prediction else launching(1, float(result.cost.roofline_s), device)
+    causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
+    name = prediction.calibration.implementation if prediction else result.variant.name
+    return KernelTime(result.cost, device, w.dtype, result.memory_bytes, prediction, name, causes)
 
 
 def _charts(w: Softmax, device: Device, runs: list[SoftmaxResult], time: KernelTime) -> list[Chart]:
