@@ -473,7 +473,7 @@ def _io_notes(comparison: Comparison) -> list[str]:
 
 
 def _time_notes(found: _Answer, others: Sequence[str]) -> list[str]:
-    """Whose times are predicted, ``others``, which are below their roofs or guessed, and of which clock they are."""
+    """Notes on predicted times: their kernels, ``others``, those below their roofs or guessed, and their clock."""
     known = found.predictions.values()
     notes = [*(note(" ".join(what), one) for what, one in found.predictions.items()), *others]
     for result in found.comparison.results:

@@ -161,23 +161,23 @@ class KernelTime:
         ]
 
     def metrics(self, labels: Mapping[str, str] | None = None, extra: Number | None = None) -> list[Metric]:
-        """Its counts, times, power and memory. ``labels``: other ones than usual, by key; ``extra``: bytes beyond inputs and outputs."""
+        """Counts, times, power and memory. ``labels``: other than usual, by key; ``extra``: bytes beyond inputs and outputs."""
         return [*of_cost(self.cost, self.predicted, labels), *of_power(self.power), *of_memory(self.memory, self.device, extra)]
 
     @property
     def rates(self) -> list[Metric]:
-        """Its predicted rate in matmul FLOP/s and what share of the peak that is."""
+        """Predicted rate in matmul FLOP/s and what share of the peak that is."""
         rate = float(self.cost.flops) / self.predicted.value if self.predicted and self.cost.flops else None
         share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
     def side(self, name: str, left_out: str = "") -> Side:
-        """Its time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
+        """Time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
         by = "" if self.prediction is None else self.prediction.calibration.implementation
         return Side(name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out)
 
     def bar(self, name: str) -> Bar:
-        """Its time as the bar ``name``: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
+        """The bar ``name`` of the time: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
         known, roof = self.predicted, float(self.cost.roofline_s)
         if known is None:
             return Bar(f"{name} (not predicted)", [("roof", roof)])

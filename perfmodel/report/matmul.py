@@ -211,7 +211,7 @@ def _reasons(result: MatmulResult, time: KernelTime) -> str:
 
 
 def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
-    """Its time, with what takes time beside work and traffic: the launch, too few blocks, a last wave half empty."""
+    """Time of ``result``, with what it takes beside work and traffic: the launch, too few blocks, a last wave half empty."""
     if prediction:
         causes = [*starting(prediction), *_few_blocks(result, prediction)]
     else:
@@ -222,7 +222,7 @@ def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
 
 
 def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
-    """That the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
+    """Cause: the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
     tile = product_tile(prediction)
     if tile is None or result.device.multiprocessors is None:
         return []
@@ -234,7 +234,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
 
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
-    """Its time and its roof, its rooflines of time and energy, and the bytes that it moves beside the least that it must."""
+    """Rooflines of time and energy, the time beside its roof, and the bytes moved beside the least that must be."""
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     w, device, cost = result.workload, result.device, result.total

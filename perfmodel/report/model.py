@@ -171,7 +171,7 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
 
 
 def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric]:
-    """Whose time it is, or why there is none; ``otherwise``: what a table says then."""
+    """The kernel whose time it is, or why there is none; ``otherwise``: what a table says then."""
     if p is None:
         return [Metric("implementation", None), Metric("not_predicted", missing), Metric("", otherwise, "source", "text")]
     name, source = p.calibration.implementation, {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
@@ -266,7 +266,7 @@ def _headline(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
 
 
 def _host_bound(found: ModelAnswer) -> str:
-    """That the host, not the device, sets the pace; empty where it does not."""
+    """Sentence: the host, not the device, sets the pace; empty where it does not."""
     for one, _ in found.steps:
         if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]:
             host, device = format_time(one.host_s[0], 3), format_time(one.on_device[0], 3)
@@ -290,7 +290,8 @@ def _fits(found: ModelAnswer) -> str:
 
 
 def split_of(split: Split) -> str:
-    """
+    """A split as the options that make it.
+
     >>> split_of(Split(tp=8, pp=2)), split_of(Split(tp=2))
     ('--tp 8 --pp 2', '--tp 2')
     """
@@ -357,7 +358,7 @@ def _notes(found: ModelAnswer) -> list[str]:
 
 
 def kernels_note(r: Request) -> str:
-    """Whose kernels are taken to run, as far as rows of ``r`` ask."""
+    """Note on the kernels that are taken to run, as far as rows of ``r`` ask."""
     kernels = r.kernels
     asked = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
     asked += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
@@ -414,7 +415,7 @@ def _split_notes(r: Request) -> list[str]:
 
 
 def weights_notes(r: Request) -> list[str]:
-    """In what weights and cache are stored and multiplied."""
+    """Notes on the formats in which weights and cache are stored and multiplied."""
     words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
     eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
     if eight and r.dtype.size == 2:
