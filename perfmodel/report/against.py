@@ -38,7 +38,7 @@ class Side:
     time: Interval | None = None
     kind: str = PREDICTED
     by: str = ""
-    left_out: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def whose(self) -> str:
@@ -143,7 +143,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
     words = f"{other.name} is {way(gain, reference.name, most)}{at}{' by roofs' * (not most)}"
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
     known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
-    left = "; ".join(one.left_out for one in (reference, other) if one.time is None and one.left_out)
+    left = "; ".join(words for one in (reference, other) if one.time is None for words in one.left_out)
     return f"{words} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {left}" if left else "")
 
 

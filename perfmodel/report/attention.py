@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,20 +21,7 @@ from perfmodel.report.answer import fit, headline, launching, sentence, small, s
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime
-from perfmodel.report.metrics import (
-    BOUND_WORDS,
-    Labels,
-    Metric,
-    as_json,
-    as_rows,
-    as_table,
-    bound_by,
-    of_cost,
-    of_memory,
-    outside,
-    seconds,
-    words_for,
-)
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import power_note
 from perfmodel.timing.base import Case
@@ -102,20 +89,19 @@ class _Answer:
     def prediction(self, result: AttentionResult) -> Prediction | None:
         return self.predictions.get((result.algorithm.name, result.direction))
 
+    @cached_property
+    def _times(self) -> dict[tuple[str, str], KernelTime]:
+        device, dtype, found = self.comparison.device, self.comparison.workload.dtype, {}
+        for one in self.comparison.results:
+            name, known = one.algorithm.name, self.prediction(one)
+            least, causes = None if known else _least(one, device), self._causes(one, known)
+            time = KernelTime(one.total, device, dtype, one.memory_bytes, known, name, causes, least, "visible FLOP")
+            found[name, one.direction] = time
+        return found
+
     def time(self, result: AttentionResult) -> KernelTime:
         """Time of ``result``, with what takes time beside work and traffic."""
-        known, device = self.prediction(result), self.comparison.device
-        return KernelTime(
-            result.total,
-            device,
-            self.comparison.workload.dtype,
-            result.memory_bytes,
-            known,
-            result.algorithm.name,
-            self._causes(result, known),
-            None if known else _least(result, device),
-            "visible FLOP",
-        )
+        return self._times[result.algorithm.name, result.direction]
 
     def _causes(self, result: AttentionResult, known: Prediction | None) -> list[str]:
         """The start of the kernel that is predicted, else launches, and too few blocks of it."""
@@ -163,8 +149,9 @@ class _Answer:
 
     def speedup(self, result: AttentionResult) -> Interval | None:
         """Predicted time of standard attention over that of ``result``; None for itself and where one of the two is not predicted."""
-        old, new = seconds(self.predictions.get(("standard", result.direction))), seconds(self.prediction(result))
-        return None if result.algorithm.name == "standard" or old is None or new is None else ratio(old, new)
+        standard, new = self.comparison.standard(result.direction), self.time(result).predicted
+        old = self.time(standard).predicted if standard else None
+        return None if result is standard or old is None or new is None else ratio(old, new)
 
 
 def _title(comparison: Comparison) -> str:
@@ -281,7 +268,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     return found
 
 
-def _tables(found: _Answer, labels: Labels = None, without: Collection[str] = ()) -> list[Table]:
+def _tables(found: _Answer, labels: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Table]:
     """One table per pass, and one of their sum: a column per algorithm."""
     comparison, tables = found.comparison, []
     shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
@@ -318,7 +305,7 @@ def _headline(found: _Answer) -> list[str]:
     else:
         first = f"{fits}; {found.faster}" if fits else found.faster
     time, standard = found.time(main), found.comparison.standard(main.direction)
-    eager = standard is not None and found.prediction(standard) is None and left_out(standard, device) == EAGER
+    eager = standard is not None and found.prediction(standard) is None and EAGER in left_out(standard, device)
     return headline(first, time.rate, time.limit and time.limit + "; left out: standard's eager softmax" * eager)
 
 
@@ -372,10 +359,10 @@ def _moved(reference: AttentionResult, result: AttentionResult) -> str:
     return f"{fewer:.3g}x fewer bytes {level}" if fewer > 1 else f"{1 / fewer:.3g}x more bytes {level}"
 
 
-def left_out(result: AttentionResult, device: Device) -> str:
+def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
     """What the roof of ``result`` leaves out although it dominates, in words; empty if nothing does."""
-    causes = " and ".join(_beyond_roof(result, device))
-    return f"{result.algorithm.name}: {causes}" if causes else EAGER * (result.algorithm.name == "standard")
+    causes, name = " and ".join(_beyond_roof(result, device)), result.algorithm.name
+    return (f"{name}: {causes}",) if causes else (EAGER,) * (name == "standard")
 
 
 def _beyond_roof(result: AttentionResult, device: Device) -> list[str]:

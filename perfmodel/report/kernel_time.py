@@ -171,7 +171,7 @@ class KernelTime:
         share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
-    def side(self, name: str, left_out: str = "") -> Side:
+    def side(self, name: str, left_out: tuple[str, ...] = ()) -> Side:
         """Time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
         by = "" if self.prediction is None else self.prediction.calibration.implementation
         return Side(name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out)

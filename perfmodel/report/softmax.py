@@ -113,7 +113,7 @@ def _reasons(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
 
 def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:
     time = _time(result, w, device)
-    return time.side(time.name, f"{time.name}: {' and '.join(time.causes)}" if time.causes else "")
+    return time.side(time.name, (f"{time.name}: {' and '.join(time.causes)}",) if time.causes else ())
 
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:

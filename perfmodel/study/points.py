@@ -53,7 +53,7 @@ class WorkloadAnswer:
     fits: bool | None = None
     parts: Sequence[RooflinePoint] = ()
     missing: Sequence[str] = ()
-    left_out: str = ""
+    left_out: tuple[str, ...] = ()
     steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
     kernels: Mapping[str, str] = field(default_factory=dict)
 
