@@ -124,30 +124,22 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
     return Table(title, [""], rows, "l")
 
 
-_UNITS = {
-    "s": r"^s(,|$| of| that| at)",
-    "B": r"^(B|bytes)\b",
-    "FLOP": r"^(matmul )?FLOP\b(?!/)",
-    "FLOP/B": "^FLOP/B",
-    "FLOP/s": "^FLOP/s",
-    "B/s": "^B/s",
-    "Hz": "^Hz,",
-    "W": "^W,",
-    "J": "^J,",
-}
-"""Units, as the meaning of a step begins."""
+_UNIT = re.compile(r"(?:matmul )?(?:(FLOP/B|FLOP/s|B/s|FLOP|B|bytes)\b|(s|Hz|W|J)(?=,|$| of| that| at))")
+"""The unit that the meaning of a step begins with."""
 _NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
 """Units, as the name of one ends, whose meaning says how it is summed."""
 
 
 def _value(step: Step) -> str:
     """The value of ``step`` with its unit, as far as meaning or name tell it."""
-    value = step["value"]
+    value, written = step["value"], _UNIT.match(step["meaning"])
     if not isinstance(value, (int, float)):
         return str(value)
-    of_meaning = (unit for unit, words in _UNITS.items() if re.search(words, step["meaning"]))
-    unit = next(of_meaning, None) or next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), None)
-    if unit is not None:
+    if written:
+        unit = "B" if written[1] == "bytes" else written[1] or written[2]
+    else:
+        unit = next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), "")
+    if unit:
         return format_time(value) if unit == "s" else format_si(value, unit)
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else f"{value:.6g}"
 

@@ -29,8 +29,7 @@ from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
 """Words for the kind of a time."""
-STEPS = {PREFILL: "prefill", DECODE: "decode step", GENERATE: "generation"}
-THE_STEP = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
+STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
 
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
@@ -50,7 +49,7 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
         StepPart(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)
         for line in found.lines
     ]
-    step = STEPS[r.phase]
+    step = STEPS[r.phase].partition(" ")[2]
     metered = {ROOF: f"{step} at its roof: this device is not calibrated", MIXED: f"{step}, at roofs where not calibrated"}
     plain = Report(
         _title(r),
@@ -197,14 +196,12 @@ def _rates(found: ModelAnswer) -> list[Metric]:
 
 
 def _host(found: ModelAnswer) -> list[Metric]:
-    """Launches of the host over all passes, where kernels are launched one by one."""
-    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
-    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
+    """Launches of the host over all passes, and their seconds, where kernels are launched one by one."""
+    steps = [(one.launches, one.host_s, times) for one, times in found.steps if one.host_s is not None]
+    ends = [sum(times * host_s[end] for _, host_s, times in steps) if steps else None for end in range(3)]
     return [
-        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
-        Metric("host.seconds", known[0].value if known else None),
-        Metric("host.low", known[0].low if known else None),
-        Metric("host.high", known[0].high if known else None),
+        Metric("host.launches", sum(launches * times for launches, _, times in steps) if steps else None),
+        *(Metric(f"host.{name}", value) for name, value in zip(("seconds", "low", "high"), ends, strict=True)),
         Metric("host.us_per_launch", found.request.host_us),
     ]
 
@@ -256,22 +253,16 @@ def _headline(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
     r, made, fits = found.request, found.times_from, _fits(found)
     took, rate = taken(found.seconds, found.prediction, least(made)), f"{most(made)}{tokens(found.tokens_per_s)}"
     takes = "takes" if found.memory.fits is not False else "would take"
-    said = f"{THE_STEP[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {found.mfu:.1%}"
+    said = f"{STEPS[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {found.mfu:.1%}"
     if r.phase == GENERATE:
         first, further = format_time(found.ttft_s or 0, 3), format_time(found.tpot_s or 0, 3)
         said = f"{takes} {took}, {rate}: first token {first}, then {further}"
-    if slow := _host_bound(found):
-        return headline(slow, said, fits) if found.memory.fits is not False else headline(fits, slow, said)
-    return headline(fits, said, limited(rows, found.seconds))
-
-
-def _host_bound(found: ModelAnswer) -> str:
-    """Sentence: the host, not the device, sets the pace; empty where it does not."""
     for one, _ in found.steps:
         if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]:
             host, device = format_time(one.host_s[0], 3), format_time(one.on_device[0], 3)
-            return f"limited by the host: {one.launches:,} launches take {host}, the kernels {device}"
-    return ""
+            slow = f"limited by the host: {one.launches:,} launches take {host}, the kernels {device}"
+            return headline(slow, said, fits) if found.memory.fits is not False else headline(fits, slow, said)
+    return headline(fits, said, limited(rows, found.seconds))
 
 
 def _fits(found: ModelAnswer) -> str:
@@ -300,12 +291,9 @@ def split_of(split: Split) -> str:
 
 def _figures(found: ModelAnswer) -> list[Figure]:
     made, r, memory = found.times_from, found.request, found.memory
-    first = {
-        "time to the first token": found.ttft_s if r.phase == GENERATE else None,
-        "time per output token": found.tpot_s if r.phase == GENERATE else None,
-    }
+    first = {"time to the first token": found.ttft_s, "time per output token": found.tpot_s} if r.phase == GENERATE else {}
     return [
-        Figure(f"time of {THE_STEP[r.phase]}", taken(found.seconds, found.prediction, least(made))),
+        Figure(f"time of {STEPS[r.phase]}", taken(found.seconds, found.prediction, least(made))),
         *(Figure(label, f"{least(made)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
         Figure("throughput", f"{most(made)}{tokens(found.tokens_per_s)}"),
         *([] if r.phase == GENERATE else [Figure("MFU", f"{most(made)}{found.mfu:.1%}")]),
