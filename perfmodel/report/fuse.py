@@ -17,7 +17,6 @@ from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
 """Keys of the rows that a screen shows."""
-NOTHING = "One operation is one kernel: there is nothing to fuse."
 
 
 def report(
@@ -42,7 +41,7 @@ def report(
         **head("fuse", {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}, device),
         "results": list(map(as_json, found.values())),
     }
-    reasons, tables, brief = [_reasons(device, results)], [as_table("", found)], [as_table("", found, labels=BRIEF)]
+    reasons, tables, brief = [_moved(results)] * (w.ops > 1), [as_table("", found)], [as_table("", found, labels=BRIEF)]
     if published is not None:
         there = _published(w, published)
         reasons.insert(0, _published_summary(results, published))
@@ -128,7 +127,7 @@ def _headline(device: Device, results: list[ChainResult]) -> list[str]:
     time, bound = _time(fused), unfused.launch_bound or 0
     said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
     if unfused.launches == 1:
-        return headline(NOTHING, said, "")
+        return headline("One operation is one kernel: there is nothing to fuse", said, "")
     if unfused.total_s is None or graph.total_s is None:
         return headline(_faster(results), f"{said}; {device.id} has no launch overhead in its profile", "")
     alone = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
@@ -144,17 +143,11 @@ def _faster(results: list[ChainResult]) -> str:
     return f"By the ratio of {counted} fused is {way(_time(unfused) / _time(fused))}; not predicted."
 
 
-def _reasons(device: Device, results: list[ChainResult]) -> str:
-    unfused, graph, fused = results
-    if unfused.launches == 1:
-        return NOTHING
-    fewer = unfused.sram.total / fused.sram.total
-    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
-    if unfused.total_s is None or fused.total_s is None:
-        return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
-    bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if graph.total_s is None else f", launches counted; a CUDA graph alone takes {format_time(graph.total_s, 3)}"
-    return f"{against(Side('unfused', unfused.total_s), Side('fused', fused.total_s))}{in_graph}. {moved}. {bound}."
+def _moved(results: list[ChainResult]) -> str:
+    """How many bytes and launches fusion saves."""
+    unfused, _, fused = results
+    fewer = f"{unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2"
+    return f"Fusion moves {fewer} and launches {unfused.launches} kernels as one."
 
 
 def _published_summary(results: list[ChainResult], times: Published) -> str:

@@ -27,6 +27,7 @@ from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import alone
 from perfmodel.report.answer import WASTEFUL, fit, headline, launching, starting, too_few
+from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
@@ -69,7 +70,7 @@ def report(
         metered=time.metered,
         figures=time.figures,
         brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
-        reasons=[_reasons(result, time)],
+        reasons=[f"{alone(time.side('The matmul'))}. {_bound(result)}"],
     )
     if not explained:
         return plain
@@ -181,33 +182,16 @@ def _elements(count: float) -> str:
 
 def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
     """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
-    fits, (side, best, ridge) = fit(time.memory, result.device).partition(":")[0], _best(result)
-    first = f"{side} if operands move once: {intensity(best)} FLOP/B, ridge point {ridge:.4g}"
+    fits, rates = fit(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
+    best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
+    side = "memory bound" if best < ridge else "compute bound"
+    first = f"{side} if operands move once: {digits(best, 4)} FLOP/B, ridge point {ridge:.4g}"
     return headline("; ".join(filter(None, [fits, first])), time.rate, time.limit)
 
 
-def intensity(value: float) -> str:
-    """FLOP per byte to four digits, whole from 10,000 on.
-
-    >>> intensity(124.121), intensity(21845.33)
-    ('124.1', '21,845')
-    """
-    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
-
-
-def _best(result: MatmulResult) -> tuple[str, float, float]:
-    """What bounds it at minimum traffic, its FLOP/B there, and the ridge point."""
-    rates = rates_of(result.device, result.workload.dtype)
-    best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
-    return "memory bound" if best < ridge else "compute bound", best, ridge
-
-
-def _reasons(result: MatmulResult, time: KernelTime) -> str:
-    """How long it takes beside its roof, and what bounds this tiling."""
-    side, best, ridge = _best(result)
-    at_best = f"At best it is {side}: {best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
-    tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
-    return f"{alone(time.side('The matmul'))}. {at_best}. {tiled}."
+def _bound(result: MatmulResult) -> str:
+    """What bounds its tiles."""
+    return f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}."
 
 
 def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
@@ -245,7 +229,7 @@ def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
     bars = [Bar(label, [("bytes", value)]) for label, value in sizes.items()]
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
     return [
-        roofline(device, [dot], caption=f"Its tiles are bound by {bound_by(cost)}."),
+        roofline(device, [dot], caption=_bound(result)),
         BarChart("Predicted time, and how much of it is the roof", "s", [time.bar(name)], caption=f"{time.limit}."),
         BarChart("Bytes that it moves", "B", bars, caption=again),
         *energy_roofline(device, w.dtype, [(name, cost, time.prediction)]),

@@ -39,6 +39,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         "Biases are left out; ReLU and its gradient count 1 per element.",
         *unknown_rates([result.total for result in results], device),
     ]
+    gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first needs none of its input'}"
     plain = Report(
         f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}",
         _headline(w, whole),
@@ -50,7 +51,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         metered=whole.metered,
         figures=whole.figures,
         brief=[as_table("", rows, labels=BRIEF)],
-        reasons=[_reasons(w, results)],
+        reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
     if not explained:
         return plain
@@ -123,13 +124,6 @@ def _headline(w: Mlp, whole: KernelTime) -> list[str]:
     """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
     more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
     return headline("; ".join(filter(None, [fit(whole.memory, whole.device).partition(":")[0], more])), whole.rate, whole.limit)
-
-
-def _reasons(w: Mlp, results: list[MlpResult]) -> str:
-    """Why backward takes more than forward, and what bounds both."""
-    ratio = backward_flops(w) / forward_flops(w)
-    why = "each layer has two gradients" if w.input_gradient else "two gradients per layer, but the first needs none of its input"
-    return f"Backward takes {ratio:.3g}x the FLOP of forward: {why}. {_bounds(results)}"
 
 
 def _bounds(results: list[MlpResult]) -> str:
