@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from refresh_docs import DOCS
 
 from perfmodel.catalog import implementations
-from perfmodel.report.against import MEASURED, RATIO_NOTE, ROOFS_EVEN, Side, against, ends, ratio
+from perfmodel.report.against import MEASURED, RATIO_NOTE, Side, against, ends, ratio
+from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.charts.schema import Interval
 from perfmodel.sweep.base import fallbacks
 
@@ -97,8 +98,7 @@ def test_what_is_known_leads() -> None:
     assert seen == "flash2 is measured 4x faster than standard: 2 ms against 8 ms; ratio of roofs 3x"
     one = against(Side("standard", 3e-3), flash)
     assert one == (
-        "flash2 is at least 1.5x faster than standard (ratio of roofs: 1 ms against 3 ms); "
-        "only flash2 is predicted, 2 ms (1.5 ms to 2.5 ms)"
+        "flash2 is at least 1.5x faster than standard (ratio of roofs: 1 ms against 3 ms); only flash2 is predicted, 2 ms (1.5 to 2.5 ms)"
     )
     assert against(*sides(1e-3, 2e-3)).startswith("flash2 is 2x slower than standard by roofs (ratio of roofs: ")
     assert against(*sides(1e-3, 1e-3 * (1 + ROOFS_EVEN / 2))).startswith("flash2 is as fast as standard by roofs (ratio of")

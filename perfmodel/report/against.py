@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfmodel.core.units import format_time
+from perfmodel.report.answer import ROOFS_EVEN, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005
 """Times this close, relative, are as fast; what is written to three digits."""
-ROOFS_EVEN = 0.02
-"""Roofs this close are called even."""
 EITHER = ", so either may be faster"
 OPPOSITE = {"": "", "at most ": "at least ", "at least ": "at most "}
 _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
@@ -90,17 +89,6 @@ def ends(known: Interval) -> str:
     return f" ({times(low)} to {times(high)}{EITHER if low < 1 else ''})"
 
 
-def spent(known: Interval) -> str:
-    """A time with its interval.
-
-    >>> spent(Interval(0.0035, 0.0032, 0.0037)), spent(Interval(1e-3))
-    ('3.5 ms (3.2 ms to 3.7 ms)', '1 ms')
-    """
-    if known.low is None or known.high is None:
-        return format_time(known.value)
-    return f"{format_time(known.value)} ({format_time(known.low, 3)} to {format_time(known.high, 3)})"
-
-
 def against(reference: Side, other: Side, at: str = "") -> str:
     """The verdict on ``other``, without a full stop. ``at``: for which of several workloads, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
@@ -142,7 +130,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
     gain, most = roof_gain(reference, other)
     words = f"{other.name} is {way(gain, reference.name, most)}{at}{' by roofs' * (not most)}"
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
+    known = next((f"only {one.name} is {one.kind}, {taken(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     left = "; ".join(words for one in (reference, other) if one.time is None for words in one.left_out)
     return f"{words} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {left}" if left else "")
 
@@ -164,7 +152,7 @@ def alone(one: Side) -> str:
     share = one.roof_s / one.time.value
     roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(one.roof_s)}"
     roof = f", {roof}" if one.roof_s else ""
-    return f"{one.name} is {one.kind} at {spent(one.time)}{one.whose}{roof}"
+    return f"{one.name} is {one.kind} at {taken(one.time)}{one.whose}{roof}"
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:

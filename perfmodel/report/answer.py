@@ -8,7 +8,6 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import ROOFS_EVEN
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Meter
@@ -20,6 +19,8 @@ RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit
 """Names and units of what a roof counts, from the units outwards."""
 
 
+ROOFS_EVEN = 0.02
+"""Roofs this close are called even."""
 FULL, PARTLY = 0.6, 0.25
 """Shares of its time from which on a resource limits, and from which on it is worth a word."""
 STARTING = "starting the kernel"

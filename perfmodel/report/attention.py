@@ -16,8 +16,8 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared, ends, ratio, ratio_notes, times
-from perfmodel.report.answer import fit, headline, launching, sentence, small, starting, too_few, traffic_chart
+from perfmodel.report.against import Side, against, alone, compared, ends, ratio, ratio_notes, times
+from perfmodel.report.answer import ROOFS_EVEN, fit, headline, launching, sentence, small, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime

@@ -13,8 +13,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EVEN, ROOFS_EVEN, Side
-from perfmodel.report.answer import PARTLY, RESOURCES, amounts_of, limits, meters, small, taken
+from perfmodel.report.against import EVEN, Side
+from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, small, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter

@@ -8,8 +8,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, compared
-from perfmodel.report.answer import headline, launching, sentence, starting, too_few, traffic_chart
+from perfmodel.report.against import Side, against, alone, compared
+from perfmodel.report.answer import ROOFS_EVEN, headline, launching, sentence, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
