@@ -10,8 +10,7 @@ from perfmodel.core.units import format_binary, format_count, format_si
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kv_cache_first import Generated, answered, both, copies, weights_format
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model_first import TIMES, least
-from perfmodel.report.model_notes import file_notes
+from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult

@@ -10,7 +10,7 @@ from perfmodel.report.answer import fitting
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report
-from perfmodel.report.model_first import least
+from perfmodel.report.model import least
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
 from perfmodel.transformer.estimate import PREDICTED

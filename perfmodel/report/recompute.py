@@ -5,8 +5,8 @@ from __future__ import annotations
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels import recompute
 from perfmodel.kernels.recompute import Level, RecomputeResult, stored_bytes
-from perfmodel.report.against import Side, against
-from perfmodel.report.answer import compared, sentence
+from perfmodel.report.against import Side, against, compared
+from perfmodel.report.answer import sentence
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
