@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -319,8 +320,9 @@ def test_two_implementations(run) -> None:
 
 def test_the_same_is_said_to_be_the_same(run) -> None:
     said = run("compare h200 h200").out
-    assert "SAME of" in said
-    assert "rates (within 5% is SAME); all as fast." in said
+    assert "By the ratio of roofs the H200 has the same rates as the H200." in said
+    assert re.search(r"^(\d+) SAME of \1 rates \(within 5% is SAME\)\.$", said, re.MULTILINE)
+    assert "all as fast." in run("compare h200 h200 --full").out
 
 
 def test_a_thing_counts_once_by_its_best_time() -> None:

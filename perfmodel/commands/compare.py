@@ -105,7 +105,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
 
     scope = Scope()
     made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)
-    found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
+    found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold, made.called)
     charts = [made.chart] if made.chart is not None else found.charts
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
     cannot = [said for said in made.warnings if "CANNOT" in said]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from perfmodel.report.document import Report, Table, on_screen
+from perfmodel.report.document import Report, Table, on_screen, spoken
 from perfmodel.report.formats import readable, tables
 from perfmodel.report.formats.txt import BAR, meter_lines, printed_notes, screen_notes
 from perfmodel.report.layout import lines, wrap
@@ -45,7 +45,7 @@ def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
 
 
 def _lines(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[Text]:
-    yield from map(Text, title_lines(report.title, width))
+    yield from map(Text, title_lines(report.question or report.title, width))
     for place, sentence in enumerate(report.verdict):
         yield from (_judged(line, "" if place else "bold") for line in wrap(sentence, width))
     if report.meters:
@@ -55,6 +55,9 @@ def _lines(report: Report, width: int, full: bool, room: int | None = None) -> I
     without: list[str] = []
     for table in tables(report, brief=True) if full else on_screen(report, room):
         yield from _table(table, width, full, without)
+    for head, said in spoken(report) if full else ():
+        yield from (Text(), Text(head, "bold"))
+        yield from (Text(f"  {line}") for one in said for line in wrap(one, width - 2))
     notes = printed_notes(report) if full else screen_notes(report, room)
     notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
     yield from [Text()] if notes else []

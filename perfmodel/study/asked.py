@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from perfmodel.core.errors import UsageError
-from perfmodel.report.document import Report
-from perfmodel.study.document import Done, joined
-from perfmodel.study.schema import Scope, Study
+from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, workload_of
 from perfmodel.sweep.base import SweepInput
 from perfmodel.sweep.values import values_of
@@ -31,7 +26,8 @@ def study_of(asked: Mapping[str, Sequence[str]], devices: Sequence[str], impleme
     found = [swept(kind, text, implementation) for kind, texts in asked.items() for text in texts]
     sections = [_sweep(one, devices) for one in found if one[1]]
     points = [workload for one in found for workload in _points(one)]
-    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": [*map(_written, points)]}
+    written = [workload.written() for workload in points]
+    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": written}
     named = " and ".join(device.name for device in scope.devices(devices))
     title = f"{'; '.join(dict.fromkeys(map(_title, found)))} on {named}"
     return {"title": title, "sections": [*sections, {name: value for name, value in roofline.items() if value}]}
@@ -61,7 +57,7 @@ def swept(kind: str, text: str, implementation: str | None = None) -> Asked:
 
 def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
     workload, over, values = one
-    written = _written(workload)
+    written = workload.written()
     if workload.kind != "matmul":  # all of whose sizes are required
         written[workload.kind].pop(over, None)
     show = ["time", "memory"] if workload.attention else ["time"]
@@ -77,15 +73,6 @@ def _points(one: Asked) -> list[Workload]:
     return [workload.updated(over, values[place]) for place in places]
 
 
-def _written(workload: Workload) -> dict[str, Any]:
-    """``workload`` as a study has it: what was given, under the names of options."""
-    kind = workload.kind
-    options = getattr(workload, kind)
-    names = {field: written for written, field in type(options).OPTION_NAMES.items()}
-    found: dict[str, Any] = {kind: {names.get(field, field): value for field, value in options.given().items()}}
-    return found | ({"implementation": workload.implementation} if workload.implementation else {})
-
-
 def _title(one: Asked) -> str:
     """The workload in the words of its options, a swept size with its ends.
 
@@ -93,22 +80,5 @@ def _title(one: Asked) -> str:
     'attention, n 1,024 to 4,096, d 64'
     """
     workload, over, values = one
-    [(kind, options)] = ((kind, found) for kind, found in _written(workload).items() if kind == workload.kind)
     ends = {over: f"{values[0]:,} to {values[-1]:,}"} if over else {}
-    words = [str(value) if name in ("name", "phase") else f"{name} {_listed(value)}" for name, value in (options | ends).items()]
-    return ", ".join([kind, *words])
-
-
-def _listed(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def report_of(raw: dict[str, Any], scope: Scope, command: str, done: Done = lambda share: None) -> Report:
-    """The report of a study that no file holds."""
-    study = TypeAdapter(Study).validate_python(raw)
-    parts = []
-    for place, section in enumerate(study.sections, 1):
-        parts.append(section.build(scope))
-        done(place / len(study.sections))
-    made = joined(study.title, parts, scope, command)
-    return replace(made, notes=[*made.notes, *(study.notes or [])])
+    return workload.in_words(ends)

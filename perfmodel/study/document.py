@@ -11,21 +11,34 @@ from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline_answer
 from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.format_number import as_text
-from perfmodel.report.charts.schema import Chart, Roofline
+from perfmodel.report.answer import capital
+from perfmodel.report.charts.format_number import as_text, between, percent, text
+from perfmodel.report.charts.roofline_metrics import share_of_roof
+from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
 from perfmodel.report.document import DataTable, Figure, Formula, Provenance, Report, Table
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
-from perfmodel.study.schema import Scope, SectionResult, StudyFile, kind_names, together
+from perfmodel.study.schema import Scope, SectionResult, Study, StudyFile, kind_names, together
 
 SENTENCES = 3
 """Of a verdict."""
-FIGURES = 5
+FIGURES = 3
+"""Numbers that decide."""
+SENSITIVE = 4
+"""Sentences on what would change the verdict."""
+SPELLED = 60
+"""Letters of the names of lines whose last values a caption names."""
+BARS = {"ratio": "Ratio, longer is better", "B": "Bytes by part", "s": "Time by part"}
+"""What bars show, by unit."""
+LEADING = ("On ", "The ", "By ", "Of ")
+"""Starts of an answer that are lower case after the title of its section."""
 
 
 Done = Callable[[float], None]
 """Hears what share of the work is done."""
+Raises = Callable[[int, PerfmodelError], PerfmodelError]
+"""The error of a section by its place."""
 
 
 def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None) -> Report:
@@ -34,23 +47,44 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: D
         raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
     scope = Scope(file.path.parent)
     scope.inputs[file.path.name] = sha256(file.path)
+    return report_of(file.study, scope, command, kinds, done, file.placed)
+
+
+def report_of(
+    study: Study,
+    scope: Scope,
+    command: str,
+    kinds: Sequence[str] = (),
+    done: Done = lambda share: None,
+    raises: Raises = lambda place, error: error,
+) -> Report:
+    """The report of ``study``, whether a file holds it or not."""
     parts = []
-    for place, section in enumerate(file.study.sections):
+    for place, section in enumerate(study.sections):
         if kinds and type(section).__module__.rsplit(".", 1)[-1] not in kinds:
             continue
         try:
             parts.append(section.build(scope))
         except PerfmodelError as error:
-            raise file.placed(place, error) from None
-        done((place + 1) / len(file.study.sections))
-    return joined(file.study.title, parts, scope, command, file.study.notes or [])
+            raise raises(place, error) from None
+        done((place + 1) / len(study.sections))
+    notes = study.notes or []
+    made = joined(study.title, parts, scope, command, notes)
+    if kinds:
+        return made
+    charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in made.charts]
+    return replace(made, charts=charts, question=study.question or study.title, assumptions=[*notes, *made.assumptions])
 
 
 def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
     whole = together(parts)
-    others, points = ([part.answers or part.verdict for part in parts if _only_points(part) is only] for only in (False, True))
-    said = [*in_turn(others), *in_turn(points)]
+    ordered = sorted(parts, key=_only_points)
+    leader = next(iter(ordered), None)
+    answers = [(_only_points(part), _titled(part, part.answers or part.verdict, part is not leader)) for part in ordered]
+    said = [sentence for points in (False, True) for sentence in in_turn([own for only, own in answers if only is points])]
+    assumed, *others = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
+    further = [said for listed in others for said in listed]
     verdict = said[:SENTENCES]
     reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *first_of_each(parts)]) if sentence not in verdict]
     once: dict[tuple[str, str], Formula] = {}
@@ -60,7 +94,7 @@ def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: st
         title,
         verdict,
         [],
-        list(dict.fromkeys([*notes, *whole.notes, *ratio_notes([*verdict, *reasons])])),
+        list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
         charts=whole.charts,
         data_tables=whole.data_tables,
         formulas=list(once.values()),
@@ -70,7 +104,42 @@ def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: st
         figures=_figures(parts, whole.charts),
         brief=_brief(parts),
         reasons=reasons,
+        assumptions=assumed,
+        sensitivity=next((part.sensitivity[:SENSITIVE] for part in ordered if part.sensitivity), []),
     )
+
+
+def _titled(part: SectionResult, sentences: list[str], titled: bool) -> list[str]:
+    """Sentences of a section; ``titled``: with its title, as another section answers first."""
+    if not titled or not part.titles:
+        return sentences
+    return [f"{capital(part.titles[0])}: {said[0].lower() if said.startswith(LEADING) else said[0]}{said[1:]}" for said in sentences]
+
+
+def caption(chart: Chart) -> str:
+    """A sentence on what a picture shows."""
+    if isinstance(chart, Roofline):
+        shares = [share for point in chart.points if (share := share_of_roof(point)) is not None]
+        reach = f" They reach {between(percent(min(shares)), percent(max(shares)))} of their roofs." if len(shares) > 1 else ""
+        return f"FLOP per second against FLOP per byte on {chart.device_name}; lines are roofs, points are kernels.{reach}"
+    if isinstance(chart, LineChart):
+        drawn = [", shaded with the 80 % interval"] * any(one.band for one in chart.series)
+        drawn += ["; dashed: at the roof"] * any(one.style == "dashed" and one.name.endswith("roof") for one in chart.series)
+        return f"{capital(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
+    if isinstance(chart, BarChart):
+        lines = [limit.label for limit in chart.limits]
+        marked = f"; the line{'s are' if len(lines) > 1 else ' is'} {' and '.join(lines)}" * bool(lines)
+        return f"{BARS.get(chart.unit, capital(chart.unit))}{marked}."
+    return "Predicted against measured time; the band holds 80 % of the measurements."
+
+
+def _at_the_end(chart: LineChart) -> str:
+    """What few lines come to at their last common value."""
+    lines = [(one.name, dict(one.points)) for one in chart.series if one.style != "dashed"]
+    last = max(set.intersection(*(set(points) for _, points in lines)), default=None) if lines else None
+    if last is None or sum(len(name) for name, _ in lines) > SPELLED:
+        return ""
+    return f" At {text(last, chart.x_unit)}: {', '.join(f'{name} {text(points[last], chart.y_unit)}' for name, points in lines)}."
 
 
 def _only_points(part: SectionResult) -> bool:
@@ -110,10 +179,9 @@ def _without_ends(table: DataTable) -> DataTable:
 
 
 def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Figure]:
-    """Of each section the first, then the second, at most five in all; of rooflines alone those of their points."""
-    given = [one for one in chain.from_iterable(zip_longest(*(part.figures for part in parts))) if one is not None]
-    rooflines = [chart for chart in charts if isinstance(chart, Roofline)]
-    return given[:FIGURES] or roofline_answer.figures(rooflines)[:FIGURES]
+    """Three numbers of the first section that has any, then of the next; of rooflines alone those of their points."""
+    given = [one for part in parts for one in part.figures]
+    return (given or roofline_answer.figures([chart for chart in charts if isinstance(chart, Roofline)]))[:FIGURES]
 
 
 def with_base(report: Report, base: Report, name: str) -> Report:

@@ -114,7 +114,7 @@ def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) ->
 
     ``found``: the name of a workload, the device it ran on, and the kernels of its operations.
     """
-    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), list[str]()
+    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), dict[str, list[str]]()
     for name, device, kernels in found:
         for operation, kernel in kernels.items():
             known.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, {})[kernel] = None
@@ -125,10 +125,10 @@ def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) ->
             alone += [f"{name} is {said}" for _, said in words]
         elif differ:
             example = f"{len(differ)} of {len(operations)} operations run by different kernels ({' '.join(words[0])})"
-            models.append(f"{name}: {example}, so part of the difference is the kernels'.")
+            models.setdefault(f"{example}, so part of the difference is the kernels'.", []).append(name)
     more = f", and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
     said = f"Do not compare these times across devices: {'; '.join(alone[:NAMED])}{more}."
-    return [*[said] * bool(alone), *models]
+    return [*[said] * bool(alone), *(f"{'; '.join(names)}: {words}" for words, names in models.items())]
 
 
 def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:

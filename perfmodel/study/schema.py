@@ -79,11 +79,12 @@ def read_section(raw: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Study(Options):
-    """``notes``: what a reader must know besides: sources, assumptions."""
+    """``question``: what the report answers, by default its title. ``notes``: what a reader must know besides: sources, assumptions."""
 
     title: str
     sections: list[Annotated[Any, PlainValidator(read_section)]]
     notes: list[str] | None = None
+    question: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,12 @@ def _at(raw: Any, place: Place) -> Any:
     return raw
 
 
+def study_from(raw: Mapping[str, Any]) -> Study:
+    """The study that ``raw`` spells out."""
+    found: Study = TypeAdapter(Study).validate_python(raw)
+    return found
+
+
 def study_names() -> list[str]:
     """Names of the shipped studies, sorted."""
     return config_names(STUDY)
@@ -150,7 +157,8 @@ class SectionResult:
     """A section, computed. ``verdict``: sentences, the first one first. Formulas of one ``group`` and name appear once.
 
     ``answers``: the same in short for a first screen, ``brief`` its tables, ``figures`` and ``meters`` as in a Report; ``metered``: what
-    the meters are a share of.
+    the meters are a share of. ``titles``: those of the section, which an answer needs beside others. ``assumptions``: what the answers rest
+    on, ``sensitivity``: what would change the first one.
     """
 
     verdict: list[str] = field(default_factory=list)
@@ -163,6 +171,9 @@ class SectionResult:
     figures: list[Figure] = field(default_factory=list)
     meters: list[Meter] = field(default_factory=list)
     metered: list[str] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    sensitivity: list[str] = field(default_factory=list)
 
 
 def together(parts: Sequence[SectionResult]) -> SectionResult:

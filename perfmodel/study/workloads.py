@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -113,6 +114,30 @@ class Workload(Options):
             raise UsageError(f"{kind} has no size {name!r}", suggest(name, known))
         changed: Any = {name: value}
         return replace(self, **{kind: replace(options, **changed)})
+
+    def given(self) -> dict[str, Any]:
+        """Sizes and options that were given, by the names of options."""
+        options = getattr(self, self.kind)
+        names = {field: written for written, field in type(options).OPTION_NAMES.items()}
+        return {names.get(field, field): value for field, value in options.given().items()}
+
+    def written(self) -> dict[str, Any]:
+        """The workload as a study has it."""
+        found: dict[str, Any] = {self.kind: self.given()}
+        return found | ({"implementation": self.implementation} if self.implementation else {})
+
+    def in_words(self, instead: Mapping[str, Any], without: Collection[str] = ()) -> str:
+        """Kind and options in words, some with another value ``instead``."""
+        words = [
+            str(value) if name in ("name", "phase") else f"{name} {_listed(value)}"
+            for name, value in {**self.given(), **instead}.items()
+            if name not in without
+        ]
+        return ", ".join([self.kind, *words])
+
+
+def _listed(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shape_words(w: Attention | Matmul) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
+from perfmodel.report.compare import one_of, short_name
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.schema import XY, Options, Scope, SectionResult
 from perfmodel.study.workloads import ModelOptions
@@ -48,7 +49,13 @@ class BatchSection(Options):
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        return SectionResult(verdict, [*charts], [_table(lines, title)], notes)
+        knees = [
+            f"On {one_of(short_name(line.device.name))} the {said[0].lower()}{said[1:]}"
+            for line, one in reports
+            for said in one.verdict[1:2]
+        ]
+        figures = [figure for _, one in reports[:1] for figure in one.figures]
+        return SectionResult(verdict, [*charts], [_table(lines, title)], notes, answers=[*knees, *verdict], figures=figures)
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
         found = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
@@ -71,6 +78,12 @@ class BatchSection(Options):
             marks += line.marks(dict(made or bound), line.name if len(lines) > 1 else "")
         title = f"{title}: tokens per second"
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
+
+
+def _pays(found: Curve, said: str) -> str:
+    """Where more sequences stop paying, with the rates of what the batch command ``said``."""
+    words = "more sequences stop paying at" if found.knee else "most tokens per second come at"
+    return f"{words} batch {found.knee or found.best.batch:,}: {said.partition(': ')[2]}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:

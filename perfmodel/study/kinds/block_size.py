@@ -13,7 +13,8 @@ from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.document import Column, DataTable, Figure, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.points import attention_steps
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on, together
@@ -52,13 +53,16 @@ class BlockSizeSection(Options):
         if not found:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
         title = (self.title or f"{self.algorithm} over the block size") + f", {device.name}" * several
+        said = self._sentence(found, standard)
         largest, group = found[max(found)], f"{self.algorithm}, B_c {max(found)} on {device.id}"
         return SectionResult(
-            [on(device, several) + self._sentence(found, standard)],
+            [f"{on(device, several)}{self.algorithm}, {shape_words(self.attention.workload())}: {said}."],
             [self._accesses(found, standard, title), self._times(found, standard, title)],
             [_table([*found.values(), standard], standard, title)],
             notes,
             scope.explain(self.algorithm, group, partial(attention_steps, largest, self.attention.workload(), device)),
+            answers=[f"On {one_of(short_name(device.name))} {said}."],
+            figures=_figures(found, standard),
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
@@ -95,10 +99,18 @@ class BlockSizeSection(Options):
             else "memory binds at every size"
         )
         return (
-            f"{self.algorithm}, {shape_words(self.attention.workload())}: blocks of {large} columns move {text(int(b.access_bytes), 'B')}, "
+            f"blocks of {large} columns move {text(int(b.access_bytes), 'B')}, "
             f"{float(a.access_bytes / b.access_bytes):.3g}x fewer bytes than blocks of {small} and {fewer:.3g}x fewer than "
-            f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}."
+            f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}"
         )
+
+
+def _figures(found: dict[int, AttentionResult], standard: AttentionResult) -> list[Figure]:
+    """Bytes of the largest block, of the smallest and of standard attention."""
+    moved = {f"blocks of {columns}": found[columns] for columns in dict.fromkeys((max(found), min(found)))} | {
+        "standard attention": standard
+    }
+    return [Figure(f"accesses, {name}", text(int(one.total.access_bytes), "B")) for name, one in moved.items()]
 
 
 def _table(results: Sequence[AttentionResult], standard: AttentionResult, title: str) -> DataTable:

@@ -10,8 +10,9 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, figures, summary, tables
+from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, chart, figures, sensitivity, short_names, summary, tables
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
@@ -38,16 +39,19 @@ class ComparisonSection(Options):
         found = changes(made.before.metrics, made.after.metrics, self.threshold)
         names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
         every = (made.before.metrics, made.after.metrics)
-        (first, *others), (short, *more) = (say(found, *names, self.threshold, every) for say in (summary, answers))
-        head = f"{self.title}: " * bool(self.title)
+        first, *others = summary(found, *names, self.threshold, every)
+        drawn = made.chart or chart(found, made.called, f"{capital(title)}: how many times as fast {made.called[1]} is")
         return SectionResult(
-            [head + first, *others, *made.warnings],
-            [made.chart] if made.chart else [],
+            [f"{self.title}: " * bool(self.title) + first, *others, *made.warnings],
+            [drawn] if drawn else [],
             tables(title, found, *names),
             made.notes,
-            answers=[head + short, *more],
+            answers=answers(found, *names, self.threshold, every, made.called),
             brief=brief(found, *names),
             figures=figures(found),
+            titles=[self.title] * bool(self.title),
+            assumptions=[*made.warnings],
+            sensitivity=sensitivity(found, *made.called),
         )
 
 
@@ -57,17 +61,26 @@ class Operand:
 
     name: str
     metrics: list[Metric]
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run."""
+    """Both sides of a comparison.
+
+    ``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run.
+    """
 
     before: Operand
     after: Operand
     chart: Roofline | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def called(self) -> tuple[str, str]:
+        """What a sentence calls the two."""
+        return self.before.called or self.before.name, self.after.called or self.after.name
 
 
 @dataclass(slots=True)
@@ -147,9 +160,9 @@ def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str 
     untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in alike]
     pairs = [(found, _Points.of([w for w, _ in alike], found, scope, untimed)) for found in devices]
     said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
-    before, after = (
-        Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in pairs
-    )
+    short = short_names(found.name for found in devices)
+    metrics = [_metrics(own.points, roofline(found, own.points)) if workloads else _rates(found) for found, own in pairs]
+    before, after = (Operand(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
     notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
     operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
     cannot = [words for _, own in pairs for words in own.cannot]

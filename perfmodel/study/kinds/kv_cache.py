@@ -11,7 +11,8 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.document import Column, DataTable, Figure, Value
 from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import model_with
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
@@ -64,6 +65,7 @@ class KvCacheSection(Options):
             whole,
             charts=[self._lines(found[0], devices), *whole.charts],
             data_tables=[self._table(found, devices)],
+            titles=[self.title] * bool(self.title),
             notes=["Nothing is set aside for the driver, the framework, activations or fragmentation."],
             formulas=list(chain.from_iterable(explained)),
         )
@@ -79,7 +81,21 @@ class KvCacheSection(Options):
         title = f"{self.title or 'KV cache'}: memory with {self.batch} x {max(self.n):,} tokens" + f" on {device.name}" * several
         (first, of_first), *_ = caches
         sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
-        return SectionResult([on(device, several) + words for words in sentences], [BarChart(title, "B", bars, limits)])
+        answers, figures = self._first(device, caches)
+        said, drawn = [on(device, several) + words for words in sentences], BarChart(title, "B", bars, limits)
+        return SectionResult(said, [drawn], answers=answers, figures=figures)
+
+    def _first(self, device: Device, caches: _Caches) -> tuple[list[str], list[Figure]]:
+        """The largest cache against the smallest, and their numbers."""
+        ends = [end(caches, key=lambda pair: pair[1][-1].per_token) for end in (max, min)]
+        (most, (*_, large)), (least, (*_, small)) = ends
+        kept = f"{most} keeps {text(large.per_token, 'B')} per token" + f", {least} {text(small.per_token, 'B')}" * (most != least)
+        held = [(name, one) for name, (*_, one) in ends if one.batch is not None]
+        counts = " and ".join(dict.fromkeys(f"{one.batch:,}" for _, one in held))
+        room = f"; beside the weights it has room for {counts} sequences of {large.workload.n:,} tokens"
+        figures = [Figure(f"per token, {name}", text(one.per_token, "B")) for name, (*_, one) in ends]
+        figures += [Figure(f"sequences of {one.workload.n:,} tokens, {name}", f"{one.batch:,}") for name, one in held]
+        return [f"On {one_of(short_name(device.name))} {kept}{room * bool(held)}."], figures
 
     def _lines(self, caches: _Caches, devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.report.serve_search import Searched, layout_words, picture, searched, verdict
+from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate
 from perfmodel.study.schema import Options, Scope, SectionResult
@@ -34,8 +34,10 @@ class ServingSection(Options):
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
         found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
-        words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]
-        return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [])
+        known = [(one, one.chosen) for one in found if one.chosen is not None]
+        words = [f"{one.device.name}: {sentence}" for one, chosen in known for sentence in verdict(one, chosen)[:1]]
+        shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
+        return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [], figures=shown)
 
     def _table(self, found: list[Searched]) -> DataTable:
         columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
