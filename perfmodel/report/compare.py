@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval, Limit
+from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
 
@@ -164,27 +164,48 @@ def _noise(one: Metric) -> float:
     return float((one.high or 0) - (one.low or 0)) / one.value if measured else 0.0
 
 
-def report(
-    before: Metrics, after: Metrics, names: tuple[str, str], threshold: float, called: tuple[str, str] | None = None
-) -> tuple[Report, list[Change]]:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One side of a comparison: its name, its metrics, and what a sentence calls it, such as ``the H200``."""
+
+    name: str
+    metrics: Metrics
+    called: str = ""
+
+    @property
+    def spoken(self) -> str:
+        """What a sentence calls it."""
+        return self.called or self.name
+
+
+def report(before: Compared, after: Compared, threshold: float, title: str = "") -> tuple[Report, list[Change]]:
     """The comparison as a document, and its changes. Numbers that only one of the two has are counted in a note."""
-    found = changes(before, after, threshold)
+    found, names, called = changes(before.metrics, after.metrics, threshold), (before.name, after.name), (before.spoken, after.spoken)
     common = {(one.before.key, one.before.label, one.before.unit) for one in found}
     notes = []
-    for name, metrics in zip(names, (before, after), strict=True):
-        own = [one for one in metrics if (one.key, one.label, one.unit) not in common]
+    for side in (before, after):
+        own = [one for one in side.metrics if (one.key, one.label, one.unit) not in common]
         if own:
-            notes.append(f"Only in {name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
+            notes.append(f"Only in {side.name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
     same = sum(one.word == SAME for one in found)
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    every, title = (before, after), f"{names[0]} against {names[1]}"
+    every = (before.metrics, after.metrics)
     sentences = summary(found, *names, threshold, every)
-    made = Report(title, answers(found, *names, threshold, every, called), [], notes + ratio_notes(sentences), reasons=sentences)
-    drawn: list[Chart] = [one for one in [chart(found, names)] if one]
-    tabled = tables("changes", found, *names)
-    return replace(made, data_tables=tabled, brief=brief(found, *names), figures=figures(found), charts=drawn), found
+    made = Report(
+        f"{names[0]} against {names[1]}",
+        answers(found, *names, threshold, every, called),
+        [],
+        notes + ratio_notes(sentences),
+        data_tables=tables(title or "changes", found, *names),
+        brief=brief(found, *names),
+        figures=figures(found),
+        charts=[one for one in [chart(found, called)] if one],
+        reasons=sentences,
+        sensitivity=sensitivity(found, *called),
+    )
+    return made, found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
@@ -365,13 +386,13 @@ def sensitivity(found: Sequence[Change], before: str, after: str) -> list[str]:
     return [f"Other work: {names[-1]} gains least, {least}.", price]
 
 
-def chart(found: Sequence[Change], names: tuple[str, str], title: str = "") -> BarChart | None:
+def chart(found: Sequence[Change], names: tuple[str, str]) -> BarChart | None:
     """After over before of every time and rate, the worst first; None where there is none."""
     timed = [one for one in _counted_once([one for one in found if one.speed]) if one.ratio]
     chosen = sorted(timed, key=lambda one: one.gain)[:ROWS_ON_SCREEN]
     several = len({one.before.label for one in chosen}) > 1
     bars = [Bar(one.name if several or one.before.key == ALL else one.before.key, [("gain", one.gain)]) for one in chosen]
-    return BarChart(title or f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
+    return BarChart(f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:

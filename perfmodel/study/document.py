@@ -25,6 +25,8 @@ SENTENCES = 3
 """Of a verdict."""
 FIGURES = 3
 """Numbers that decide."""
+ASSUMED = 4
+"""Notes that are assumptions where no section names any."""
 SENSITIVE = 4
 """Sentences on what would change the verdict."""
 SPELLED = 60
@@ -73,7 +75,8 @@ def report_of(
     if kinds:
         return made
     charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in made.charts]
-    return replace(made, charts=charts, question=study.question or study.title, assumptions=[*notes, *made.assumptions])
+    assumptions = [*notes, *made.assumptions] or made.notes[:ASSUMED]
+    return replace(made, charts=charts, question=study.question or study.title, assumptions=assumptions)
 
 
 def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:

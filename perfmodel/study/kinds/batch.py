@@ -49,11 +49,7 @@ class BatchSection(Options):
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        knees = [
-            f"On {one_of(short_name(line.device.name))} the {said[0].lower()}{said[1:]}"
-            for line, one in reports
-            for said in one.verdict[1:2]
-        ]
+        knees = [f"On {one_of(short_name(line.device.name))} {_pays(line.found, one.verdict[1])}" for line, one in reports]
         figures = [figure for _, one in reports[:1] for figure in one.figures]
         return SectionResult(verdict, [*charts], [_table(lines, title)], notes, answers=[*knees, *verdict], figures=figures)
 

@@ -10,9 +10,9 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.answer import capital
 from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, chart, figures, sensitivity, short_names, summary, tables
+from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
+from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
@@ -34,34 +34,28 @@ class ComparisonSection(Options):
     title: str = ""
 
     def build(self, scope: Scope) -> SectionResult:
-        """The table of changes; on one device also a roofline with arrows."""
-        made = operands(self.between, self.workloads, self.device, scope)
-        found = changes(made.before.metrics, made.after.metrics, self.threshold)
-        names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
-        every = (made.before.metrics, made.after.metrics)
-        first, *others = summary(found, *names, self.threshold, every)
-        drawn = made.chart or chart(found, made.called, f"{capital(title)}: how many times as fast {made.called[1]} is")
+        """The report of ``perfmodel compare``; its charts, tables and sentences under the title of the section."""
+        made, _, warnings = compared(self, scope)
+        first, *others = made.reasons
         return SectionResult(
-            [f"{self.title}: " * bool(self.title) + first, *others, *made.warnings],
-            [drawn] if drawn else [],
-            tables(title, found, *names),
+            [f"{self.title}: " * bool(self.title) + first, *others, *warnings],
+            [replace(one, title=f"{self.title}: {one.title}" if self.title else one.title) for one in made.charts],
+            made.data_tables,
             made.notes,
-            answers=answers(found, *names, self.threshold, every, made.called),
-            brief=brief(found, *names),
-            figures=figures(found),
+            answers=made.verdict[:1],
+            brief=made.brief,
+            figures=made.figures,
             titles=[self.title] * bool(self.title),
-            assumptions=[*made.warnings],
-            sensitivity=sensitivity(found, *made.called),
+            assumptions=warnings,
+            sensitivity=made.sensitivity,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One of the two."""
-
-    name: str
-    metrics: list[Metric]
-    called: str = ""
+def compared(asked: ComparisonSection, scope: Scope) -> tuple[Report, list[Change], list[str]]:
+    """The report of a comparison, its changes, and sentences on what cannot run or be compared."""
+    made = operands(asked.between, asked.workloads, asked.device, scope)
+    found, changed = report(made.before, made.after, asked.threshold, asked.title or f"{made.before.name} against {made.after.name}")
+    return replace(found, charts=[made.chart] if made.chart else found.charts, notes=[*made.notes, *found.notes]), changed, made.warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +65,11 @@ class Operands:
     ``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run.
     """
 
-    before: Operand
-    after: Operand
+    before: Compared
+    after: Compared
     chart: Roofline | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def called(self) -> tuple[str, str]:
-        """What a sentence calls the two."""
-        return self.before.called or self.before.name, self.after.called or self.after.name
 
 
 @dataclass(slots=True)
@@ -162,7 +151,7 @@ def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str 
     said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
     short = short_names(found.name for found in devices)
     metrics = [_metrics(own.points, roofline(found, own.points)) if workloads else _rates(found) for found, own in pairs]
-    before, after = (Operand(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
+    before, after = (Compared(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
     notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
     operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
     cannot = [words for _, own in pairs for words in own.cannot]
@@ -217,7 +206,7 @@ def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str |
         known = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
         before, after = ([point for point in points if point.name in known] for points in (before, after))
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
-    first, other = (Operand(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
+    first, other = (Compared(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
     return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 
