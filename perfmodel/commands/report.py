@@ -64,8 +64,8 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
 def _asked(asked: StudyQuestion) -> Report:
     """The study that options spell out."""
     from perfmodel.core.files import text_of_yaml
-    from perfmodel.study.asked import study_of
     from perfmodel.study.document import report_of
+    from perfmodel.study.options import study_of
     from perfmodel.study.schema import Scope, study_from
 
     scope = Scope()

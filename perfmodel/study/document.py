@@ -15,10 +15,7 @@ from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
 from perfmodel.report.document import DataTable, Figure, Formula, Provenance, Report, Table
-from perfmodel.report.roofline_chart import with_baseline
-from perfmodel.report.saved_metrics import of_report
 from perfmodel.study.schema import Scope, SectionResult, Study, StudyFile, kind_names, together
 
 SENTENCES = 3
@@ -185,23 +182,3 @@ def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Fi
     """Three numbers of the first section that has any, then of the next; of rooflines alone those of their points."""
     given = [one for part in parts for one in part.figures]
     return (given or roofline_answer.figures([chart for chart in charts if isinstance(chart, Roofline)]))[:FIGURES]
-
-
-def with_base(report: Report, base: Report, name: str) -> Report:
-    """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    both = of_report(base), of_report(report)
-    found, sides = changes(*both, DEFAULT_THRESHOLD), (name, "this report")
-    verdict = [*answers(found, *sides, DEFAULT_THRESHOLD, both)[:1], *report.verdict]
-    full = summary(found, *sides, DEFAULT_THRESHOLD, both)
-    charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
-    if points and not any(point.before for point in points):
-        lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
-        verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
-    reasons = [*full, *verdict[SENTENCES:], *report.reasons]
-    return replace(report, verdict=verdict[:SENTENCES], reasons=reasons, charts=charts)
-
-
-def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
-    before = [point for old in base.rooflines if old.device == chart.device for point in old.points]
-    return replace(chart, points=with_baseline(chart.points, before, name))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
-from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
@@ -20,6 +19,7 @@ from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
@@ -35,27 +35,6 @@ from perfmodel.transformer.answer import ModelAnswer, answer
 UNNUMBERED = 0
 NAMED = 2
 """Workloads that a sentence names."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadAnswer:
-    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
-
-    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
-    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
-    """
-
-    point: RooflinePoint
-    series: str
-    accesses: Number | None = None
-    memory: Number | None = None
-    fits: bool | None = None
-    parts: Sequence[RooflinePoint] = ()
-    missing: Sequence[str] = ()
-    left_out: tuple[str, ...] = ()
-    steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
-    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:

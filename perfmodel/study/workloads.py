@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError, suggest
@@ -20,7 +20,7 @@ from perfmodel.timing.base import models_of
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import PHASES, PREFILL, Request
+from perfmodel.transformer.step import PREFILL, Request
 
 AttentionOptions = Annotated[AttentionQuestion, BeforeValidator(lambda raw: checked(AttentionQuestion, raw))]
 
@@ -159,48 +159,3 @@ def request_words(r: Request) -> str:
     length = f"n {r.n}" if r.phase == PREFILL else f"kv {r.kv_len}"
     gpus = f" x {r.split.gpus} GPUs" if r.split.gpus > 1 else ""
     return f"{r.model.name} {r.phase} {length}" + (f" b {r.batch}" if r.batch != 1 else "") + gpus
-
-
-# In the words of options
-
-EXAMPLES = {
-    "--attention": "n=4096 d=64 heads=16 batch=8 causal",
-    "--matmul": "8192x128x8192",
-    "--model": "llama-3-8b decode batch=8 kv_len=2048",
-    "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
-}
-
-
-def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
-    """``text`` of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
-    words = text.replace(",", " ").split()
-    if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
-        if words[0].count("x") != 2:
-            raise UsageError(f"--matmul: {words[0]!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
-        words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
-    if kind == "model":
-        words = [f"phase={word}" if word in PHASES else word for word in words]
-        bare = [word for word in words if "=" not in word and word not in ("fused", "graph", "cuda_graph", "cuda-graph")]
-        words = [f"name={word}" if word in bare[:1] else word for word in words]
-    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
-    return Workload(**named, implementation=implementation)
-
-
-def options_of(option: str, words: list[str], model: Any) -> Any:
-    """``key=value`` words as a ``model``; a bare word is a switch; UsageError names the wrong one."""
-    raw: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        key = key.replace("-", "_")
-        if equals and not value:
-            raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
-        if key in raw:
-            raise UsageError(f"{option}: {key} appears twice")
-        raw[key] = (value.split("+") if "+" in value else value) if equals else True
-    try:
-        return TypeAdapter(model).validate_python(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"] if part in raw) or ".".join(map(str, first["loc"][:1]))
-        problem = " is missing" if first["type"] == "missing" else f": {first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise UsageError(f"{option}: {field}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None

@@ -14,9 +14,10 @@ from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
+from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
-from perfmodel.study.points import WorkloadAnswer, answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
+from perfmodel.study.points import answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import models_of

@@ -17,9 +17,9 @@ from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.compare import one_of, short_names
 from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.points import WorkloadAnswer, answers, different_kernels
+from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
+from perfmodel.study.points import answers, different_kernels
 from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
-from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, size, table, too_large
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
+from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import format_time
 from perfmodel.report.against import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.compare import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
-from perfmodel.study.points import WorkloadAnswer
 
 ROOF = "at the roof"
 NO_ROOM = "does not fit"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAnswer:
+    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
+
+    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
+    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
+    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
+    """
+
+    point: RooflinePoint
+    series: str
+    accesses: Number | None = None
+    memory: Number | None = None
+    fits: bool | None = None
+    parts: Sequence[RooflinePoint] = ()
+    missing: Sequence[str] = ()
+    left_out: tuple[str, ...] = ()
+    steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
