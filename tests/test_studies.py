@@ -305,11 +305,11 @@ def test_predicted_against_measured(reports: dict[str, Report]) -> None:
     report = reports["predicted-vs-measured-h200"]
     choice = RecordChoice(hardware=H200, workload="matmul", implementation=["torch-matmul", "cublas"], held_out=True)
     rows = rows_of(choice, Scope())
-    [row] = [row for row in table(report, "matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
+    [row] = [row for row in table(report, "Matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
     own = [row for row in rows if row.record.group == "matmul/torch-matmul/forward"]
     assert row["records"] == len(own)
     assert row["median"] == pytest.approx(quantile([abs(one.error) for one in own if one.error is not None], 0.5))
-    [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "matmuls"]
+    [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "Matmuls"]
     assert len(chart.pairs) <= 80
     ratios = sorted(one.record.time_s.median / one.prediction.seconds for one in rows if one.prediction)
     assert chart.low == pytest.approx(quantile(ratios, 0.1))
@@ -334,8 +334,8 @@ def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
 
 def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
     first, second, third = reports["predicted-vs-measured-h200"].verdict
-    assert first.startswith("attention in PyTorch: ")
-    assert second.startswith("matmuls: ")
+    assert first.startswith("Attention in PyTorch: ")
+    assert second.startswith("Matmuls: ")
     assert third.startswith("18 points reach ")
 
 

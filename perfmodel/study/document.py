@@ -137,7 +137,7 @@ def _at_the_end(chart: LineChart) -> str:
     """What few lines come to at their last common value."""
     lines = [(one.name, dict(one.points)) for one in chart.series if one.style != "dashed"]
     last = max(set.intersection(*(set(points) for _, points in lines)), default=None) if lines else None
-    if last is None or sum(len(name) for name, _ in lines) > SPELLED:
+    if last is None or chart.x_unit != "count" or sum(len(name) for name, _ in lines) > SPELLED:
         return ""
     return f" At {text(last, chart.x_unit)}: {', '.join(f'{name} {text(points[last], chart.y_unit)}' for name, points in lines)}."
 

@@ -61,7 +61,8 @@ def _answer(report: Report) -> list[str]:
 def _review(report: Report) -> list[str]:
     """Sections of a page for a design review: two figures, assumptions, what would change the verdict, further figures, folded tables."""
     drawn = [numbered_figure(chart, place) for place, chart in enumerate(report.charts, 1)]
-    beside = [meters(report)] * bool(report.meters)
+    said = _spoken(report)
+    beside = [meters(report), said] if len(drawn) == 1 else [meters(report)]
     points = points_table(report.rooflines) if any(chart.points for chart in report.rooflines) else None
     folded = [("Points", data_table(points, "points", caption=False))] if points else []
     folded += [(table.title, data_table(table, f"table-{place}", caption=False)) for place, table in enumerate(report.data_tables, 1)]
@@ -69,7 +70,7 @@ def _review(report: Report) -> list[str]:
     listed = "".join(f"<details><summary>{clean(capital(title))}</summary>{table}</details>" for title, table in folded)
     return [
         f'<section class="figures2" aria-label="The figures that decide">{"".join([*drawn[:2], *beside])}</section>' if drawn else "",
-        _spoken(report),
+        said if len(drawn) != 1 else "",
         f'<section class="figures2" aria-label="Further figures">{"".join(drawn[2:])}</section>' if drawn[2:] else "",
         f'<section class="folded" aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{_brief(report)}{listed}</section>'
         if folded
@@ -130,7 +131,7 @@ def _header(report: Report) -> str:
     what = clean(report.title) if asked != report.title else named
     bar = f'<div class="bar"><span>{what}</span>{controls}</div>'
     look = ' class="review"' * bool(report.question)
-    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(asked)}</h1>\n{_verdict(report)}\n</header>'
+    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(capital(asked))}</h1>\n{_verdict(report)}\n</header>'
 
 
 def _verdict(report: Report) -> str:
@@ -186,7 +187,8 @@ def _tables(report: Report) -> str:
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
     notes = f'<ul class="notes">{"".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])}</ul>'
-    folded = f"<details><summary>{1 + len(report.notes)} notes</summary>{notes}</details>" if report.question else notes
+    count = f"{1 + len(report.notes)} note{'s' * bool(report.notes)}"
+    folded = f"<details><summary>{count}</summary>{notes}</details>" if report.question else notes
     parts = [folded, *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
     look = ' class="folded"' * bool(report.question)

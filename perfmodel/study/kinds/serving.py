@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+from perfmodel.report.compare import one_of, short_name
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
+from perfmodel.report.step import tokens
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate
 from perfmodel.study.schema import Options, Scope, SectionResult
@@ -35,9 +37,23 @@ class ServingSection(Options):
         asked = ServeQuestion(self.model, search=True, **same)
         found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
         known = [(one, one.chosen) for one in found if one.chosen is not None]
-        words = [f"{one.device.name}: {sentence}" for one, chosen in known for sentence in verdict(one, chosen)[:1]]
+        best = [verdict(one, chosen)[0] for one, chosen in known]
+        words = [f"{one.device.name}: {said}" for (one, _), said in zip(known, best, strict=True)]
         shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
-        return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [], figures=shown)
+        drawn, (leader, *_) = [picture(one.found.front, one.chosen) for one in found], found
+        front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
+        asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
+        return SectionResult(
+            words,
+            [*drawn],
+            [self._table(found)],
+            answers=[
+                f"On {one_of(short_name(one.device.name))}, {said[0].lower()}{said[1:]}" for (one, _), said in zip(known, best, strict=True)
+            ],
+            figures=shown,
+            assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
+            sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.found.front),
+        )
 
     def _table(self, found: list[Searched]) -> DataTable:
         columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
@@ -51,6 +67,12 @@ class ServingSection(Options):
             (Column("tpot_s", "each after it", "s"), lambda row: row[1].tpot_s),
         ]
         return DataTable.of(self.title or "front", [(one, point) for one in found for point in one.found.front], columns)
+
+
+def _ends(searched: Searched) -> list[Candidate]:
+    """The points of the front with most tokens per second of a GPU and of a user."""
+    front = searched.found.front
+    return [max(front, key=key) for key in (lambda one: one.tokens_per_s_gpu, lambda one: one.tokens_per_s_user)] if front else []
 
 
 SECTION = ServingSection
