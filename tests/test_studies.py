@@ -230,7 +230,7 @@ def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Repor
 def test_what_never_fits_is_compared_as_if_it_did() -> None:
     asked = {"attention": {"n": 4096, "d": 64, "heads": 64, "batch": 512, "algorithm": ["standard", "flash2"]}}
     section = read_section({"kind": "sweep", "devices": [A100], "workload": asked, "over": "n", "values": [8192, 16384]})
-    said = section.build(Scope()).verdict
+    said = section.build(Scope()).reasons
     assert "faster than standard at n 16,384" in said[0]
     assert "standard does not fit the memory from n 8,192 on" in said[1]
 
@@ -249,7 +249,7 @@ def test_a_sweep_leaves_out_what_cannot_be() -> None:
     part = section.build(Scope())
     assert [row[1] for row in part.data_tables[0].rows] == [1, 2, 4]
     assert any("kv_heads 3" in note and "does not divide" in note for note in part.notes)
-    assert "flash2 takes" in part.verdict[0]
+    assert "flash2 takes" in part.reasons[0]
 
 
 def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) -> None:
@@ -390,7 +390,7 @@ def test_sections_of_one_device_or_none(run) -> None:
     run_of = {"kind": "sweep", "devices": [A100], "workload": {"matmul": {"m": 512, "n": 512, "k": 512, "dtype": "bf16"}}}
     part = read_section({**run_of, "over": "m", "values": [512, 8192], "show": ["rate", "l2"], "title": "m"}).build(Scope())
     assert [(chart.title, chart.y_unit) for chart in part.charts] == [("m: FLOP per second", "FLOP/s"), ("m: bytes through the L2", "B")]
-    assert part.verdict[0].startswith("m: matmul takes ")
+    assert part.reasons[0].startswith("m: matmul takes ")
     with pytest.raises(Exception, match="at least two"):
         read_section({**run_of, "over": "m", "values": [512]}).build(Scope())
     with pytest.raises(Exception, match="more than a picture shows"):
@@ -414,7 +414,7 @@ def test_sections_of_one_device_or_none(run) -> None:
 def test_many_devices_are_told_apart_in_every_sentence() -> None:
     asked = {"kind": "roofline", "devices": [A100, H200], "workloads": [{"matmul": {"m": 64, "n": 64, "k": 64}}]}
     part = read_section(asked).build(Scope())
-    assert [said.split(":")[0] for said in part.verdict] == ["NVIDIA A100 SXM 80 GB", "NVIDIA H200 SXM"]
+    assert [said.split(":")[0] for said in part.reasons] == ["NVIDIA A100 SXM 80 GB", "NVIDIA H200 SXM"]
 
 
 def test_json_on_stdout_is_the_document(run) -> None:

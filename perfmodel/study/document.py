@@ -15,8 +15,8 @@ from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
-from perfmodel.report.document import DataTable, Figure, Formula, Provenance, Report, Table
-from perfmodel.study.schema import Scope, SectionResult, Study, StudyFile, kind_names, together
+from perfmodel.report.document import DataTable, Formula, Provenance, Report, Table
+from perfmodel.study.schema import Scope, Study, StudyFile, kind_names, merged
 
 SENTENCES = 3
 """Of a verdict."""
@@ -76,32 +76,28 @@ def report_of(
     return replace(made, charts=charts, question=study.question or study.title, assumptions=assumptions)
 
 
-def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
+def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
-    whole = together(parts)
-    ordered = sorted(parts, key=_only_points)
+    whole, ordered = merged(parts, title), sorted(parts, key=_only_points)
     leader = next(iter(ordered), None)
-    answers = [(_only_points(part), _titled(part, part.answers or part.verdict, part is not leader)) for part in ordered]
+    answers = [(_only_points(part), _titled(part, part.verdict or part.reasons, part is not leader)) for part in ordered]
     said = [sentence for points in (False, True) for sentence in in_turn([own for only, own in answers if only is points])]
     assumed, *others = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
-    further = [said for listed in others for said in listed]
     verdict = said[:SENTENCES]
-    reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *first_of_each(parts)]) if sentence not in verdict]
+    full = [sentence for firsts in (True, False) for part in parts for sentence in (part.reasons[:1] if firsts else part.reasons[1:])]
+    reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *full]) if sentence not in verdict]
+    further = [sentence for listed in others for sentence in listed]
     once: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:
         once.setdefault((formula.group, formula.name), formula)
-    return Report(
-        title,
-        verdict,
-        [],
-        list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
-        charts=whole.charts,
-        data_tables=whole.data_tables,
+    return replace(
+        whole,
+        verdict=verdict,
+        notes=list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
         formulas=list(once.values()),
         provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
         meters=whole.meters if len(parts) == 1 else [],
-        metered=next(iter(whole.metered), "predicted time"),
-        figures=_figures(parts, whole.charts),
+        figures=(whole.figures or roofline_answer.figures(whole.rooflines))[:FIGURES],
         brief=_brief(parts),
         reasons=reasons,
         assumptions=assumed,
@@ -109,11 +105,11 @@ def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: st
     )
 
 
-def _titled(part: SectionResult, sentences: list[str], titled: bool) -> list[str]:
+def _titled(part: Report, sentences: list[str], titled: bool) -> list[str]:
     """Sentences of a section; ``titled``: with its title, as another section answers first."""
-    if not titled or not part.titles:
+    if not titled or not part.title:
         return sentences
-    return [f"{capital(part.titles[0])}: {said[0].lower() if said.startswith(LEADING) else said[0]}{said[1:]}" for said in sentences]
+    return [f"{capital(part.title)}: {said[0].lower() if said.startswith(LEADING) else said[0]}{said[1:]}" for said in sentences]
 
 
 def caption(chart: Chart) -> str:
@@ -142,7 +138,7 @@ def _at_the_end(chart: LineChart) -> str:
     return f" At {text(last, chart.x_unit)}: {', '.join(f'{name} {text(points[last], chart.y_unit)}' for name, points in lines)}."
 
 
-def _only_points(part: SectionResult) -> bool:
+def _only_points(part: Report) -> bool:
     return bool(part.charts) and all(isinstance(chart, Roofline) for chart in part.charts)
 
 
@@ -155,16 +151,10 @@ def in_turn(lists: Sequence[Sequence[str]]) -> list[str]:
     return [one for one in chain.from_iterable(zip_longest(*lists)) if one]
 
 
-def first_of_each(parts: Sequence[SectionResult]) -> list[str]:
-    """Full sentences: the first of each part, then the others."""
-    first = [sentence for part in parts for sentence in part.verdict[:1]]
-    return [*first, *(sentence for part in parts for sentence in part.verdict[1:])]
-
-
-def _brief(parts: Sequence[SectionResult]) -> list[Table]:
+def _brief(parts: Sequence[Report]) -> list[Table]:
     """The table of a screen: that of the first section, points of its rooflines, or its first table."""
     for part in parts:
-        points = roofline_answer.table([chart for chart in part.charts if isinstance(chart, Roofline)])
+        points = roofline_answer.table(part.rooflines)
         if found := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
             return found[:1]
     return []
@@ -176,9 +166,3 @@ def _without_ends(table: DataTable) -> DataTable:
     kept = [place for place, column in enumerate(table.columns) if column.key not in ends]
     columns = [replace(table.columns[place], low="", high="") for place in kept]
     return DataTable(table.title, columns, [[row[place] for place in kept] for row in table.rows])
-
-
-def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Figure]:
-    """Three numbers of the first section that has any, then of the next; of rooflines alone those of their points."""
-    given = [one for part in parts for one in part.figures]
-    return (given or roofline_answer.figures([chart for chart in charts if isinstance(chart, Roofline)]))[:FIGURES]

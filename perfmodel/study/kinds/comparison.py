@@ -10,7 +10,7 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
+from perfmodel.report.charts.schema import COMPUTE, Chart, Roofline, RooflinePoint
 from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
@@ -18,7 +18,7 @@ from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
 from perfmodel.study.points import answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import models_of
 from perfmodel.timing.implementations import algorithm_of
@@ -34,22 +34,14 @@ class ComparisonSection(Options):
     threshold: float = DEFAULT_THRESHOLD
     title: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """The report of ``perfmodel compare``; its charts, tables and sentences under the title of the section."""
         made, _, warnings = compared(self, scope)
         first, *others = made.reasons
-        return SectionResult(
-            [f"{self.title}: " * bool(self.title) + first, *others, *warnings],
-            [replace(one, title=f"{self.title}: {one.title}" if self.title else one.title) for one in made.charts],
-            made.data_tables,
-            made.notes,
-            answers=made.verdict[:1],
-            brief=made.brief,
-            figures=made.figures,
-            titles=[self.title] * bool(self.title),
-            assumptions=warnings,
-            sensitivity=made.sensitivity,
-        )
+        lead = f"{self.title}: " * bool(self.title)
+        charts: list[Chart] = [replace(one, title=f"{lead}{one.title}") for one in made.charts]
+        reasons = [f"{lead}{first}", *others, *warnings]
+        return replace(made, title=self.title, verdict=made.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
 
 def compared(asked: ComparisonSection, scope: Scope) -> tuple[Report, list[Change], list[str]]:

@@ -12,8 +12,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.compare import one_of, short_name
-from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.schema import Options, Scope, SectionResult, on, together
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
+from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import model_with
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
 from perfmodel.transformer.explain import explain_cache
@@ -51,7 +51,7 @@ class KvCacheSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Bytes over the length, and weights and cache against the capacity of each device."""
         if not self.n or not self.caches:
             raise UsageError("n and caches: name at least one of each", "such as n: [2048, 8192]")
@@ -59,13 +59,13 @@ class KvCacheSection(Options):
         if not devices:
             raise UsageError("devices is missing", "name at least one, such as h200")
         found = [[(c.title, [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices]
-        whole = together([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
+        whole = merged([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
         explained = [scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1])) for name, results in found[0]]
         return replace(
             whole,
             charts=[self._lines(found[0], devices), *whole.charts],
             data_tables=[self._table(found, devices)],
-            titles=[self.title] * bool(self.title),
+            title=self.title,
             notes=["Nothing is set aside for the driver, the framework, activations or fragmentation."],
             formulas=list(chain.from_iterable(explained)),
         )
@@ -74,7 +74,7 @@ class KvCacheSection(Options):
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
         return evaluate(workload(model_with(cache.model, cache.kv_heads), n, self.batch, form, None), device)
 
-    def _on(self, device: Device, caches: _Caches, several: bool) -> SectionResult:
+    def _on(self, device: Device, caches: _Caches, several: bool) -> Report:
         """Bars against the capacity of ``device``, and a sentence per cache, against the first one."""
         bars = [Bar(name, [("weights", results[-1].weights), ("KV cache", results[-1].total)]) for name, results in caches]
         limits = [Limit("memory", device.dram.capacity.number)] if device.dram.capacity else []
@@ -83,7 +83,7 @@ class KvCacheSection(Options):
         sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
         answers, figures = self._first(device, caches)
         said, drawn = [on(device, several) + words for words in sentences], BarChart(title, "B", bars, limits)
-        return SectionResult(said, [drawn], answers=answers, figures=figures)
+        return Report("", answers, [], charts=[drawn], figures=figures, reasons=said)
 
     def _first(self, device: Device, caches: _Caches) -> tuple[list[str], list[Figure]]:
         """The largest cache against the smallest, and their numbers."""

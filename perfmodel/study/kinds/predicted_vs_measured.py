@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
 from perfmodel.report.charts.schema import Pair, ScatterChart
-from perfmodel.report.document import Column, DataTable, Figure, Value
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.schema import Options, Scope
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups
 
 BAND = (0.1, 0.9)
@@ -25,7 +25,7 @@ class PredictedVsMeasuredSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """The scatter, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
@@ -39,7 +39,8 @@ class PredictedVsMeasuredSection(Options):
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
         charts = [self._scatter(title, found, by_device)] if predicted else []
         said, shown = [_sentence(title, rows, predicted)], _figures(title, predicted)
-        return SectionResult(said, [*charts], [_table(title, found, by_device)], notes, figures=shown)
+        tables = [_table(title, found, by_device)]
+        return Report("", said, [], notes, charts=[*charts], data_tables=tables, figures=shown, reasons=said)
 
     def _scatter(self, title: str, found: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
         """Pairs of measured and predicted time, by group; the band is of all of them."""

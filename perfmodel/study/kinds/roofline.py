@@ -15,13 +15,14 @@ from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
+from perfmodel.report.document import Report
 from perfmodel.report.ncu_kernels import UNCOUNTED, advice, certain, known_flops, points_of, with_flops
 from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
 from perfmodel.study.points import answers_to, different_kernels, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
-from perfmodel.study.schema import Options, Scope, SectionResult, on, together
+from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.ncu_points import KernelCount, read_kernels
@@ -65,7 +66,7 @@ class RooflineSection(Options):
     caption: str = ""
     level: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """A roofline and a verdict per device. UsageError if no device is named, or records have none with a profile."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
@@ -78,18 +79,18 @@ class RooflineSection(Options):
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         answered = {name: [(w, one) for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
-        whole = together([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
+        whole = merged([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        answers = whole.answers or [*roofline_answer.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
-        said = answers if any(chart.points for chart in leveled) else whole.verdict
+        answers = whole.verdict or [*roofline_answer.answers(leveled), *(said for said in whole.reasons if UNKNOWN_FLOP in said)]
+        said = answers if any(chart.points for chart in leveled) else whole.reasons
         different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
         said = [*said[:SEEN], *different, *said[SEEN:]]
-        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], answers=said)
+        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], verdict=said)
 
     def _of(
         self, device: Device, pairs: Sequence[tuple[Workload, WorkloadAnswer]], rows: Sequence[RecordRow], scope: Scope, several: bool
-    ) -> SectionResult:
+    ) -> Report:
         named = with_dtypes([answer for _, answer in pairs])
         found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
@@ -104,19 +105,20 @@ class RooflineSection(Options):
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
-        made = SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
+        reasons = [on(device, several) + words for words in verdict]
+        made = Report("", [], [], notes, charts=[chart], formulas=explained, reasons=reasons)
         return self._in_short(made, [one for _, one in found], chart, several) if found else made
 
-    def _in_short(self, made: SectionResult, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> SectionResult:
+    def _in_short(self, made: Report, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> Report:
         """``made`` with what a screen says of workloads: of models as a whole, and the meters of what is alone."""
         device, models = chart.device_name, any(one.parts for one in found)
         answers = [_short_of(one, device * several) for one in found] if models else []
         figures = roofline_answer.figures([replace(chart, points=[one.point for one in found])]) if models else []
         if several or len(self.workloads) > 1 or (len(found) < len(chart.points) and not models):
-            return replace(made, answers=answers, figures=figures)
+            return replace(made, verdict=answers, figures=figures)
         last = found[-1].point
-        made = replace(made, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)])
-        return replace(made, answers=answers, figures=figures)
+        made = replace(made, meters=roofline_answer.meters_of(last), metered=roofline_answer.metered(last))
+        return replace(made, verdict=answers, figures=figures)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and what their file lacks."""

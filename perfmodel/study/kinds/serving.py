@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from perfmodel.report.compare import one_of, short_name
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
 from perfmodel.report.step import tokens
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.schema import Options, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ServingSection(Options):
     disaggregated: bool = False
     title: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """A front, a row per point and what is best, of each device."""
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
@@ -43,14 +43,15 @@ class ServingSection(Options):
         drawn, (leader, *_) = [picture(one.found.front, one.chosen) for one in found], found
         front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
-        return SectionResult(
-            words,
-            [*drawn],
-            [self._table(found)],
-            answers=[
-                f"On {one_of(short_name(one.device.name))}, {said[0].lower()}{said[1:]}" for (one, _), said in zip(known, best, strict=True)
-            ],
+        named = [(short_name(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
+        return Report(
+            "",
+            [f"On {one_of(name)}, {said[0].lower()}{said[1:]}" for name, said in named],
+            [],
+            charts=[*drawn],
+            data_tables=[self._table(found)],
             figures=shown,
+            reasons=words,
             assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
             sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.found.front),
         )

@@ -16,10 +16,10 @@ from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.compare import one_of, short_names
-from perfmodel.report.document import Column, DataTable, Figure, Value
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
 from perfmodel.study.points import answers, different_kernels
-from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
+from perfmodel.study.schema import XY, Options, Scope, on
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
@@ -67,7 +67,7 @@ class SweepSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Pictures, the table and where the order turns, per device."""
         if len(self.values) < 2:
             raise UsageError("values: a sweep has at least two", "such as [512, 1024, 2048]")
@@ -77,23 +77,21 @@ class SweepSection(Options):
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        verdict, marks, short = list[str](), list[Mark](), SectionResult()
+        sentences, marks, short = list[str](), list[Mark](), Report(self.title, [], [])
         names = short_names(own[0].device.name for own in by_device)
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
-            verdict += self._compared(own, scope, names, marks, short)
+            sentences += self._compared(own, scope, names, marks, short)
         different = different_kernels((swept.name, swept.device, one.kernels) for swept in every for one in swept.found.values())
-        verdict += different
-        short.answers.extend(different)
+        short.verdict.extend(different)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
         return replace(
             short,
-            verdict=verdict,
+            reasons=[*sentences, *different],
             charts=[*charts],
             data_tables=[self._table(every, several)],
             notes=notes,
             brief=[table(every, self.over)],
-            titles=[self.title] * bool(self.title),
             assumptions=[f"Work: {self.workload.in_words({}, [self.over, 'algorithm'])}.", *map(_kernels, by_device)],
         )
 
@@ -115,16 +113,14 @@ class SweepSection(Options):
             swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
-    def _compared(
-        self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: SectionResult
-    ) -> list[str]:
+    def _compared(self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: Report) -> list[str]:
         """Sentences on every other series of a device against the first one; where they turn goes to ``marks``, the rest to ``short``."""
         first, *others = own
         device, several = first.device, len(names) > 1
         head, where = on(device, several, self.title), f" ({names[device.name]})" if several else ""
         lead = f"On {one_of(names[device.name])} "
         sentences = [] if others else [alone(first, self.over)]
-        short.answers.extend(f"{lead}{said}" for said in sentences)
+        short.verdict.extend(f"{lead}{said}" for said in sentences)
         short.figures.extend([] if others else _ends(first, self.over, where))
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
@@ -132,8 +128,8 @@ class SweepSection(Options):
                 continue
             turns = pair.turns()
             sentences.append(pair.sentence(turns))
-            answer, leads = f"{lead}{pair.answer(turns, self.called)}.", not short.answers
-            short.answers.append(answer)
+            answer, leads = f"{lead}{pair.answer(turns, self.called)}.", not short.verdict
+            short.verdict.append(answer)
             short.sensitivity.extend(pair.changed_by(turns, self.called) if leads else [f"Another device: {answer[0].lower()}{answer[1:]}"])
             short.figures.extend(_figures(pair, where, self.called))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"

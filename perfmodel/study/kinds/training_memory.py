@@ -12,8 +12,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.compare import short_name
-from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
+from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import check_no_device
 from perfmodel.transformer.question import MemoryQuestion
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
@@ -44,7 +44,7 @@ class TrainingMemorySection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Bars of what the peak is made of."""
         devices = scope.devices(self.devices)
         if not self.runs or not devices:
@@ -68,9 +68,7 @@ class TrainingMemorySection(Options):
         answer = f"Of {len(found)} steps {fits or 'all have a peak'}; {largest[0]} needs most, {text(largest[1].peak.bytes, 'B')}."
         figures = [Figure(f"{word}, {name}", text(one.peak.bytes, "B")) for word, (name, one) in (("most", largest), ("least", least))]
         figures += [Figure(f"fit {name}", f"{count} of {len(found)}") for name, count in counts.items()]
-        return SectionResult(
-            sentences, [drawn], [table], answers=[answer, *sentences], figures=figures, titles=[self.title] * bool(self.title)
-        )
+        return Report(self.title, [answer, *sentences], [], charts=[drawn], data_tables=[table], figures=figures, reasons=sentences)
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
