@@ -93,6 +93,7 @@ def test_every_view_is_of_the_same_document(reports: dict[str, Report], suffix: 
     text = str(render_for(Path(f"x.{suffix}"), report)).replace("&#x27;", "'")
     places = [text.index(words) for words in (report.question, report.verdict[0], "Assumptions", "What would change the verdict")]
     assert places == sorted(places)
+    assert places[-1] < text.index("Points")
     if suffix == "md":
         assert f"**{report.verdict[0]}**" in text
     if suffix != "txt":

@@ -199,7 +199,7 @@ def report(before: Compared, after: Compared, threshold: float, title: str = "")
         [],
         notes + ratio_notes(sentences),
         data_tables=tables(title or "changes", found, *names),
-        brief=brief(found, *names),
+        brief=brief(found, *(name.removeprefix("the ") for name in called)),
         figures=figures(found),
         charts=[one for one in [chart(found, called)] if one],
         reasons=sentences,

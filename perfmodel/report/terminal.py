@@ -48,6 +48,9 @@ def _lines(report: Report, width: int, full: bool, room: int | None = None) -> I
     yield from map(Text, title_lines(report.question or report.title, width))
     for place, sentence in enumerate(report.verdict):
         yield from (_judged(line, "" if place else "bold") for line in wrap(sentence, width))
+    for head, said in spoken(report) if full else ():
+        yield from (Text(), Text(head, "bold"))
+        yield from (Text(f"  {line}") for one in said for line in wrap(one, width - 2))
     if report.meters:
         yield Text()
         yield from (Text(line, "bold") for line in wrap(f"share of the {report.metered}", width))
@@ -55,9 +58,6 @@ def _lines(report: Report, width: int, full: bool, room: int | None = None) -> I
     without: list[str] = []
     for table in tables(report, brief=True) if full else on_screen(report, room):
         yield from _table(table, width, full, without)
-    for head, said in spoken(report) if full else ():
-        yield from (Text(), Text(head, "bold"))
-        yield from (Text(f"  {line}") for one in said for line in wrap(one, width - 2))
     notes = printed_notes(report) if full else screen_notes(report, room)
     notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
     yield from [Text()] if notes else []

@@ -13,11 +13,11 @@ BAR = 20
 def render(report: Report, full: bool = True) -> str:
     """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
     lines = [report.question or report.title, *report.verdict]
+    for head, said in spoken(report) if full else ():
+        lines += ["", head, *(f"  {one}" for one in said)]
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *aligned(table)]
-    for head, said in spoken(report) if full else ():
-        lines += ["", head, *(f"  {one}" for one in said)]
     notes = [*printed_notes(report), *made_lines(report.provenance)] if full else screen_notes(report)
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]

@@ -39,7 +39,9 @@ class ComparisonSection(Options):
         made, _, warnings = compared(self, scope)
         first, *others = made.reasons
         lead = f"{self.title}: " * bool(self.title)
-        charts: list[Chart] = [replace(one, title=f"{lead}{one.title}") for one in made.charts]
+        charts: list[Chart] = [
+            replace(one, title=f"{lead}{one.title[0].lower() if lead else one.title[0]}{one.title[1:]}") for one in made.charts
+        ]
         reasons = [f"{lead}{first}", *others, *warnings]
         return replace(made, title=self.title, verdict=made.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
