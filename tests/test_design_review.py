@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from browser import BINARY, Browser
 
+from perfmodel.catalog import find_device
 from perfmodel.core.arith import quantile
 from perfmodel.report import render_for
+from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.compare import short_names
 from perfmodel.report.document import Report
+from perfmodel.report.pairs import Pairwise, SweptSeries, WorkloadAnswer
 from perfmodel.study.document import build
 from perfmodel.study.schema import read_study, study_names
 
@@ -98,6 +101,43 @@ def test_every_view_is_of_the_same_document(reports: dict[str, Report], suffix: 
         assert f"**{report.verdict[0]}**" in text
     if suffix != "txt":
         assert [f"Figure {place}. {chart.title[0].upper()}" in text for place, chart in enumerate(report.charts, 1)] == [True] * 7
+
+
+def series(name: str, times: dict[int, Interval | None], fits: int = 10**9) -> SweptSeries:
+    def answer(value: int, time: Interval | None) -> WorkloadAnswer:
+        return WorkloadAnswer(RooflinePoint(0, name, 1, {}, roofline_s=1.0, predicted=time), name, memory=2 * value, fits=value <= fits)
+
+    return SweptSeries(name, find_device("h200"), {value: answer(value, time) for value, time in times.items()}, [])
+
+
+def spread(value: float, share: float) -> Interval:
+    return Interval(value, value * (1 - share), value * (1 + share))
+
+
+@pytest.mark.parametrize(
+    ("others", "share", "fits", "said"),
+    [
+        ((1.0, 0.2, 0.1), 0.05, 10**9, "b is predicted 5 to 10 times faster than a from 2,000 tokens on"),
+        (
+            (1.0, 0.2, 0.1),
+            0.05,
+            2000,
+            "b is predicted from as fast to 5x faster than a from 1,000 tokens on; a stops fitting the memory at 4,000 tokens",
+        ),
+        ((2.0, 3.0, 4.0), 0.05, 10**9, "b is predicted 2 to 4 times slower than a from 1,000 tokens on"),
+        ((0.9, 0.8, 0.9), 0.5, 10**9, "either may be faster: b is predicted 1.1 to 1.2 times faster than a from 1,000 tokens on"),
+    ],
+)
+def test_a_range_says_how_sure_it_is(others: tuple[float, ...], share: float, fits: int, said: str) -> None:
+    lengths = (1000, 2000, 4000)
+    first = series("a", {n: spread(1.0, share) for n in lengths}, fits)
+    other = series("b", {n: spread(time, share) for n, time in zip(lengths, others, strict=True)})
+    pair = Pairwise(first, other, "n", lambda _: {})
+    assert pair.answer([]) == said
+    needs = "More memory, or a smaller batch: a needs 8 kB at 4,000 tokens."
+    assert (needs in pair.sensitivity([], str)) == (fits < max(lengths))
+    told = any("either may be faster" in one for one in pair.sensitivity([], str))
+    assert told == (share > 0.1 or 1.0 in others)
 
 
 def test_devices_have_short_names_that_tell_them_apart() -> None:

@@ -177,7 +177,7 @@ def captioned(report: Report) -> list[Chart]:
     ]
 
 
-def spoken(report: Report) -> list[tuple[str, list[str]]]:
+def review_lists(report: Report) -> list[tuple[str, list[str]]]:
     """Lists of a report for a design review, under their heads: its assumptions, and what would change its verdict."""
     lists = {"Assumptions": report.assumptions, "What would change the verdict": report.sensitivity}
     return [(head, said) for head, said in lists.items() if said and report.question]

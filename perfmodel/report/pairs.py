@@ -161,12 +161,17 @@ class Pairwise:
             return f"{name} is {basis}{word} than {first} from {size(self.over, turns[0].at)} on: {sides}{self._unfit(called)}"
         tail = self.settled()
         since = f" from {size(self.over, min(tail))} on" * (len(tail) > 1) or f" at {size(self.over, min(tail))}"
-        either = "perhaps " * all(EITHER in ends(self.gain(value) or Interval(2.0)) for value in tail)
-        return f"{name} is {basis}{either}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit(called)}"
+        either = "either may be faster: " * all(map(self._doubtful, tail))
+        return f"{either}{name} is {basis}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit(called)}"
 
     @property
     def _based(self) -> str:
         return "predicted " if self.basis == PREDICTED else "by the ratio of roofs "
+
+    def _doubtful(self, value: int) -> bool:
+        """Whether the interval of the gain at ``value`` says that either may be faster."""
+        known = self.gain(value)
+        return known is not None and EITHER in ends(known)
 
     def gains(self) -> dict[int, float]:
         """How many times faster the other one is, by value."""
@@ -184,14 +189,14 @@ class Pairwise:
         tail = {value: gain for value, gain in gains.items() if value > max(small, default=-1)}
         return tail if len(tail) > 1 else gains
 
-    def changed_by(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str]) -> list[str]:
-        """What would change the answer: other sizes, where either may be faster, a prediction, more memory."""
-        gains, tail, name = self.gains(), self.settled(), called(self.other.name)
-        small, doubtful = min(gains), [value for value in gains if EITHER in ends(self.gain(value) or Interval(2.0))]
-        found = [f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}."] * (
-            small not in tail and not turns
-        )
-        found += [f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster."] if doubtful else []
+    def sensitivity(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str]) -> list[str]:
+        """Sentences on what would change the answer: other sizes, the error of the prediction, a missing one, more memory."""
+        gains, found, name = self.gains(), list[str](), called(self.other.name)
+        small, doubtful = min(gains), list(filter(self._doubtful, gains))
+        if small not in self.settled() and not turns:
+            found.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
+        if doubtful:
+            found.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
         found += [f"A prediction: {called(one.name)} has a roof alone." for one in (self.first, self.other) if not one.predicted]
         if (unfit := self.unfit()) is not None:
             series, value = unfit

@@ -14,7 +14,7 @@ from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen, spoken
+from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen, review_lists
 from perfmodel.report.formats import readable
 from perfmodel.report.formats._html_parts import data_table, figure, meters, numbered_figure, text_table
 
@@ -81,7 +81,7 @@ def _review(report: Report) -> list[str]:
 
 def _spoken(report: Report) -> str:
     """Assumptions, and what would change the verdict, side by side."""
-    lists = "".join(f"<div><h2>{head}</h2>{_sentences(said, 'notes')}</div>" for head, said in spoken(report))
+    lists = "".join(f"<div><h2>{head}</h2>{_sentences(said, 'notes')}</div>" for head, said in review_lists(report))
     return f'<section class="spoken" aria-label="What the answer rests on">{lists}</section>' if lists else ""
 
 

@@ -7,7 +7,7 @@ import re
 
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, formula_text, percent
-from perfmodel.report.document import Formula, Report, Table, spoken
+from perfmodel.report.document import Formula, Report, Table, review_lists
 from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     blocks = [f"## {_escape(report.question or report.title)}"]
     blocks += [_line(report.title)] if report.question not in ("", report.title) else []
     blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _first(report))]
-    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(one)}" for one in said)]) for head, said in spoken(report)]
+    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(one)}" for one in said)]) for head, said in review_lists(report)]
     blocks += _pictures(report)
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)

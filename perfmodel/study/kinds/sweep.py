@@ -130,7 +130,7 @@ class SweepSection(Options):
             sentences.append(pair.sentence(turns))
             answer, leads = f"{lead}{pair.answer(turns, self.called)}.", not short.verdict
             short.verdict.append(answer)
-            short.sensitivity.extend(pair.changed_by(turns, self.called) if leads else [f"Another device: {answer[0].lower()}{answer[1:]}"])
+            short.sensitivity.extend(pair.sensitivity(turns, self.called) if leads else [f"Another device: o{answer[1:]}"])
             short.figures.extend(_figures(pair, where, self.called))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
