@@ -80,6 +80,7 @@ def test_a_report_is_the_same_as_itself(run, tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "SAME of" in outcome.out
     assert "FASTER" not in outcome.out.split("SAME:")[0]
+    assert outcome.out.splitlines()[1].endswith(f"is predicted as fast as {saved}.")
 
 
 @pytest.mark.parametrize(("gate", "code"), [("slower", 1), ("changed", 1), ("never", 0)])

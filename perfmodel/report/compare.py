@@ -281,7 +281,7 @@ def headline(timed: Sequence[Change], before: str, after: str) -> str:
     basis = BASES[own[0].kind] if own[0].kind < OTHER else ""
     slower = sum(one.word == SLOWER for one in own)
     but = f"; SLOWER: {slower} of {len(own)}" if 0 < slower < len(own) else ""
-    middle = f"{way(quantile(gains, 0.5), before)}{_median_ends(own)}"
+    middle = f"{way(quantile(gains, 0.5), before)}{_median_ends(own) * any(gain != 1 for gain in gains)}"
     return f"{_leading(after)} is {basis}{middle}{_named(own, names)}{but}."
 
 
