@@ -364,7 +364,7 @@ def figures(found: Sequence[Change]) -> list[Figure]:
     if len(own) == 1:
         [one] = own
         known = ratio(_interval(one.before), _interval(one.after)) if one.before.unit == "s" else Interval(one.gain)
-        shown = [Figure(f"gain, {one.name}", f"{way(known.value)}{ends(known)}")]
+        shown = [Figure(f"speedup, {one.name}", f"{way(known.value)}{ends(known)}")]
         shown += [Figure(side, _brief_cell(metric)) for side, metric in (("before", one.before), ("after", one.after))]
     elif own:
         shown = [Figure("in the median", f"{way(quantile(gains, 0.5))}{_median_ends(own)}")] * _alike(own)

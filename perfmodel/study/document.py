@@ -20,8 +20,8 @@ from perfmodel.study.schema import Scope, Study, StudyFile, kind_names, merged
 
 SENTENCES = 3
 """Of a verdict."""
-FIGURES = 3
-"""Numbers that decide."""
+FIGURES, DECIDE = 5, 3
+"""Numbers of a report on points, and of one for a design review."""
 ASSUMED = 4
 """Notes that are assumptions where no section names any."""
 SENSITIVE = 4
@@ -73,7 +73,7 @@ def report_of(
         return made
     charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in made.charts]
     assumptions = [*notes, *made.assumptions] or made.notes[:ASSUMED]
-    return replace(made, charts=charts, question=study.question or study.title, assumptions=assumptions)
+    return replace(made, charts=charts, question=study.question or study.title, figures=made.figures[:DECIDE], assumptions=assumptions)
 
 
 def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
