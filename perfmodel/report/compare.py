@@ -124,6 +124,14 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     return found if len(set(found.values())) == len(found) else {name: name for name in found}
 
 
+def a_device(name: str) -> str:
+    """
+    >>> a_device("NVIDIA H200 SXM")
+    'an H200'
+    """
+    return one_of(short_name(name))
+
+
 def one_of(device: str) -> str:
     """
     >>> one_of("H200"), one_of("TPU v5p"), one_of("NVIDIA H100 PCIe 80 GB"), one_of("Test device")
@@ -308,13 +316,16 @@ def _of_profiles(timed: Sequence[Change]) -> bool:
 
 
 def _named(own: Sequence[Change], names: Sequence[str]) -> str:
-    """The gains by name, the largest first; of many the largest and the least."""
-    gains = [(name, times(one.gain)) for name, one in zip(names, own, strict=True)]
-    if len({gain for _, gain in gains}) < 2:
+    """The gains by name, the largest first, of losses alike; of many the largest and the least."""
+    gains = [one.gain for one in own]
+    lost = max(gains) <= 1
+    words = [times(1 / gain if lost else gain) if lost or min(gains) >= 1 else way(gain) for gain in gains]
+    told = list(zip(names, words, strict=True))[:: -1 if lost else 1]
+    if len(set(words)) < 2:
         return ""
-    if len(gains) <= SPELLED and sum(len(name) for name in names) <= MOST_LETTERS:
-        return f": {', '.join(f'{name} {gain}' for name, gain in gains)}"
-    (first, most), *_, (last, least) = gains
+    if len(told) <= SPELLED and sum(map(len, names)) <= MOST_LETTERS:
+        return f": {', '.join(f'{name} {gain}' for name, gain in told)}"
+    (first, most), *_, (last, least) = told
     return f": most {most} ({first}), least {least} ({last})"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
-from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.compare import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.study.schema import XY, Options, Scope
 from perfmodel.study.workloads import ModelOptions
@@ -49,7 +49,7 @@ class BatchSection(Options):
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        knees = [f"On {one_of(short_name(line.device.name))} {_pays(line.found, one.verdict[1])}" for line, one in reports]
+        knees = [f"On {a_device(line.device.name)} {_pays(line.found, one.verdict[1])}" for line, one in reports]
         figures = [figure for _, one in reports[:1] for figure in one.figures]
         tables = [_table(lines, title)]
         return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)

@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.compare import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.points import attention_steps
@@ -57,7 +57,7 @@ class BlockSizeSection(Options):
         largest, group = found[max(found)], f"{self.algorithm}, B_c {max(found)} on {device.id}"
         return Report(
             "",
-            [f"On {one_of(short_name(device.name))} {said}."],
+            [f"On {a_device(device.name)} {said}."],
             [],
             notes,
             charts=[self._accesses(found, standard, title), self._times(found, standard, title)],

@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
-from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.compare import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import model_with
@@ -95,7 +95,7 @@ class KvCacheSection(Options):
         room = f"; beside the weights it has room for {counts} sequences of {large.workload.n:,} tokens"
         figures = [Figure(f"per token, {name}", text(one.per_token, "B")) for name, (*_, one) in ends]
         figures += [Figure(f"sequences of {one.workload.n:,} tokens, {name}", f"{one.batch:,}") for name, one in held]
-        return [f"On {one_of(short_name(device.name))} {kept}{room * bool(held)}."], figures
+        return [f"On {a_device(device.name)} {kept}{room * bool(held)}."], figures
 
     def _lines(self, caches: _Caches, devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

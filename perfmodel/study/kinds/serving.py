@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from perfmodel.report.compare import one_of, short_name
+from perfmodel.report.compare import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
 from perfmodel.report.step import tokens
@@ -43,10 +43,10 @@ class ServingSection(Options):
         drawn, (leader, *_) = [picture(one.found.front, one.chosen) for one in found], found
         front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
-        named = [(short_name(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
+        named = [(a_device(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
         return Report(
             "",
-            [f"On {one_of(name)}, {said[0].lower()}{said[1:]}" for name, said in named],
+            [f"On {name}, {said[0].lower()}{said[1:]}" for name, said in named],
             [],
             charts=[*drawn],
             data_tables=[self._table(found)],
