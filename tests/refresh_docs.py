@@ -248,6 +248,7 @@ A study is a YAML file of sections; `perfmodel report FILE.yaml` makes one docum
 ```yaml
 study:
   title: where tiling pays
+  question: From which length on does tiling pay?
   sections:
     - kind: sweep
       devices: [h100, h200]
@@ -256,6 +257,9 @@ study:
       over: n
       values: [1024, 4096, 16384, 65536]
 ```
+
+The report begins with the `question` (by default the `title`) and the answer of the first section, for its first device. The answer and
+every caption are made of the predicted numbers. Figures are numbered in the order of the sections; `notes` are among the assumptions.
 """
 
 

@@ -36,9 +36,9 @@ from perfmodel.remat.schedule import BACKWARD as CHAIN_BACKWARD
 from perfmodel.remat.schedule import LOSS, TAPE, Plan
 from perfmodel.remat.strategies.segments import STRATEGIES
 from perfmodel.report.against import PREDICTED
+from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
-from perfmodel.study.swept import ROOF, Pairwise, SweptSeries
 from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from answers import lines
 
-from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, summary
+from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, headline, summary
 from perfmodel.report.document import SCHEMA, from_data
 from perfmodel.report.metrics import Metric, unit_by_name
 from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
@@ -79,6 +80,7 @@ def test_a_report_is_the_same_as_itself(run, tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "SAME of" in outcome.out
     assert "FASTER" not in outcome.out.split("SAME:")[0]
+    assert outcome.out.splitlines()[1].endswith(f"is predicted as fast as {saved}.")
 
 
 @pytest.mark.parametrize(("gate", "code"), [("slower", 1), ("changed", 1), ("never", 0)])
@@ -319,8 +321,9 @@ def test_two_implementations(run) -> None:
 
 def test_the_same_is_said_to_be_the_same(run) -> None:
     said = run("compare h200 h200").out
-    assert "SAME of" in said
-    assert "rates (within 5% is SAME); all as fast." in said
+    assert "By the ratio of roofs the H200 has the same rates as the H200." in said
+    assert re.search(r"^(\d+) SAME of \1 rates \(within 5% is SAME\)\.$", said, re.MULTILINE)
+    assert "all as fast." in run("compare h200 h200 --full").out
 
 
 def test_a_thing_counts_once_by_its_best_time() -> None:
@@ -339,6 +342,22 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
     assert said[0] == "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster."
     said = summary(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
     assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast, ratio of roofs."
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"x": 0.5, "y": 0.25}, "b is predicted 3x faster than a: y 4x, x 2x."),
+        ({"x": 2.0, "y": 4.0}, "b is predicted 2.67x slower than a: y 4x, x 2x."),
+        ({"x": 0.5, "y": 2.0}, "b is predicted 1.25x faster than a: x 2x faster, y 2x slower; SLOWER: 1 of 2."),
+        ({"x": 0.5, "y": 0.5}, "b is predicted 2x faster than a."),
+        ({"a thing": 0.5, "x": 0.25, "y": 0.2, "z": 1.0}, "b is predicted 3x faster than a: most 5x (y), least 1x (z)."),
+    ],
+)
+def test_the_headline_names_gains_and_losses(after: dict[str, float], said: str) -> None:
+    before = [Metric(name, 1.0, "time, predicted", "s") for name in after]
+    found = changes(before, [Metric(name, value, "time, predicted", "s") for name, value in after.items()], 0.05)
+    assert headline(found, "a", "b") == said
 
 
 def test_what_cannot_run_is_told(run) -> None:

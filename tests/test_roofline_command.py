@@ -535,7 +535,9 @@ def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
     now = report.rooflines[0].points[0]
     assert now.before.time_s == pytest.approx(2 * now.predicted.value)
     assert now.before.name == "before"
-    assert report.verdict[0].startswith("this report against before: 1 FASTER, 1 SAME of 2 predicted times")
+    assert report.verdict[0].startswith("this report is predicted 1.5x faster than before (")
+    assert report.verdict[0].endswith(": flash2 2x, matmul 512 x 512 x 64 1x.")
+    assert report.reasons[0].startswith("this report against before: 1 FASTER, 1 SAME of 2 predicted times")
     assert run(f"roofline --hardware h200 --baseline {saved} -o {tmp_path / 'x.svg'}", *options).code == 0
     assert ">baseline<" in (tmp_path / "x.svg").read_text(encoding="utf-8")
 

@@ -20,8 +20,8 @@ from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, Roofline
 from perfmodel.report.document import from_data
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.study.kinds.roofline import RooflineSection
+from perfmodel.study.options import workload_of
 from perfmodel.study.schema import Scope
-from perfmodel.study.workloads import workload_of
 
 WORKLOADS = [
     ("attention", "n=4096 d=64 heads=16 batch=8"),

@@ -230,7 +230,7 @@ def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Repor
 def test_what_never_fits_is_compared_as_if_it_did() -> None:
     asked = {"attention": {"n": 4096, "d": 64, "heads": 64, "batch": 512, "algorithm": ["standard", "flash2"]}}
     section = read_section({"kind": "sweep", "devices": [A100], "workload": asked, "over": "n", "values": [8192, 16384]})
-    said = section.build(Scope()).verdict
+    said = section.build(Scope()).reasons
     assert "faster than standard at n 16,384" in said[0]
     assert "standard does not fit the memory from n 8,192 on" in said[1]
 
@@ -249,7 +249,7 @@ def test_a_sweep_leaves_out_what_cannot_be() -> None:
     part = section.build(Scope())
     assert [row[1] for row in part.data_tables[0].rows] == [1, 2, 4]
     assert any("kv_heads 3" in note and "does not divide" in note for note in part.notes)
-    assert "flash2 takes" in part.verdict[0]
+    assert "flash2 takes" in part.reasons[0]
 
 
 def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) -> None:
@@ -305,11 +305,11 @@ def test_predicted_against_measured(reports: dict[str, Report]) -> None:
     report = reports["predicted-vs-measured-h200"]
     choice = RecordChoice(hardware=H200, workload="matmul", implementation=["torch-matmul", "cublas"], held_out=True)
     rows = rows_of(choice, Scope())
-    [row] = [row for row in table(report, "matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
+    [row] = [row for row in table(report, "Matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
     own = [row for row in rows if row.record.group == "matmul/torch-matmul/forward"]
     assert row["records"] == len(own)
     assert row["median"] == pytest.approx(quantile([abs(one.error) for one in own if one.error is not None], 0.5))
-    [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "matmuls"]
+    [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "Matmuls"]
     assert len(chart.pairs) <= 80
     ratios = sorted(one.record.time_s.median / one.prediction.seconds for one in rows if one.prediction)
     assert chart.low == pytest.approx(quantile(ratios, 0.1))
@@ -334,8 +334,8 @@ def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
 
 def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
     first, second, third = reports["predicted-vs-measured-h200"].verdict
-    assert first.startswith("attention in PyTorch: ")
-    assert second.startswith("matmuls: ")
+    assert first.startswith("Attention in PyTorch: ")
+    assert second.startswith("Matmuls: ")
     assert third.startswith("18 points reach ")
 
 
@@ -390,7 +390,7 @@ def test_sections_of_one_device_or_none(run) -> None:
     run_of = {"kind": "sweep", "devices": [A100], "workload": {"matmul": {"m": 512, "n": 512, "k": 512, "dtype": "bf16"}}}
     part = read_section({**run_of, "over": "m", "values": [512, 8192], "show": ["rate", "l2"], "title": "m"}).build(Scope())
     assert [(chart.title, chart.y_unit) for chart in part.charts] == [("m: FLOP per second", "FLOP/s"), ("m: bytes through the L2", "B")]
-    assert part.verdict[0].startswith("m: matmul takes ")
+    assert part.reasons[0].startswith("m: matmul takes ")
     with pytest.raises(Exception, match="at least two"):
         read_section({**run_of, "over": "m", "values": [512]}).build(Scope())
     with pytest.raises(Exception, match="more than a picture shows"):
@@ -414,7 +414,7 @@ def test_sections_of_one_device_or_none(run) -> None:
 def test_many_devices_are_told_apart_in_every_sentence() -> None:
     asked = {"kind": "roofline", "devices": [A100, H200], "workloads": [{"matmul": {"m": 64, "n": 64, "k": 64}}]}
     part = read_section(asked).build(Scope())
-    assert [said.split(":")[0] for said in part.verdict] == ["NVIDIA A100 SXM 80 GB", "NVIDIA H200 SXM"]
+    assert [said.split(":")[0] for said in part.reasons] == ["NVIDIA A100 SXM 80 GB", "NVIDIA H200 SXM"]
 
 
 def test_json_on_stdout_is_the_document(run) -> None:

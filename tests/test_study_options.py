@@ -12,8 +12,8 @@ import yaml
 from perfmodel.catalog import find_device, find_model
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.core.errors import UsageError
-from perfmodel.study.asked import swept
 from perfmodel.study.described import schema
+from perfmodel.study.options import swept
 from perfmodel.study.schema import kind_names, read_study, study_names
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, workload_named
 from perfmodel.validation.compare import device_or_error

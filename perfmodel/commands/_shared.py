@@ -59,7 +59,7 @@ def require(least: int | None, found: int, what: str, reasons: Sequence[str] = (
 
 def workloads_of(asked: Any, implementation: str | None = None) -> list[Workload]:
     """The workloads of ``--attention``, ``--matmul`` and ``--model``, in that order."""
-    from perfmodel.study.workloads import workload_of
+    from perfmodel.study.options import workload_of
 
     kinds = ("attention", "matmul", "model")
     return [workload_of(kind, text, implementation) for kind in kinds for text in getattr(asked, kind) or ()]
@@ -79,8 +79,8 @@ def based(report: Report, baseline: str | None) -> Report:
     """``report`` compared with the report saved at path ``baseline``: arrows and a verdict; unchanged if that is None."""
     if baseline is None:
         return report
+    from perfmodel.report.baseline import with_base
     from perfmodel.report.document import read_report
-    from perfmodel.study.document import with_base
 
     path = Path(baseline)
     return with_base(report, read_report(path), path.stem)

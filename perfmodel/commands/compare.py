@@ -75,7 +75,7 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
     from perfmodel.core.files import read_json
-    from perfmodel.report.compare import report
+    from perfmodel.report.compare import Compared, report
     from perfmodel.report.document import Provenance
     from perfmodel.report.saved_metrics import UNITS, metrics_of
 
@@ -89,7 +89,8 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
     names = (Path(before).stem, Path(after).stem) if Path(before).stem != Path(after).stem else (before, after)
-    made, changed = report(found[0], found[1], names, threshold)
+    before_side, after_side = map(Compared, names, found)
+    made, changed = report(before_side, after_side, threshold)
     inputs = {name: sha256(Path(name)) for name in (before, after)}
     return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), changed
 
@@ -98,17 +99,14 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     from dataclasses import replace
 
     from perfmodel import __version__
-    from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.study.kinds.comparison import operands
+    from perfmodel.study.kinds.comparison import ComparisonSection, compared
     from perfmodel.study.schema import Scope
 
     scope = Scope()
-    made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)
-    found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
-    charts = [made.chart] if made.chart is not None else found.charts
+    section = ComparisonSection([asked.before, asked.after], workloads_of(asked), asked.hardware, threshold, "changes")
+    found, changed, warnings = compared(section, scope)
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
-    cannot = [said for said in made.warnings if "CANNOT" in said]
-    verdict = [*cannot, *found.verdict[:2], *(said for said in made.warnings if said not in cannot), *found.verdict[2:]][:3]
-    reasons, notes = [*made.warnings, *found.reasons], [*made.notes, *found.notes]
-    return replace(found, verdict=verdict, reasons=reasons, notes=notes, charts=[*charts], provenance=provenance), changed
+    cannot = [said for said in warnings if "CANNOT" in said]
+    verdict = [*cannot, *found.verdict[:2], *(said for said in warnings if said not in cannot), *found.verdict[2:]][:3]
+    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=provenance), changed

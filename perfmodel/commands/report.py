@@ -64,14 +64,15 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
 def _asked(asked: StudyQuestion) -> Report:
     """The study that options spell out."""
     from perfmodel.core.files import text_of_yaml
-    from perfmodel.study.asked import report_of, study_of
-    from perfmodel.study.schema import Scope
+    from perfmodel.study.document import report_of
+    from perfmodel.study.options import study_of
+    from perfmodel.study.schema import Scope, study_from
 
     scope = Scope()
     texts = {kind: getattr(asked, kind) or [] for kind in _WORKLOADS}
     raw = study_of(texts, asked.hardware or [DEFAULT_DEVICE], asked.implementation, scope)
     with ProgressBar() as bar:
-        found = report_of(raw, scope, command_line("report", **asked.given()), bar.done)
+        found = report_of(study_from(raw), scope, command_line("report", **asked.given()), done=bar.done)
     if asked.save_study is not None:
         _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{text_of_yaml({'study': raw})}")
     return found

@@ -104,7 +104,7 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
     if asked.records or asked.ncu:
         drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]
         measured = sum(point.measured is not None for chart in drawn for point in chart.points)
-        require(asked.required, measured, "measurements are on the roofline", [note for part in parts for note in part.verdict])
+        require(asked.required, measured, "measurements are on the roofline", [note for part in parts for note in part.reasons])
     return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
 
 

@@ -81,6 +81,26 @@ def way(gain: float, than: str = "", most: str = "") -> str:
     return words + (f" than {than}" if than else "")
 
 
+def ways(low: float, high: float, than: str) -> str:
+    """Words for a range of gains, to two digits.
+
+    >>> ways(5.89, 11.44, "standard"), ways(0.25, 0.5, "standard")
+    ('5.9 to 11 times faster than standard', '2 to 4 times slower than standard')
+    >>> ways(2.0, 2.01, "standard"), ways(0.5, 2.0, "standard")
+    ('2 times faster than standard', 'from 2x slower to 2x faster than standard')
+    """
+    if max(abs(low - 1), abs(high - 1)) <= EVEN:
+        return way(low, than)
+    if low <= 1 + EVEN and high >= 1 - EVEN:
+        return f"from {way(low)} to {way(high)} than {than}"
+    near, far, word = (low, high, "faster") if low > 1 else (1 / high, 1 / low, "slower")
+    return f"{' to '.join(dict.fromkeys(map(_rough, (near, far))))} times {word} than {than}"
+
+
+def _rough(gain: float) -> str:
+    return f"{float(f'{gain:.2g}'):,.12g}"
+
+
 def ends(known: Interval) -> str:
     """The interval of a ratio, in the direction of ``way``; says that either may be faster if it contains 1."""
     if known.low is None or known.high is None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval, Limit
+from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
 
@@ -50,6 +52,10 @@ PEAKS = ("peak", "bandwidth")
 """Quantities that are roofs of a device."""
 COMPARABLE = ("s", "tokens/s", "requests/s")
 """Units in which a median of ratios has a meaning: it has none over the unlike peaks and bandwidths of a device."""
+BASES = ("measured ", "predicted ", "by the ratio of roofs ", "by the ratio of bounds ")
+"""What a gain rests on, by index of the kind of its times."""
+SPELLED, MOST_LETTERS = 3, 60
+"""Things, and letters of their names, up to which the headline names every one."""
 ALL = "all"
 """What a metric is of that is of the whole answer."""
 NAMED = 3
@@ -94,6 +100,48 @@ class Change:
         return (0, 1, 3, 4, 2)[self.kind]
 
 
+_FAMILIES = frozenset(["NVIDIA", "AMD", "Intel", "Apple", "Google", "Amazon", "Instinct", "GeForce", "Tesla", "Xeon", "Platinum"])
+"""Words of a device's name without which it is still known."""
+_SPOKEN_AN = re.compile(r"[AEFHILMNORSX][A-Z\d]|[AEIOU]|8")
+
+
+def short_name(name: str) -> str:
+    """The part of a device's ``name`` by which it is called.
+
+    >>> [short_name(one) for one in ("NVIDIA A100 SXM 80 GB", "NVIDIA GeForce RTX 4090", "Apple M3 Max, 40-core GPU", "Test device")]
+    ['A100', 'RTX 4090', 'M3 Max', 'Test device']
+    """
+    words = [word for word in name.replace(",", "").split() if word not in _FAMILIES]
+    model = next((place for place, word in enumerate(words, 1) if any(map(str.isdigit, word))), None)
+    if model is None:
+        return name
+    return " ".join(words[: model + (words[model : model + 1] in (["Max"], ["Ultra"], ["Pro"]))])
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Short names of devices by their full ones; the full ones where the short ones do not tell them apart."""
+    found = {name: short_name(name) for name in names}
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+def a_device(name: str) -> str:
+    """
+    >>> a_device("NVIDIA H200 SXM")
+    'an H200'
+    """
+    return one_of(short_name(name))
+
+
+def one_of(device: str) -> str:
+    """
+    >>> one_of("H200"), one_of("TPU v5p"), one_of("NVIDIA H100 PCIe 80 GB"), one_of("Test device")
+    ('an H200', 'a TPU v5p', 'NVIDIA H100 PCIe 80 GB', 'Test device')
+    """
+    if device != short_name(device) or not any(map(str.isdigit, device)):
+        return device
+    return f"{'an' if _SPOKEN_AN.match(device) else 'a'} {device}"
+
+
 def is_speed(unit: str) -> bool:
     """Whether numbers in ``unit`` are times or rates, which get faster or slower."""
     return unit == "s" or unit.endswith("/s")
@@ -124,25 +172,48 @@ def _noise(one: Metric) -> float:
     return float((one.high or 0) - (one.low or 0)) / one.value if measured else 0.0
 
 
-def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: float) -> tuple[Report, list[Change]]:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One side of a comparison: its name, its metrics, and what a sentence calls it, such as ``the H200``."""
+
+    name: str
+    metrics: Metrics
+    called: str = ""
+
+    @property
+    def spoken(self) -> str:
+        """What a sentence calls it."""
+        return self.called or self.name
+
+
+def report(before: Compared, after: Compared, threshold: float, title: str = "") -> tuple[Report, list[Change]]:
     """The comparison as a document, and its changes. Numbers that only one of the two has are counted in a note."""
-    found = changes(before, after, threshold)
+    found, names, called = changes(before.metrics, after.metrics, threshold), (before.name, after.name), (before.spoken, after.spoken)
     common = {(one.before.key, one.before.label, one.before.unit) for one in found}
     notes = []
-    for name, metrics in zip(names, (before, after), strict=True):
-        own = [one for one in metrics if (one.key, one.label, one.unit) not in common]
+    for side in (before, after):
+        own = [one for one in side.metrics if (one.key, one.label, one.unit) not in common]
         if own:
-            notes.append(f"Only in {name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
+            notes.append(f"Only in {side.name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
     same = sum(one.word == SAME for one in found)
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    every, title = (before, after), f"{names[0]} against {names[1]}"
+    every = (before.metrics, after.metrics)
     sentences = summary(found, *names, threshold, every)
-    made = Report(title, answers(found, *names, threshold, every), [], notes + ratio_notes(sentences), reasons=sentences)
-    drawn: list[Chart] = [one for one in [chart(found, names)] if one]
-    tabled = tables("changes", found, *names)
-    return replace(made, data_tables=tabled, brief=brief(found, *names), figures=figures(found), charts=drawn), found
+    made = Report(
+        f"{names[0]} against {names[1]}",
+        answers(found, *names, threshold, every, called),
+        [],
+        notes + ratio_notes(sentences),
+        data_tables=tables(title or "changes", found, *names),
+        brief=brief(found, *(name.removeprefix("the ") for name in called)),
+        figures=figures(found),
+        charts=[one for one in [chart(found, called)] if one],
+        reasons=sentences,
+        sensitivity=sensitivity(found, *called),
+    )
+    return made, found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
@@ -180,34 +251,96 @@ def summary(found: Sequence[Change], before: str, after: str, threshold: float, 
     return sentences
 
 
-def answers(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
-    """At most three short sentences: how many are faster and slower, by how much; the worst; what became of the counts."""
-    first, *others = summary(found, before, after, threshold, every)
+def answers(
+    found: Sequence[Change],
+    before: str,
+    after: str,
+    threshold: float,
+    every: tuple[Metrics, Metrics] = ((), ()),
+    called: tuple[str, str] | None = None,
+) -> list[str]:
+    """At most three short sentences: which side is faster and by how much; how many things are faster and slower; other numbers.
+
+    ``called``: what the first sentence calls the two sides, such as ``the H200``.
+    """
+    full = summary(found, before, after, threshold, every)
     timed = _counted_once([one for one in found if one.speed])
     if not timed:
-        return [first, *others][:3]
-    counts = [said for said in others if "other numbers" in said][-1:]
+        return full[:3]
+    others = [said for said in full if "other numbers" in said][-1:]
     if len(timed) == 1 and timed[0].kind != OTHER:
-        return [f"{_of_one(timed[0], before, after)}.", *counts]
-    worst = min((one for one in timed if one.word == SLOWER), key=lambda one: one.gain, default=None)
-    best = max((one for one in timed if one.word == FASTER), key=lambda one: (-one.rank, one.gain), default=None)
-    named = [f"{one.word}: {_in_short(one)}." for one in [worst or best] if one]
-    return [f"{after} against {before}: {_counted(timed, threshold)}.", *named, *counts]
+        return [f"{_of_one(timed[0], *(called or (before, after)))}.", *others]
+    return [headline(timed, *(called or (before, after))), f"{_counted(timed, threshold, gains=False)}.", *others]
+
+
+def headline(timed: Sequence[Change], before: str, after: str) -> str:
+    """The median gain with its interval, and the gains of single things: of times of the most telling kind, else of all rates.
+
+    ``timed``: times and rates, each thing once.
+    """
+    own, names = _telling(timed)
+    if not own:
+        return f"{_leading(after)} against {before}: no ratio is known."
+    gains = [one.gain for one in own]
+    if not _alike(own):
+        share = " to ".join(dict.fromkeys(map(times, (min(gains), max(gains)))))
+        has = f"{share} the rates of" if share != times(1.0) else "the same rates as"
+        return f"By the ratio of {'roofs' if _of_profiles(own) else 'rates'} {after} has {has} {before}{_named(own, names)}."
+    basis = BASES[own[0].kind] if own[0].kind < OTHER else ""
+    slower = sum(one.word == SLOWER for one in own)
+    but = f"; SLOWER: {slower} of {len(own)}" if 0 < slower < len(own) else ""
+    middle = f"{way(quantile(gains, 0.5), before)}{_median_ends(own) * any(gain != 1 for gain in gains)}"
+    return f"{_leading(after)} is {basis}{middle}{_named(own, names)}{but}."
+
+
+def _leading(name: str) -> str:
+    """``name`` at the start of a sentence; names of algorithms and files stay as they are typed."""
+    return capital(name) if name.startswith("the ") else name
+
+
+def _telling(timed: Sequence[Change]) -> tuple[list[Change], list[str]]:
+    """Changes of the most telling kind whose ratio is known, the largest gain first, and what each is of."""
+    best = min((one.rank for one in timed), default=0)
+    own = sorted((one for one in timed if one.rank == best and one.ratio), key=lambda one: -one.gain)
+    return own, _things(own)
+
+
+def _alike(timed: Sequence[Change]) -> bool:
+    """Whether a median of their ratios has a meaning."""
+    return all(one.before.unit in COMPARABLE for one in timed)
+
+
+def _of_profiles(timed: Sequence[Change]) -> bool:
+    """Whether the rates are roofs of a device."""
+    return all(one.before.label.startswith(PEAKS) for one in timed)
+
+
+def _named(own: Sequence[Change], names: Sequence[str]) -> str:
+    """The gains by name, the largest first, of losses alike; of many the largest and the least."""
+    gains = [one.gain for one in own]
+    lost = max(gains) <= 1
+    words = [times(1 / gain if lost else gain) if lost or min(gains) >= 1 else way(gain) for gain in gains]
+    told = list(zip(names, words, strict=True))[:: -1 if lost else 1]
+    if len(set(words)) < 2:
+        return ""
+    if len(told) <= SPELLED and sum(map(len, names)) <= MOST_LETTERS:
+        return f": {', '.join(f'{name} {gain}' for name, gain in told)}"
+    (first, most), *_, (last, least) = told
+    return f": most {most} ({first}), least {least} ({last})"
+
+
+def _things(timed: Sequence[Change]) -> list[str]:
+    """What each change is of, without its sizes where that tells them apart."""
+    names = [one.before.key if one.before.key != ALL else one.before.label for one in timed]
+    short = [name.partition(", ")[0] for name in names]
+    return [brief if short.count(brief) == 1 else name for brief, name in zip(short, names, strict=True)]
 
 
 def _of_one(one: Change, before: str, after: str) -> str:
     """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
-    kind = ("measured", "predicted", "by the ratio of roofs", "by the ratio of bounds")[one.kind]
     known = ratio(_interval(one.before), _interval(one.after))
     both = f"{format_time(one.after.value, 3)} against {format_time(one.before.value, 3)}"
-    return f"{after} is {kind} {way(known.value, before)}{ends(known)}: {both}, {one.before.key}"
-
-
-def _in_short(one: Change) -> str:
-    old, new = one.before, one.after
-    gain = text(max(one.gain, 1 / one.gain), "ratio")
-    values = [format_time(value, 3) if old.unit == "s" else text(value, old.unit) for value in (new.value, old.value)]
-    return f"{one.name}, {gain}: {values[0]}, before {values[1]}"
+    return f"{_leading(after)} is {BASES[one.kind]}{way(known.value, before)}{ends(known)}: {both}, {one.before.key}"
 
 
 ROWS_ON_SCREEN = 12
@@ -235,21 +368,41 @@ def _brief_cell(one: Metric) -> str:
 
 
 def figures(found: Sequence[Change]) -> list[Figure]:
-    """How many are faster, slower and the same, the median gain and the worst."""
+    """The numbers that decide: of one thing its gain and both times; of several the median gain, the largest and the least."""
     timed = _counted_once([one for one in found if one.speed])
-    words, gains = Counter(one.word for one in timed), [one.gain for one in timed if one.ratio]
-    shown = [Figure(f"times and rates that are {word}", str(words[word])) for word in (FASTER, SLOWER, SAME)] if timed else []
-    if gains and all(one.before.unit in COMPARABLE for one in timed):
-        shown += [Figure("in the median", way(quantile(gains, 0.5))), Figure("the worst", way(min(gains)))]
-    counts = Counter(one.word for one in found if not one.speed)
-    return [*shown, *(Figure(f"other numbers that are {word}", str(number)) for word, number in counts.items())][:5]
+    own, names = _telling(timed)
+    gains, shown = [one.gain for one in own], list[Figure]()
+    if len(own) == 1:
+        [one] = own
+        known = ratio(_interval(one.before), _interval(one.after)) if one.before.unit == "s" else Interval(one.gain)
+        shown = [Figure(f"speedup, {one.name}", f"{way(known.value)}{ends(known)}")]
+        shown += [Figure(side, _brief_cell(metric)) for side, metric in (("before", one.before), ("after", one.after))]
+    elif own:
+        shown = [Figure("in the median", f"{way(quantile(gains, 0.5))}{_median_ends(own)}")] * _alike(own)
+        shown += [Figure(f"{word}, {names[at]}", way(gains[at])) for word, at in (("most", 0), ("least", -1))]
+    counts = Counter(one.word for one in timed)
+    shown += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME) if counts]
+    others = Counter(one.word for one in found if not one.speed)
+    return [*shown[:4], *(Figure(f"other numbers that are {word}", str(number)) for word, number in others.items())][:5]
+
+
+def sensitivity(found: Sequence[Change], before: str, after: str) -> list[str]:
+    """What would change the answer: the thing that gains least, and a price that eats the gain up."""
+    own, names = _telling(_counted_once([one for one in found if one.speed]))
+    if len(own) < 2 or not _alike(own):
+        return []
+    gains = [one.gain for one in own]
+    most, least, middle = times(gains[0]), times(gains[-1]), times(quantile(gains, 0.5))
+    price = f"A price: for the same money {after} may cost {middle} as much as {before} per hour, {least} to {most} by workload."
+    return [f"Other work: {names[-1]} gains least, {least}.", price]
 
 
 def chart(found: Sequence[Change], names: tuple[str, str]) -> BarChart | None:
     """After over before of every time and rate, the worst first; None where there is none."""
     timed = [one for one in _counted_once([one for one in found if one.speed]) if one.ratio]
     chosen = sorted(timed, key=lambda one: one.gain)[:ROWS_ON_SCREEN]
-    bars = [Bar(one.name, [("gain", one.gain)]) for one in chosen]
+    several = len({one.before.label for one in chosen}) > 1
+    bars = [Bar(one.name if several or one.before.key == ALL else one.before.key, [("gain", one.gain)]) for one in chosen]
     return BarChart(f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
 
 
@@ -261,15 +414,15 @@ def _counted_once(timed: Sequence[Change]) -> list[Change]:
     return [one for one in timed if one.kind in (OTHER, best[one.before.key])]
 
 
-def _counted(timed: Sequence[Change], threshold: float) -> str:
-    """How many are faster, slower or the same per kind of time, the best kind first, and by how much."""
+def _counted(timed: Sequence[Change], threshold: float, gains: bool = True) -> str:
+    """How many are faster, slower or the same per kind of time, the best kind first; with ``gains``, by how much."""
     clauses: list[str] = []
     for _, kind in sorted({(one.rank, one.kind) for one in timed}):
         own = [one for one in timed if one.kind == kind]
         counts = Counter(one.word for one in own)
         parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
         same = "" if clauses else f" (within {threshold:.0%} is SAME)"
-        clauses.append(f"{parts} of {_number_and_kind(kind, own)}{same}; {_gains(kind, own)}")
+        clauses.append(f"{parts} of {_number_and_kind(kind, own)}{same}" + f"; {_gains(kind, own)}" * gains)
     return "; ".join(clauses)
 
 
@@ -286,9 +439,9 @@ def _gains(kind: int, timed: Sequence[Change]) -> str:
     gains = [one.gain for one in timed if one.ratio]
     if not gains:
         return "no ratio is known"
-    if all(one.before.unit in COMPARABLE for one in timed):
+    if _alike(timed):
         return f"in the median {way(quantile(gains, 0.5))}{RATIOS.get(kind, '')}{_median_ends(timed)}"
-    if all(one.before.label.startswith(PEAKS) for one in timed) and max(gains) > min(gains):
+    if _of_profiles(timed) and max(gains) > min(gains):
         return "ratios of roofs " + " to ".join(dict.fromkeys(times(gain) for gain in (min(gains), max(gains))))
     least, *most = dict.fromkeys(way(gain) for gain in (min(gains), max(gains)))
     return f"from {least} to {most[0]}" if most else f"all {least}"

@@ -136,6 +136,8 @@ class Report(SavedPart):
     that a screen shows, 12 rows in all. ``reasons``: further sentences, such as why one is faster. ``notes``: assumptions and
     sources. ``data``: the object that JSON prints.
 
+    A report for a design review also has its ``question``, the ``assumptions`` of the answer and its ``sensitivity``: what would change it.
+
     ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
     profile that was made. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
     """
@@ -156,6 +158,9 @@ class Report(SavedPart):
     figures: list[Figure] = field(default_factory=list)
     brief: list[Table] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    question: str = ""
+    assumptions: list[str] = field(default_factory=list)
+    sensitivity: list[str] = field(default_factory=list)
 
     @property
     def rooflines(self) -> list[Roofline]:
@@ -170,6 +175,12 @@ def captioned(report: Report) -> list[Chart]:
         replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in said else chart
         for place, chart in enumerate(report.charts)
     ]
+
+
+def review_lists(report: Report) -> list[tuple[str, list[str]]]:
+    """Lists of a report for a design review, under their heads: its assumptions, and what would change its verdict."""
+    lists = {"Assumptions": report.assumptions, "What would change the verdict": report.sensitivity}
+    return [(head, said) for head, said in lists.items() if said and report.question]
 
 
 SCREEN_ROWS = 12

@@ -156,7 +156,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         _notes(asked),
         data,
         charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
-        figures=_figures(asked, point),
+        figures=figures(asked, point),
         brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
 
@@ -249,7 +249,8 @@ def _pools_words(asked: Searched) -> str:
     return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
-def _figures(asked: Searched, point: Candidate) -> list[Figure]:
+def figures(asked: Searched, point: Candidate) -> list[Figure]:
+    """The numbers that decide about one point of the front."""
     found = [
         Figure(
             "best" if asked.found.best is not None else "nearest", f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from perfmodel.report.document import Report, Table, on_screen
+from perfmodel.report.document import Report, Table, on_screen, review_lists
 from perfmodel.report.formats import readable, tables
 from perfmodel.report.formats.txt import BAR, meter_lines, printed_notes, screen_notes
 from perfmodel.report.layout import lines, wrap
@@ -45,9 +45,12 @@ def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
 
 
 def _lines(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[Text]:
-    yield from map(Text, title_lines(report.title, width))
+    yield from map(Text, title_lines(report.question or report.title, width))
     for place, sentence in enumerate(report.verdict):
         yield from (_judged(line, "" if place else "bold") for line in wrap(sentence, width))
+    for head, said in review_lists(report) if full else ():
+        yield from (Text(), Text(head, "bold"))
+        yield from (Text(f"  {line}") for one in said for line in wrap(one, width - 2))
     if report.meters:
         yield Text()
         yield from (Text(line, "bold") for line in wrap(f"share of the {report.metered}", width))

@@ -32,6 +32,7 @@ def schema() -> dict[str, Any]:
         "description": _said(Study),
         "properties": {
             "title": {"type": "string"},
+            "question": {"type": "string"},
             "sections": {"type": "array", "items": {"oneOf": [{"$ref": _REF.format(model=kind)} for kind in sections]}},
             "notes": {"type": "array", "items": {"type": "string"}},
         },

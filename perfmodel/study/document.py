@@ -11,21 +11,33 @@ from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline_answer
 from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.format_number import as_text
-from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
-from perfmodel.report.document import DataTable, Figure, Formula, Provenance, Report, Table
-from perfmodel.report.roofline_chart import with_baseline
-from perfmodel.report.saved_metrics import of_report
-from perfmodel.study.schema import Scope, SectionResult, StudyFile, kind_names, together
+from perfmodel.report.answer import capital
+from perfmodel.report.charts.format_number import as_text, between, percent, text
+from perfmodel.report.charts.roofline_metrics import share_of_roof
+from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
+from perfmodel.report.document import DataTable, Formula, Provenance, Report, Table
+from perfmodel.study.schema import Scope, Study, StudyFile, kind_names, merged
 
 SENTENCES = 3
 """Of a verdict."""
-FIGURES = 5
+FIGURES, DECIDE = 5, 3
+"""Numbers of a report on points, and of one for a design review."""
+ASSUMED = 4
+"""Notes that are assumptions where no section names any."""
+SENSITIVE = 4
+"""Sentences on what would change the verdict."""
+SPELLED = 60
+"""Letters of the names of lines whose last values a caption names."""
+BARS = {"ratio": "Ratio, longer is better", "B": "Bytes by part", "s": "Time by part"}
+"""What bars show, by unit."""
+LEADING = ("On ", "The ", "By ", "Of ")
+"""Starts of an answer that are lower case after the title of its section."""
 
 
 Done = Callable[[float], None]
 """Hears what share of the work is done."""
+Raises = Callable[[int, PerfmodelError], PerfmodelError]
+"""The error of a section by its place."""
 
 
 def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None) -> Report:
@@ -34,46 +46,99 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: D
         raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
     scope = Scope(file.path.parent)
     scope.inputs[file.path.name] = sha256(file.path)
+    return report_of(file.study, scope, command, kinds, done, file.placed)
+
+
+def report_of(
+    study: Study,
+    scope: Scope,
+    command: str,
+    kinds: Sequence[str] = (),
+    done: Done = lambda share: None,
+    raises: Raises = lambda place, error: error,
+) -> Report:
+    """The report of ``study``, whether a file holds it or not."""
     parts = []
-    for place, section in enumerate(file.study.sections):
+    for place, section in enumerate(study.sections):
         if kinds and type(section).__module__.rsplit(".", 1)[-1] not in kinds:
             continue
         try:
             parts.append(section.build(scope))
         except PerfmodelError as error:
-            raise file.placed(place, error) from None
-        done((place + 1) / len(file.study.sections))
-    return joined(file.study.title, parts, scope, command, file.study.notes or [])
+            raise raises(place, error) from None
+        done((place + 1) / len(study.sections))
+    notes = study.notes or []
+    made = joined(study.title, parts, scope, command, notes)
+    if kinds:
+        return made
+    charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in made.charts]
+    assumptions = [*notes, *made.assumptions] or made.notes[:ASSUMED]
+    return replace(made, charts=charts, question=study.question or study.title, figures=made.figures[:DECIDE], assumptions=assumptions)
 
 
-def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
+def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
-    whole = together(parts)
-    others, points = ([part.answers or part.verdict for part in parts if _only_points(part) is only] for only in (False, True))
-    said = [*in_turn(others), *in_turn(points)]
+    whole, ordered = merged(parts, title), sorted(parts, key=_only_points)
+    leader = next(iter(ordered), None)
+    answers = [(_only_points(part), _titled(part, part.verdict or part.reasons, part is not leader)) for part in ordered]
+    said = [sentence for points in (False, True) for sentence in in_turn([own for only, own in answers if only is points])]
+    assumed, *others = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
     verdict = said[:SENTENCES]
-    reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *first_of_each(parts)]) if sentence not in verdict]
+    full = [sentence for firsts in (True, False) for part in parts for sentence in (part.reasons[:1] if firsts else part.reasons[1:])]
+    reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *full]) if sentence not in verdict]
+    further = [sentence for listed in others for sentence in listed]
     once: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:
         once.setdefault((formula.group, formula.name), formula)
-    return Report(
-        title,
-        verdict,
-        [],
-        list(dict.fromkeys([*notes, *whole.notes, *ratio_notes([*verdict, *reasons])])),
-        charts=whole.charts,
-        data_tables=whole.data_tables,
+    return replace(
+        whole,
+        verdict=verdict,
+        notes=list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
         formulas=list(once.values()),
         provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
         meters=whole.meters if len(parts) == 1 else [],
-        metered=next(iter(whole.metered), "predicted time"),
-        figures=_figures(parts, whole.charts),
+        figures=(whole.figures or roofline_answer.figures(whole.rooflines))[:FIGURES],
         brief=_brief(parts),
         reasons=reasons,
+        assumptions=assumed,
+        sensitivity=next((part.sensitivity[:SENSITIVE] for part in ordered if part.sensitivity), []),
     )
 
 
-def _only_points(part: SectionResult) -> bool:
+def _titled(part: Report, sentences: list[str], titled: bool) -> list[str]:
+    """Sentences of a section; ``titled``: with its title, as another section answers first."""
+    if not titled or not part.title:
+        return sentences
+    return [f"{capital(part.title)}: {said[0].lower() if said.startswith(LEADING) else said[0]}{said[1:]}" for said in sentences]
+
+
+def caption(chart: Chart) -> str:
+    """A sentence on what a picture shows."""
+    if isinstance(chart, Roofline):
+        shares = [share for point in chart.points if (share := share_of_roof(point)) is not None]
+        reach = f" They reach {between(percent(min(shares)), percent(max(shares)))} of their roofs." if len(shares) > 1 else ""
+        return f"FLOP per second against FLOP per byte on {chart.device_name}; lines are roofs, points are kernels.{reach}"
+    if isinstance(chart, LineChart):
+        drawn = [", shaded with the 80 % interval"] * any(one.band for one in chart.series)
+        drawn += ["; dashed: at the roof"] * any(one.style == "dashed" and one.name.endswith("roof") for one in chart.series)
+        return f"{capital(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
+    if isinstance(chart, BarChart):
+        lines = [limit.label for limit in chart.limits]
+        marked = f"; the line{'s are' if len(lines) > 1 else ' is'} {' and '.join(lines)}" * bool(lines)
+        return f"{BARS.get(chart.unit, capital(chart.unit))}{marked}."
+    return "Predicted against measured time; the band holds 80 % of the measurements."
+
+
+def _at_the_end(chart: LineChart) -> str:
+    """What few lines come to at their last common value."""
+    lines = [(one.name, dict(one.points)) for one in chart.series if one.style != "dashed"]
+    last = max(set.intersection(*(set(points) for _, points in lines)), default=None) if lines else None
+    if last is None or chart.x_unit != "count" or sum(len(name) for name, _ in lines) > SPELLED:
+        return ""
+    return f" At {text(last, chart.x_unit)}: {', '.join(f'{name} {text(points[last], chart.y_unit)}' for name, points in lines)}."
+
+
+def _only_points(part: Report) -> bool:
     return bool(part.charts) and all(isinstance(chart, Roofline) for chart in part.charts)
 
 
@@ -86,16 +151,10 @@ def in_turn(lists: Sequence[Sequence[str]]) -> list[str]:
     return [one for one in chain.from_iterable(zip_longest(*lists)) if one]
 
 
-def first_of_each(parts: Sequence[SectionResult]) -> list[str]:
-    """Full sentences: the first of each part, then the others."""
-    first = [sentence for part in parts for sentence in part.verdict[:1]]
-    return [*first, *(sentence for part in parts for sentence in part.verdict[1:])]
-
-
-def _brief(parts: Sequence[SectionResult]) -> list[Table]:
+def _brief(parts: Sequence[Report]) -> list[Table]:
     """The table of a screen: that of the first section, points of its rooflines, or its first table."""
     for part in parts:
-        points = roofline_answer.table([chart for chart in part.charts if isinstance(chart, Roofline)])
+        points = roofline_answer.table(part.rooflines)
         if found := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
             return found[:1]
     return []
@@ -107,30 +166,3 @@ def _without_ends(table: DataTable) -> DataTable:
     kept = [place for place, column in enumerate(table.columns) if column.key not in ends]
     columns = [replace(table.columns[place], low="", high="") for place in kept]
     return DataTable(table.title, columns, [[row[place] for place in kept] for row in table.rows])
-
-
-def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Figure]:
-    """Of each section the first, then the second, at most five in all; of rooflines alone those of their points."""
-    given = [one for one in chain.from_iterable(zip_longest(*(part.figures for part in parts))) if one is not None]
-    rooflines = [chart for chart in charts if isinstance(chart, Roofline)]
-    return given[:FIGURES] or roofline_answer.figures(rooflines)[:FIGURES]
-
-
-def with_base(report: Report, base: Report, name: str) -> Report:
-    """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    both = of_report(base), of_report(report)
-    found, sides = changes(*both, DEFAULT_THRESHOLD), (name, "this report")
-    verdict = [*answers(found, *sides, DEFAULT_THRESHOLD, both)[:1], *report.verdict]
-    full = summary(found, *sides, DEFAULT_THRESHOLD, both)
-    charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
-    if points and not any(point.before for point in points):
-        lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
-        verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
-    reasons = [*full, *verdict[SENTENCES:], *report.reasons]
-    return replace(report, verdict=verdict[:SENTENCES], reasons=reasons, charts=charts)
-
-
-def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
-    before = [point for old in base.rooflines if old.device == chart.device for point in old.points]
-    return replace(chart, points=with_baseline(chart.points, before, name))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
-from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
@@ -20,6 +19,7 @@ from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_answer import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
@@ -35,27 +35,6 @@ from perfmodel.transformer.answer import ModelAnswer, answer
 UNNUMBERED = 0
 NAMED = 2
 """Workloads that a sentence names."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadAnswer:
-    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
-
-    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
-    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
-    """
-
-    point: RooflinePoint
-    series: str
-    accesses: Number | None = None
-    memory: Number | None = None
-    fits: bool | None = None
-    parts: Sequence[RooflinePoint] = ()
-    missing: Sequence[str] = ()
-    left_out: tuple[str, ...] = ()
-    steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
-    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
@@ -114,7 +93,7 @@ def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) ->
 
     ``found``: the name of a workload, the device it ran on, and the kernels of its operations.
     """
-    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), list[str]()
+    known, alone, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), dict[str, list[str]]()
     for name, device, kernels in found:
         for operation, kernel in kernels.items():
             known.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, {})[kernel] = None
@@ -125,10 +104,10 @@ def different_kernels(found: Iterable[tuple[str, Device, Mapping[str, str]]]) ->
             alone += [f"{name} is {said}" for _, said in words]
         elif differ:
             example = f"{len(differ)} of {len(operations)} operations run by different kernels ({' '.join(words[0])})"
-            models.append(f"{name}: {example}, so part of the difference is the kernels'.")
+            models.setdefault(f"{example}, so part of the difference is the kernels'.", []).append(name)
     more = f", and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
     said = f"Do not compare these times across devices: {'; '.join(alone[:NAMED])}{more}."
-    return [*[said] * bool(alone), *models]
+    return [*[said] * bool(alone), *(f"{'; '.join(names)}: {words}" for words, names in models.items())]
 
 
 def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:

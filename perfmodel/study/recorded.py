@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.study.options import options_of
 from perfmodel.study.schema import Options, Scope
-from perfmodel.study.workloads import options_of, shape_words
+from perfmodel.study.workloads import shape_words
 from perfmodel.validation.compare import RecordRow, compare, device_or_error, label
 from perfmodel.validation.records import Record, held_out, profiled, shipped_records
 

@@ -1,4 +1,4 @@
-"""A study: its file, the scope in which its sections are computed, and their results joined as one Report."""
+"""A study: its file, its sections, each a question with a Report, and the scope in which they are computed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
-from perfmodel.report.charts.schema import Chart, Number, RooflinePoint
-from perfmodel.report.document import DataTable, Figure, Formula, Meter, ProfileUse, Table
+from perfmodel.report.charts.schema import Number, RooflinePoint
+from perfmodel.report.document import Formula, ProfileUse, Report
 from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.study import kinds
 from perfmodel.timing.lenders import FallbackDevices
@@ -79,11 +79,12 @@ def read_section(raw: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Study(Options):
-    """``notes``: what a reader must know besides: sources, assumptions."""
+    """``question``: what the report answers, by default its title. ``notes``: what a reader must know besides: sources, assumptions."""
 
     title: str
     sections: list[Annotated[Any, PlainValidator(read_section)]]
     notes: list[str] | None = None
+    question: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,12 @@ def _at(raw: Any, place: Place) -> Any:
     return raw
 
 
+def study_from(raw: Mapping[str, Any]) -> Study:
+    """The study that ``raw`` spells out."""
+    found: Study = TypeAdapter(Study).validate_python(raw)
+    return found
+
+
 def study_names() -> list[str]:
     """Names of the shipped studies, sorted."""
     return config_names(STUDY)
@@ -145,29 +152,14 @@ MOST_FORMULAS = 220
 """Limit per report: each formula takes about 160 B of a page and 300 B of JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class SectionResult:
-    """A section, computed. ``verdict``: sentences, the first one first. Formulas of one ``group`` and name appear once.
-
-    ``answers``: the same in short for a first screen, ``brief`` its tables, ``figures`` and ``meters`` as in a Report; ``metered``: what
-    the meters are a share of.
-    """
-
-    verdict: list[str] = field(default_factory=list)
-    charts: list[Chart] = field(default_factory=list)
-    data_tables: list[DataTable] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    formulas: list[Formula] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
-    brief: list[Table] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
-    meters: list[Meter] = field(default_factory=list)
-    metered: list[str] = field(default_factory=list)
-
-
-def together(parts: Sequence[SectionResult]) -> SectionResult:
-    """The results in ``parts`` (such as one per device) merged into one."""
-    return SectionResult(*([one for part in parts for one in getattr(part, each.name)] for each in fields(SectionResult)))
+def merged(parts: Sequence[Report], title: str = "") -> Report:
+    """One report of several, such as of one per device: the lists of all, one after another."""
+    lists: dict[str, Any] = {
+        each.name: [one for part in parts for one in getattr(part, each.name)]
+        for each in fields(Report)
+        if each.default_factory is list or each.name in ("verdict", "tables")
+    }
+    return Report(title, metered=next((part.metered for part in parts if part.meters), "predicted time"), **lists)
 
 
 @dataclass(slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError, suggest
@@ -19,7 +20,7 @@ from perfmodel.timing.base import models_of
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import PHASES, PREFILL, Request
+from perfmodel.transformer.step import PREFILL, Request
 
 AttentionOptions = Annotated[AttentionQuestion, BeforeValidator(lambda raw: checked(AttentionQuestion, raw))]
 
@@ -114,6 +115,30 @@ class Workload(Options):
         changed: Any = {name: value}
         return replace(self, **{kind: replace(options, **changed)})
 
+    def given(self) -> dict[str, Any]:
+        """Sizes and options that were given, by the names of options."""
+        options = getattr(self, self.kind)
+        names = {field: written for written, field in type(options).OPTION_NAMES.items()}
+        return {names.get(field, field): value for field, value in options.given().items()}
+
+    def written(self) -> dict[str, Any]:
+        """The workload as a study has it."""
+        found: dict[str, Any] = {self.kind: self.given()}
+        return found | ({"implementation": self.implementation} if self.implementation else {})
+
+    def in_words(self, instead: Mapping[str, Any], without: Collection[str] = ()) -> str:
+        """Kind and options in words, some with another value ``instead``."""
+        words = [
+            str(value) if name in ("name", "phase") else f"{name} {_listed(value)}"
+            for name, value in {**self.given(), **instead}.items()
+            if name not in without
+        ]
+        return ", ".join([self.kind, *words])
+
+
+def _listed(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+
 
 def shape_words(w: Attention | Matmul) -> str:
     """The shape in a few words.
@@ -134,48 +159,3 @@ def request_words(r: Request) -> str:
     length = f"n {r.n}" if r.phase == PREFILL else f"kv {r.kv_len}"
     gpus = f" x {r.split.gpus} GPUs" if r.split.gpus > 1 else ""
     return f"{r.model.name} {r.phase} {length}" + (f" b {r.batch}" if r.batch != 1 else "") + gpus
-
-
-# In the words of options
-
-EXAMPLES = {
-    "--attention": "n=4096 d=64 heads=16 batch=8 causal",
-    "--matmul": "8192x128x8192",
-    "--model": "llama-3-8b decode batch=8 kv_len=2048",
-    "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
-}
-
-
-def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
-    """``text`` of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
-    words = text.replace(",", " ").split()
-    if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
-        if words[0].count("x") != 2:
-            raise UsageError(f"--matmul: {words[0]!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
-        words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
-    if kind == "model":
-        words = [f"phase={word}" if word in PHASES else word for word in words]
-        bare = [word for word in words if "=" not in word and word not in ("fused", "graph", "cuda_graph", "cuda-graph")]
-        words = [f"name={word}" if word in bare[:1] else word for word in words]
-    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
-    return Workload(**named, implementation=implementation)
-
-
-def options_of(option: str, words: list[str], model: Any) -> Any:
-    """``key=value`` words as a ``model``; a bare word is a switch; UsageError names the wrong one."""
-    raw: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        key = key.replace("-", "_")
-        if equals and not value:
-            raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
-        if key in raw:
-            raise UsageError(f"{option}: {key} appears twice")
-        raw[key] = (value.split("+") if "+" in value else value) if equals else True
-    try:
-        return TypeAdapter(model).validate_python(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"] if part in raw) or ".".join(map(str, first["loc"][:1]))
-        problem = " is missing" if first["type"] == "missing" else f": {first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise UsageError(f"{option}: {field}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None

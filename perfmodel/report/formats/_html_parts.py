@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
 from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
@@ -48,25 +49,56 @@ def _meter(meter: Meter) -> str:
 
 def figure(chart: Chart, place: int, beside: str = "") -> str:
     """One chart as a section, the ``place``-th of the page; ``beside``: what stands first at its side."""
-    name, title, size = f"chart-{place}", clean(chart.title), size_of(chart)
-    device = tools = ""
-    if isinstance(chart, Roofline):
-        device, tools, side = f' data-device="{clean(chart.device)}"', _selectors(chart, name), _key(chart)
-    else:
-        table = data_table(numbers(chart), f"{name}-numbers", caption=False)
-        side = f"<details><summary>Numbers of this picture</summary>{table}</details>"
+    name, title = f"chart-{place}", clean(chart.title)
     caption = f'<p class="caption">{clean(chart.caption)}</p>' if chart.caption else ""
-    file = file_name(chart.title)
-    exports = "".join(
+    side = (
+        _key(chart)
+        if isinstance(chart, Roofline)
+        else f"<details><summary>Numbers of this picture</summary>{_values(chart, name)}</details>"
+    )
+    aside = f'<div class="side">{beside}{caption}{side}{_exports(chart)}</div>'
+    drawn = f'<div class="figure"><div>{_picture(chart, name)}{_selectors(chart, name)}</div>{aside}</div>'
+    return f'<section aria-labelledby="{name}"{_device(chart)}><h2 id="{name}">{title}</h2>{drawn}</section>'
+
+
+def numbered_figure(chart: Chart, place: int) -> str:
+    """One chart as a numbered figure of a document: picture, caption, and folded what belongs to it."""
+    name, title = f"chart-{place}", clean(capital(chart.title))
+    head = f'<p class="caption"><b id="{name}">Figure {place}. {title}.</b> {clean(chart.caption)}</p>'
+    listed = f"{_selectors(chart, name)}{_key(chart)}" if isinstance(chart, Roofline) else _values(chart, name)
+    words = "Points and roofs" if isinstance(chart, Roofline) else "Numbers"
+    more = f'<details class="side"><summary>{words} of figure {place}</summary>{listed}{_exports(chart)}</details>'
+    return f'<section aria-labelledby="{name}"{_device(chart)}><div class="figure">{_picture(chart, name)}{head}{more}</div></section>'
+
+
+def _picture(chart: Chart, name: str) -> str:
+    size = size_of(chart)
+    return inline(scene(chart, size), size.font, name)
+
+
+def _values(chart: Chart, name: str) -> str:
+    """The numbers of a picture as a table."""
+    return data_table(numbers(chart), f"{name}-numbers", caption=False)
+
+
+def _device(chart: Chart) -> str:
+    return f' data-device="{clean(chart.device)}"' if isinstance(chart, Roofline) else ""
+
+
+def _exports(chart: Chart) -> str:
+    """Buttons that save a picture."""
+    file, title = file_name(chart.title), clean(chart.title)
+    buttons = "".join(
         f'<button type="button" data-export="{kind.lower()}" data-name="{file}" aria-label="Save {kind} of {title}">Save {kind}</button>'
         for kind in ("PNG", "SVG")
     )
-    picture = f"<div>{inline(scene(chart, size), size.font, name)}{tools}</div>"
-    drawn = f'<div class="figure">{picture}<div class="side">{beside}{caption}{side}<div class="exports">{exports}</div></div></div>'
-    return f'<section aria-labelledby="{name}"{device}><h2 id="{name}">{title}</h2>{drawn}</section>'
+    return f'<div class="exports">{buttons}</div>'
 
 
-def _selectors(chart: Roofline, name: str) -> str:
+def _selectors(chart: Chart, name: str) -> str:
+    """Controls of a roofline: the level whose bytes it shows, its roofs and points; none of other charts."""
+    if not isinstance(chart, Roofline):
+        return ""
     levels, opened, shown = chart.levels(), chart.first_level(), chart.shown_keys()
     radios = "".join(
         _choice(f'radio" name="{name}-level" data-level value="{clean(level)}"', LEVELS.get(level, level), level == opened)

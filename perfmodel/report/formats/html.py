@@ -9,13 +9,14 @@ from html import escape
 from pathlib import Path
 
 from perfmodel import __version__
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen
+from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen, review_lists
 from perfmodel.report.formats import readable
-from perfmodel.report.formats._html_parts import data_table, figure, meters, text_table
+from perfmodel.report.formats._html_parts import data_table, figure, meters, numbered_figure, text_table
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
@@ -42,14 +43,46 @@ _PAGE = """<!DOCTYPE html>
 
 def render(report: Report) -> str:
     """The page of ``report``."""
-    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(captioned(report), 1)]
-    sections = [*drawn[:1], _brief(report), *drawn[1:], _points(report), _tables(report), foundations(report)]
+    sections = _review(report) if report.question else _answer(report)
     body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
     script = _lean((ASSETS / "page.js").read_text(encoding="utf-8"))
     styles = _styles()
     policy = _POLICY.format(styles=" ".join(map(_hash, styles.values())), script=_hash(script))
     written = "\n".join(f'<style id="{name}">{style}</style>' for name, style in styles.items())
     return _PAGE.format(policy=policy, title=clean(report.title), styles=written, body=body, script=script)
+
+
+def _answer(report: Report) -> list[str]:
+    """Sections of a command's page: each picture with what explains it at its side, then the tables."""
+    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(captioned(report), 1)]
+    return [*drawn[:1], _brief(report), *drawn[1:], _points(report), _tables(report), foundations(report)]
+
+
+def _review(report: Report) -> list[str]:
+    """Sections of a page for a design review: two figures, assumptions, what would change the verdict, further figures, folded tables."""
+    drawn = [numbered_figure(chart, place) for place, chart in enumerate(report.charts, 1)]
+    said = _spoken(report)
+    beside = [meters(report), said] if len(drawn) == 1 else [meters(report)]
+    points = points_table(report.rooflines) if any(chart.points for chart in report.rooflines) else None
+    folded = [("Points", data_table(points, "points", caption=False))] if points else []
+    folded += [(table.title, data_table(table, f"table-{place}", caption=False)) for place, table in enumerate(report.data_tables, 1)]
+    folded += [(table.title or "Numbers", text_table(table)) for table in report.tables if not (table.drawn and report.charts)]
+    listed = "".join(f"<details><summary>{clean(capital(title))}</summary>{table}</details>" for title, table in folded)
+    return [
+        f'<section class="figures2" aria-label="The figures that decide">{"".join([*drawn[:2], *beside])}</section>' if drawn else "",
+        said if len(drawn) != 1 else "",
+        f'<section class="figures2" aria-label="Further figures">{"".join(drawn[2:])}</section>' if drawn[2:] else "",
+        f'<section class="folded" aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{_brief(report)}{listed}</section>'
+        if folded
+        else "",
+        foundations(report),
+    ]
+
+
+def _spoken(report: Report) -> str:
+    """Assumptions, and what would change the verdict, side by side."""
+    lists = "".join(f"<div><h2>{head}</h2>{_sentences(said, 'notes')}</div>" for head, said in review_lists(report))
+    return f'<section class="spoken" aria-label="What the answer rests on">{lists}</section>' if lists else ""
 
 
 def _hash(source: str) -> str:
@@ -94,8 +127,11 @@ def _header(report: Report) -> str:
     choice = f'<label>Device <select id="device"><option value="">all</option>{options}</select></label>' if len(devices) > 1 else ""
     named = " · ".join(map(clean, devices.values())) or "perfmodel"
     controls = f'<div class="controls">{choice}<button type="button" id="theme">Dark</button></div>'
-    bar = f'<div class="bar"><span>{named}</span>{controls}</div>'
-    return f'<header>\n{bar}\n<h1 id="main" tabindex="-1">{clean(report.title)}</h1>\n{_verdict(report)}\n</header>'
+    asked = report.question or report.title
+    what = clean(report.title) if asked != report.title else named
+    bar = f'<div class="bar"><span>{what}</span>{controls}</div>'
+    look = ' class="review"' * bool(report.question)
+    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(capital(asked))}</h1>\n{_verdict(report)}\n</header>'
 
 
 def _verdict(report: Report) -> str:
@@ -120,8 +156,11 @@ def _figures(figures: list[Figure]) -> str:
 
 
 def _brief(report: Report) -> str:
-    """The rows that a terminal shows first, where all of them are folded below."""
-    return f'<section aria-label="The rows that decide">{"".join(map(text_table, on_screen(report)))}</section>' if report.brief else ""
+    """The rows that a terminal shows first, where all of them are folded below; folded too in a page for a review."""
+    rows = "".join(map(text_table, on_screen(report))) if report.brief else ""
+    if not rows or report.question:
+        return f"<details><summary>The rows that decide</summary>{rows}</details>" * bool(rows)
+    return f'<section aria-label="The rows that decide">{rows}</section>'
 
 
 def _points(report: Report) -> str:
@@ -147,10 +186,13 @@ def _tables(report: Report) -> str:
 
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
-    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
-    parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
+    notes = f'<ul class="notes">{"".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])}</ul>'
+    count = f"{1 + len(report.notes)} note{'s' * bool(report.notes)}"
+    folded = f"<details><summary>{count}</summary>{notes}</details>" if report.question else notes
+    parts = [folded, *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
-    return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
+    look = ' class="folded"' * bool(report.question)
+    return f'<section{look} aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
 
 
 def _roofs(chart: Roofline) -> str:

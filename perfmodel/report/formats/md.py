@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, formula_text, percent
-from perfmodel.report.document import Formula, Report, Table
+from perfmodel.report.document import Formula, Report, Table, review_lists
 from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
@@ -21,7 +22,11 @@ _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 def render(report: Report) -> str:
     """Verdict, the numbers that decide, meters, pictures as their tables, tables, notes, and what the numbers rest on."""
-    blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *map(_table, _first(report)), *_pictures(report)]
+    blocks = [f"## {_escape(report.question or report.title)}"]
+    blocks += [_line(report.title)] if report.question not in ("", report.title) else []
+    blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _first(report))]
+    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(one)}" for one in said)]) for head, said in review_lists(report)]
+    blocks += _pictures(report)
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
     if notes := [*report.reasons, *report.notes]:
@@ -47,8 +52,9 @@ def _line(text: str) -> str:
     return _LINE_START.sub(r"\1\\\2", _escape(text))
 
 
-def _verdict(sentences: list[str]) -> list[str]:
+def _verdict(sentences: list[str], bold: bool) -> list[str]:
     written = list(map(_line, sentences))
+    written[:1] = [f"**{one}**" if bold else one for one in written[:1]]
     rest = written[FIRST_SENTENCES:]
     return written[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
 
@@ -65,8 +71,9 @@ def _pictures(report: Report) -> list[str]:
     from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, point_notes, roofs_table
 
     blocks = []
-    for chart in report.charts:
-        blocks += [f"### {_escape(chart.title)}", *([_line(chart.caption)] if chart.caption else [])]
+    for place, chart in enumerate(report.charts, 1):
+        title = f"Figure {place}. {capital(chart.title)}" if report.question else chart.title
+        blocks += [f"### {_escape(title)}", *([_line(chart.caption)] if chart.caption else [])]
         if chart.kind == "roofline":
             blocks += [_data_table(as_text(brief_table([chart])))] if chart.points else []
             remarks = point_notes([chart])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, made_lines, on_screen
+from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, made_lines, on_screen, review_lists
 from perfmodel.report.formats import tables
 
 BAR = 20
@@ -12,7 +12,9 @@ BAR = 20
 
 def render(report: Report, full: bool = True) -> str:
     """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
-    lines = [report.title, *report.verdict]
+    lines = [report.question or report.title, *report.verdict]
+    for head, said in review_lists(report) if full else ():
+        lines += ["", head, *(f"  {one}" for one in said)]
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *aligned(table)]
@@ -58,7 +60,7 @@ def left_out(report: Report, said: int = 0, room: int | None = None) -> str:
     """What ``full`` would add, in a line; empty where that is nothing. ``said``: notes that a screen shows already."""
     shown, every = on_screen(report, room), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
-    notes = len(printed_notes(report)) - said
+    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - said
     parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 

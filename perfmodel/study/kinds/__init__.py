@@ -1,1 +1,1 @@
-"""Kinds of sections: a module here has a ``SECTION``, a class whose fields are what a study may say and whose ``build`` computes it."""
+"""Kinds of sections: a module here has a ``SECTION``, a class whose fields are what a study may say and whose ``build`` gives a Report."""

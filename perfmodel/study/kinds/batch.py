@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
-from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.schema import XY, Options, Scope, SectionResult
+from perfmodel.report.compare import a_device
+from perfmodel.report.document import Column, DataTable, Report, Value
+from perfmodel.study.schema import XY, Options, Scope
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.generation import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, BatchPoint, Curve, curve
 from perfmodel.transformer.step import DECODE
@@ -40,15 +41,18 @@ class BatchSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Throughput, the parts of a step, and a row per batch."""
         lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
         reports = [(line, report(line.found)) for line in lines]
-        verdict = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
+        reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        return SectionResult(verdict, [*charts], [_table(lines, title)], notes)
+        knees = [f"On {a_device(line.device.name)} {_pays(line.found, one.verdict[1])}" for line, one in reports]
+        figures = [figure for _, one in reports[:1] for figure in one.figures]
+        tables = [_table(lines, title)]
+        return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
         found = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
@@ -71,6 +75,12 @@ class BatchSection(Options):
             marks += line.marks(dict(made or bound), line.name if len(lines) > 1 else "")
         title = f"{title}: tokens per second"
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
+
+
+def _pays(found: Curve, said: str) -> str:
+    """Where more sequences stop paying, with the rates of what the batch command ``said``."""
+    words = "more sequences stop paying at" if found.knee else "most tokens per second come at"
+    return f"{words} batch {found.knee or found.best.batch:,}: {said.partition(': ')[2]}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:

@@ -13,10 +13,11 @@ from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.compare import a_device
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.points import attention_steps
-from perfmodel.study.schema import XY, Options, Scope, SectionResult, on, together
+from perfmodel.study.schema import XY, Options, Scope, merged, on
 from perfmodel.study.workloads import AttentionOptions, shape_words
 
 X_LABEL = "block size B_c"
@@ -34,14 +35,14 @@ class BlockSizeSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """HBM accesses (B) and roofline times (s) for each block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
         devices = scope.devices(self.devices)
-        return together([self._section(device, scope, len(devices) > 1) for device in devices])
+        return merged([self._section(device, scope, len(devices) > 1) for device in devices])
 
-    def _section(self, device: Device, scope: Scope, several: bool) -> SectionResult:
+    def _section(self, device: Device, scope: Scope, several: bool) -> Report:
         standard = self._result(device, "standard", None)
         found, notes = dict[int, AttentionResult](), []
         for columns in sorted(set(self.block_kv)):
@@ -52,13 +53,18 @@ class BlockSizeSection(Options):
         if not found:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
         title = (self.title or f"{self.algorithm} over the block size") + f", {device.name}" * several
+        said = self._sentence(found, standard)
         largest, group = found[max(found)], f"{self.algorithm}, B_c {max(found)} on {device.id}"
-        return SectionResult(
-            [on(device, several) + self._sentence(found, standard)],
-            [self._accesses(found, standard, title), self._times(found, standard, title)],
-            [_table([*found.values(), standard], standard, title)],
+        return Report(
+            "",
+            [f"On {a_device(device.name)} {said}."],
+            [],
             notes,
-            scope.explain(self.algorithm, group, partial(attention_steps, largest, self.attention.workload(), device)),
+            charts=[self._accesses(found, standard, title), self._times(found, standard, title)],
+            data_tables=[_table([*found.values(), standard], standard, title)],
+            formulas=scope.explain(self.algorithm, group, partial(attention_steps, largest, self.attention.workload(), device)),
+            figures=_figures(found, standard),
+            reasons=[f"{on(device, several)}{self.algorithm}, {shape_words(self.attention.workload())}: {said}."],
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
@@ -95,10 +101,18 @@ class BlockSizeSection(Options):
             else "memory binds at every size"
         )
         return (
-            f"{self.algorithm}, {shape_words(self.attention.workload())}: blocks of {large} columns move {text(int(b.access_bytes), 'B')}, "
+            f"blocks of {large} columns move {text(int(b.access_bytes), 'B')}, "
             f"{float(a.access_bytes / b.access_bytes):.3g}x fewer bytes than blocks of {small} and {fewer:.3g}x fewer than "
-            f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}."
+            f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}"
         )
+
+
+def _figures(found: dict[int, AttentionResult], standard: AttentionResult) -> list[Figure]:
+    """Bytes of the largest block, of the smallest and of standard attention."""
+    moved = {f"blocks of {columns}": found[columns] for columns in dict.fromkeys((max(found), min(found)))} | {
+        "standard attention": standard
+    }
+    return [Figure(f"accesses, {name}", text(int(one.total.access_bytes), "B")) for name, one in moved.items()]
 
 
 def _table(results: Sequence[AttentionResult], standard: AttentionResult, title: str) -> DataTable:

@@ -10,13 +10,15 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, brief, changes, figures, summary, tables
+from perfmodel.report.charts.schema import COMPUTE, Chart, Roofline, RooflinePoint
+from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
+from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
+from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
-from perfmodel.study.points import WorkloadAnswer, answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.points import answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
+from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import models_of
 from perfmodel.timing.implementations import algorithm_of
@@ -32,39 +34,34 @@ class ComparisonSection(Options):
     threshold: float = DEFAULT_THRESHOLD
     title: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
-        """The table of changes; on one device also a roofline with arrows."""
-        made = operands(self.between, self.workloads, self.device, scope)
-        found = changes(made.before.metrics, made.after.metrics, self.threshold)
-        names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
-        every = (made.before.metrics, made.after.metrics)
-        (first, *others), (short, *more) = (say(found, *names, self.threshold, every) for say in (summary, answers))
-        head = f"{self.title}: " * bool(self.title)
-        return SectionResult(
-            [head + first, *others, *made.warnings],
-            [made.chart] if made.chart else [],
-            tables(title, found, *names),
-            made.notes,
-            answers=[head + short, *more],
-            brief=brief(found, *names),
-            figures=figures(found),
-        )
+    def build(self, scope: Scope) -> Report:
+        """The report of ``perfmodel compare``; its charts, tables and sentences under the title of the section."""
+        made, _, warnings = compared(self, scope)
+        first, *others = made.reasons
+        lead = f"{self.title}: " * bool(self.title)
+        charts: list[Chart] = [
+            replace(one, title=f"{lead}{one.title[0].lower() if lead else one.title[0]}{one.title[1:]}") for one in made.charts
+        ]
+        reasons = [f"{lead}{first}", *others, *warnings]
+        return replace(made, title=self.title, verdict=made.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One of the two."""
-
-    name: str
-    metrics: list[Metric]
+def compared(asked: ComparisonSection, scope: Scope) -> tuple[Report, list[Change], list[str]]:
+    """The report of a comparison, its changes, and sentences on what cannot run or be compared."""
+    made = operands(asked.between, asked.workloads, asked.device, scope)
+    found, changed = report(made.before, made.after, asked.threshold, asked.title or f"{made.before.name} against {made.after.name}")
+    return replace(found, charts=[made.chart] if made.chart else found.charts, notes=[*made.notes, *found.notes]), changed, made.warnings
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run."""
+    """Both sides of a comparison.
 
-    before: Operand
-    after: Operand
+    ``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run.
+    """
+
+    before: Compared
+    after: Compared
     chart: Roofline | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -147,9 +144,9 @@ def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str 
     untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in alike]
     pairs = [(found, _Points.of([w for w, _ in alike], found, scope, untimed)) for found in devices]
     said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
-    before, after = (
-        Operand(found.name, _metrics(own.points, roofline(found, own.points)) if workloads else _rates(found)) for found, own in pairs
-    )
+    short = short_names(found.name for found in devices)
+    metrics = [_metrics(own.points, roofline(found, own.points)) if workloads else _rates(found) for found, own in pairs]
+    before, after = (Compared(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
     notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
     operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
     cannot = [words for _, own in pairs for words in own.cannot]
@@ -204,7 +201,7 @@ def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str |
         known = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
         before, after = ([point for point in points if point.name in known] for points in (before, after))
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
-    first, other = (Operand(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
+    first, other = (Compared(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
     return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 

@@ -11,8 +11,9 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
-from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.schema import Options, Scope, SectionResult, on, together
+from perfmodel.report.compare import a_device
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
+from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import model_with
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
 from perfmodel.transformer.explain import explain_cache
@@ -50,7 +51,7 @@ class KvCacheSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Bytes over the length, and weights and cache against the capacity of each device."""
         if not self.n or not self.caches:
             raise UsageError("n and caches: name at least one of each", "such as n: [2048, 8192]")
@@ -58,12 +59,13 @@ class KvCacheSection(Options):
         if not devices:
             raise UsageError("devices is missing", "name at least one, such as h200")
         found = [[(c.title, [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices]
-        whole = together([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
+        whole = merged([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
         explained = [scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1])) for name, results in found[0]]
         return replace(
             whole,
             charts=[self._lines(found[0], devices), *whole.charts],
             data_tables=[self._table(found, devices)],
+            title=self.title,
             notes=["Nothing is set aside for the driver, the framework, activations or fragmentation."],
             formulas=list(chain.from_iterable(explained)),
         )
@@ -72,14 +74,28 @@ class KvCacheSection(Options):
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
         return evaluate(workload(model_with(cache.model, cache.kv_heads), n, self.batch, form, None), device)
 
-    def _on(self, device: Device, caches: _Caches, several: bool) -> SectionResult:
+    def _on(self, device: Device, caches: _Caches, several: bool) -> Report:
         """Bars against the capacity of ``device``, and a sentence per cache, against the first one."""
         bars = [Bar(name, [("weights", results[-1].weights), ("KV cache", results[-1].total)]) for name, results in caches]
         limits = [Limit("memory", device.dram.capacity.number)] if device.dram.capacity else []
         title = f"{self.title or 'KV cache'}: memory with {self.batch} x {max(self.n):,} tokens" + f" on {device.name}" * several
         (first, of_first), *_ = caches
         sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
-        return SectionResult([on(device, several) + words for words in sentences], [BarChart(title, "B", bars, limits)])
+        answers, figures = self._first(device, caches)
+        said, drawn = [on(device, several) + words for words in sentences], BarChart(title, "B", bars, limits)
+        return Report("", answers, [], charts=[drawn], figures=figures, reasons=said)
+
+    def _first(self, device: Device, caches: _Caches) -> tuple[list[str], list[Figure]]:
+        """The largest cache against the smallest, and their numbers."""
+        ends = [end(caches, key=lambda pair: pair[1][-1].per_token) for end in (max, min)]
+        (most, (*_, large)), (least, (*_, small)) = ends
+        kept = f"{most} keeps {text(large.per_token, 'B')} per token" + f", {least} {text(small.per_token, 'B')}" * (most != least)
+        held = [(name, one) for name, (*_, one) in ends if one.batch is not None]
+        counts = " and ".join(dict.fromkeys(f"{one.batch:,}" for _, one in held))
+        room = f"; beside the weights it has room for {counts} sequences of {large.workload.n:,} tokens"
+        figures = [Figure(f"per token, {name}", text(one.per_token, "B")) for name, (*_, one) in ends]
+        figures += [Figure(f"sequences of {one.workload.n:,} tokens, {name}", f"{one.batch:,}") for name, one in held]
+        return [f"On {a_device(device.name)} {kept}{room * bool(held)}."], figures
 
     def _lines(self, caches: _Caches, devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
 from perfmodel.report.charts.schema import Pair, ScatterChart
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.schema import Options, Scope
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups
 
 BAND = (0.1, 0.9)
@@ -25,7 +25,7 @@ class PredictedVsMeasuredSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """The scatter, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
@@ -38,7 +38,9 @@ class PredictedVsMeasuredSection(Options):
         if len(predicted) > self.shown:
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
         charts = [self._scatter(title, found, by_device)] if predicted else []
-        return SectionResult([_sentence(title, rows, predicted)], [*charts], [_table(title, found, by_device)], notes)
+        said, shown = [_sentence(title, rows, predicted)], _figures(title, predicted)
+        tables = [_table(title, found, by_device)]
+        return Report("", said, [], notes, charts=[*charts], data_tables=tables, figures=shown, reasons=said)
 
     def _scatter(self, title: str, found: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
         """Pairs of measured and predicted time, by group; the band is of all of them."""
@@ -73,6 +75,15 @@ def _table(title: str, found: Sequence[RecordGroup], by_device: bool) -> DataTab
         (Column("covered", "in the interval", "share"), _covered),
     ]
     return DataTable.of(f"{title}, by group", found, columns)
+
+
+def _figures(title: str, predicted: Sequence[RecordRow]) -> list[Figure]:
+    """Errors, and how many measurements lie in the interval."""
+    errors = [error for row in predicted if (error := _error(row)) is not None]
+    within = [row.covered for row in predicted if row.covered is not None]
+    found = {f"{words} error, {title}": quantile(errors, share) for words, share in (("median", 0.5), ("90 %", 0.9)) if errors}
+    found |= {f"in the 80 % interval, {title}": sum(within) / len(within)} if within else {}
+    return [Figure(label, f"{value:.1%}") for label, value in found.items()]
 
 
 def _sentence(title: str, rows: Sequence[RecordRow], predicted: Sequence[RecordRow]) -> str:

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import quantile
-from perfmodel.core.checks import flop_count
-from perfmodel.core.dtypes import DTYPES, canonical
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.units import format_si, format_time
+from perfmodel.core.units import format_time
 from perfmodel.report import roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
-from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
-from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on, with_shares
+from perfmodel.report.charts.schema import Roofline, RooflinePoint
+from perfmodel.report.document import Report
+from perfmodel.report.ncu_kernels import UNCOUNTED, advice, certain, known_flops, points_of, with_flops
+from perfmodel.report.pairs import WorkloadAnswer
+from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
-from perfmodel.study.points import UNNUMBERED, WorkloadAnswer, answers_to, different_kernels, too_large, with_dtypes
+from perfmodel.study.points import answers_to, different_kernels, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
-from perfmodel.study.schema import Options, Scope, SectionResult, on, together
+from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
-from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
+from perfmodel.validation.ncu_points import KernelCount, read_kernels
 
 SHOWN = 0.0005
 """Relative excess over a roof that a percentage of one digit shows."""
@@ -32,12 +33,7 @@ MANY = 6
 """From this many measured points on, a sentence sums them up."""
 SEEN = 2
 """Sentences on points before those on times that are not to be compared: a screen has room for three."""
-UNKNOWN = "", ""
-"""Unit and format of a kernel with unknown FLOP."""
-GROUP = "Nsight Compute"
 UNKNOWN_FLOP = "have no FLOP in the file"
-UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
-"""A line under the picture: where those kernels are. The notes have the whole command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +45,13 @@ class NcuFile(Options):
 
     file: str
     flops: dict[str, str] = field(default_factory=dict)
+
+    def kernels(self, scope: Scope) -> list[KernelCount]:
+        """The kernels of the file, with the FLOP that were given."""
+        found = read_kernels(scope.file(self.file))
+        for name, count in self.flops.items():
+            found = with_flops(found, name, count)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class RooflineSection(Options):
     caption: str = ""
     level: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """A roofline and a verdict per device. UsageError if no device is named, or records have none with a profile."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
@@ -76,18 +79,18 @@ class RooflineSection(Options):
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         answered = {name: [(w, one) for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
-        whole = together([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
+        whole = merged([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        answers = whole.answers or [*roofline_answer.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
-        said = answers if any(chart.points for chart in leveled) else whole.verdict
+        answers = whole.verdict or [*roofline_answer.answers(leveled), *(said for said in whole.reasons if UNKNOWN_FLOP in said)]
+        said = answers if any(chart.points for chart in leveled) else whole.reasons
         different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
         said = [*said[:SEEN], *different, *said[SEEN:]]
-        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], answers=said)
+        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], verdict=said)
 
     def _of(
         self, device: Device, pairs: Sequence[tuple[Workload, WorkloadAnswer]], rows: Sequence[RecordRow], scope: Scope, several: bool
-    ) -> SectionResult:
+    ) -> Report:
         named = with_dtypes([answer for _, answer in pairs])
         found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
         points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
@@ -102,25 +105,26 @@ class RooflineSection(Options):
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
-        made = SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
+        reasons = [on(device, several) + words for words in verdict]
+        made = Report("", [], [], notes, charts=[chart], formulas=explained, reasons=reasons)
         return self._in_short(made, [one for _, one in found], chart, several) if found else made
 
-    def _in_short(self, made: SectionResult, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> SectionResult:
+    def _in_short(self, made: Report, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> Report:
         """``made`` with what a screen says of workloads: of models as a whole, and the meters of what is alone."""
         device, models = chart.device_name, any(one.parts for one in found)
         answers = [_short_of(one, device * several) for one in found] if models else []
         figures = roofline_answer.figures([replace(chart, points=[one.point for one in found])]) if models else []
         if several or len(self.workloads) > 1 or (len(found) < len(chart.points) and not models):
-            return replace(made, answers=answers, figures=figures)
+            return replace(made, verdict=answers, figures=figures)
         last = found[-1].point
-        made = replace(made, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)])
-        return replace(made, answers=answers, figures=figures)
+        made = replace(made, meters=roofline_answer.meters_of(last), metered=roofline_answer.metered(last))
+        return replace(made, verdict=answers, figures=figures)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and what their file lacks."""
         if self.ncu is None:
             return [], []
-        kernels = kernels_of(self.ncu, scope)
+        kernels = self.ncu.kernels(scope)
         points = points_of(kernels, device)
         if not points:
             raise UsageError(f"{self.ncu.file}: none of its {len(kernels)} kernels has a duration", advice(kernels)[0])
@@ -198,109 +202,6 @@ def _above_roofs(found: WorkloadAnswer) -> str:
     named = ", ".join(f"{part.name} ({cell(share, 'share')})" for part, share in over)
     why = "the clock is above the datasheet's, or a count is wrong"
     return f" {len(over)} of its {len(found.parts)} kernels {'is' if len(over) == 1 else 'are'} predicted ABOVE THE ROOF: {named}; {why}."
-
-
-# Kernels that Nsight Compute counted
-
-
-def kernels_of(asked: NcuFile, scope: Scope) -> list[KernelCount]:
-    """The kernels of the file, with the FLOP that were given."""
-    found = read_kernels(scope.file(asked.file))
-    for name, text in asked.flops.items():
-        found = _with_flops(found, name, text)
-    return found
-
-
-def _with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
-    count, _, dtype = text.partition("@")
-    dtype = canonical(dtype or "fp32")
-    if dtype not in DTYPES:
-        raise UsageError(f"--flops {name}={text}: no format is called {dtype!r}", suggest(dtype, list(DTYPES)))
-    flops = flop_count(f"flops {name}", count)
-    found = _kernels_called(kernels, name)
-    if not found:
-        raise UsageError(f"--flops: no kernel is called {name!r}", suggest(name, [k.name for k in kernels]))
-    unit = DTYPES[dtype].matmul_unit
-    return [
-        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in found else k
-        for k in kernels
-    ]
-
-
-def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
-    """Kernels with the ID ``#name``, of exactly that name, or with it in their name."""
-    if name.startswith("#"):
-        return [k for k in kernels if name[1:] in map(str, k.runs)]
-    return [k for k in kernels if k.name.split(" #")[0] == name] or [k for k in kernels if name in k.name]
-
-
-def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePoint]:
-    """A point per kernel that has a duration; its roof is the largest term of what was counted."""
-    return with_shares([_point(kernel, device, kernel.time_s) for kernel in kernels if kernel.time_s])
-
-
-def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
-    peaks = {(unit, dtype): device.peaks_of(unit).get(dtype) for unit, dtype in kernel.flops}
-    seconds = {key: flops / float(peak.number) for key, flops in kernel.flops.items() if (peak := peaks[key]) is not None}
-    main = max(kernel.flops, key=lambda key: seconds.get(key, 0.0), default=UNKNOWN)
-    if NO_VECTOR in kernel.missing and not any(kernel.flops.values()):
-        main = UNKNOWN  # of one unit none are counted, of the other nothing is known
-    unit, dtype = main
-    counted = {f"{key[0]} {key[1]}": (key, format_si(flops, "FLOP")) for key, flops in kernel.flops.items() if flops}
-    notes = [f"not in the file: {', '.join(kernel.missing)}"] * bool(kernel.missing)
-    notes += [f"the profile has no {name} peak for its {flops}" for name, (key, flops) in counted.items() if key not in seconds]
-    notes += [f"besides {flops} of {name}" for name, (key, flops) in counted.items() if key != main]
-    terms = _memory_terms(kernel, device)
-    for (name, _), spent in seconds.items():
-        if spent:
-            terms[name] = terms.get(name, 0.0) + spent
-    return RooflinePoint(
-        number=UNNUMBERED,
-        name=kernel.name,
-        flops=_whole(kernel.flops.get(main, 0.0)),
-        bytes={level: _whole(moved) for level, moved in kernel.bytes.items() if moved},
-        dtype=dtype,
-        unit=unit,
-        group=GROUP,
-        roofline_s=max(terms.values(), default=None),
-        measured=Interval(time_s),
-        terms=terms,
-        note="; ".join(notes),
-    )
-
-
-def _memory_terms(kernel: KernelCount, device: Device) -> dict[str, float]:
-    levels = {name: device.level(name) for name in kernel.bytes}
-    rates = {name: level.bandwidth_bytes_per_s for name, level in levels.items() if level is not None}
-    return {name: kernel.bytes[name] / rate for name, rate in rates.items() if rate and kernel.bytes[name]}
-
-
-def _whole(value: float) -> int | float:
-    return int(value) if value == int(value) else value
-
-
-def known_flops(point: RooflinePoint) -> bool:
-    """Whether FLOP were counted or given, if only that there are none."""
-    return point.group != GROUP or bool(point.dtype)
-
-
-def certain(point: RooflinePoint) -> bool:
-    """Whether FLOP of both units are known, so that its limiting roof is."""
-    return known_flops(point) and not (point.group == GROUP and any(word in point.note for word in (NO_VECTOR, NO_TENSOR)))
-
-
-def advice(kernels: Sequence[KernelCount]) -> list[str]:
-    """What to collect where the file lacks something; empty if it lacks nothing."""
-    missing = dict.fromkeys(word for kernel in kernels for word in kernel.missing)
-    if not missing:
-        return []
-    counts = {word: sum(word in kernel.missing for kernel in kernels) for word in missing}
-    listed = ", ".join(f"{word} ({count} of {len(kernels)} kernels)" for word, count in counts.items())
-    return [
-        f"Not in the file: {listed}. Collect it with: {COMMAND}",
-        f"A report made with --set full, or with sections {', '.join(SECTIONS)}, has durations, DRAM bytes and FLOP: {FROM_REPORT}",
-        "FLOP that no counter tells can be given: --flops KERNEL=137.4GFLOP@fp16.",
-    ]
 
 
 SECTION = RooflineSection

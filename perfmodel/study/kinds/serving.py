@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.report.serve_search import Searched, layout_words, picture, searched, verdict
+from perfmodel.report.compare import a_device
+from perfmodel.report.document import Column, DataTable, Report, Value
+from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
+from perfmodel.report.step import tokens
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.study.schema import Options, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,30 @@ class ServingSection(Options):
     disaggregated: bool = False
     title: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """A front, a row per point and what is best, of each device."""
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
         found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
-        words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]
-        return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [])
+        known = [(one, one.chosen) for one in found if one.chosen is not None]
+        best = [verdict(one, chosen)[0] for one, chosen in known]
+        words = [f"{one.device.name}: {said}" for (one, _), said in zip(known, best, strict=True)]
+        shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
+        drawn, (leader, *_) = [picture(one.found.front, one.chosen) for one in found], found
+        front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
+        asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
+        named = [(a_device(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
+        return Report(
+            "",
+            [f"On {name}, {said[0].lower()}{said[1:]}" for name, said in named],
+            [],
+            charts=[*drawn],
+            data_tables=[self._table(found)],
+            figures=shown,
+            reasons=words,
+            assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
+            sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.found.front),
+        )
 
     def _table(self, found: list[Searched]) -> DataTable:
         columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
@@ -49,6 +68,12 @@ class ServingSection(Options):
             (Column("tpot_s", "each after it", "s"), lambda row: row[1].tpot_s),
         ]
         return DataTable.of(self.title or "front", [(one, point) for one in found for point in one.found.front], columns)
+
+
+def _ends(searched: Searched) -> list[Candidate]:
+    """The points of the front with most tokens per second of a GPU and of a user."""
+    front = searched.found.front
+    return [max(front, key=key) for key in (lambda one: one.tokens_per_s_gpu, lambda one: one.tokens_per_s_user)] if front else []
 
 
 SECTION = ServingSection

@@ -9,19 +9,24 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.report.against import PREDICTED, ends, way
 from perfmodel.report.answer import taken
+from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
-from perfmodel.report.document import Column, DataTable, Figure, Value
-from perfmodel.study.points import WorkloadAnswer, answers, different_kernels
-from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
-from perfmodel.study.swept import ROOF, Pairwise, SweptSeries, alone, seconds, short_names, table, too_large
+from perfmodel.report.compare import one_of, short_names
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
+from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
+from perfmodel.study.points import answers, different_kernels
+from perfmodel.study.schema import XY, Options, Scope, on
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
 TIMED = ("time", "rate")
 MOST_VALUES = 200
+KERNELS = 3
+"""Kernels of one series that a sentence names."""
 
 
 Shown = Callable[[WorkloadAnswer, str], float | None]
@@ -62,7 +67,7 @@ class SweepSection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Pictures, the table and where the order turns, per device."""
         if len(self.values) < 2:
             raise UsageError("values: a sweep has at least two", "such as [512, 1024, 2048]")
@@ -72,17 +77,23 @@ class SweepSection(Options):
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        verdict, marks, short = list[str](), list[Mark](), SectionResult()
-        names = short_names([own[0].device for own in by_device])
+        sentences, marks, short = list[str](), list[Mark](), Report(self.title, [], [])
+        names = short_names(own[0].device.name for own in by_device)
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
-            verdict += self._compared(own, scope, names, marks, short)
+            sentences += self._compared(own, scope, names, marks, short)
         different = different_kernels((swept.name, swept.device, one.kernels) for swept in every for one in swept.found.values())
-        verdict += different
-        short.answers.extend(different)
+        short.verdict.extend(different)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
-        made = SectionResult(verdict, [*charts], [self._table(every, several)], notes)
-        return replace(made, answers=short.answers, figures=short.figures, brief=[table(every, self.over)])
+        return replace(
+            short,
+            reasons=[*sentences, *different],
+            charts=[*charts],
+            data_tables=[self._table(every, several)],
+            notes=notes,
+            brief=[table(every, self.over)],
+            assumptions=[f"Work: {self.workload.in_words({}, [self.over, 'algorithm'])}.", *map(_kernels, by_device)],
+        )
 
     def at(self, value: int, device: Device, scope: Scope) -> dict[str, WorkloadAnswer]:
         """Every answer at one value, by series."""
@@ -102,17 +113,14 @@ class SweepSection(Options):
             swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
-    def _compared(
-        self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: SectionResult
-    ) -> list[str]:
+    def _compared(self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: Report) -> list[str]:
         """Sentences on every other series of a device against the first one; where they turn goes to ``marks``, the rest to ``short``."""
         first, *others = own
         device, several = first.device, len(names) > 1
-        head, where = on(device, several, self.title), f" ({names[device.id]})" if several else ""
-        brief = ", ".join([self.title] * bool(self.title) + [names[device.id]] * several)
-        lead = f"{brief}: " * bool(brief)
+        head, where = on(device, several, self.title), f" ({names[device.name]})" if several else ""
+        lead = f"On {one_of(names[device.name])} "
         sentences = [] if others else [alone(first, self.over)]
-        short.answers.extend(f"{lead}{said}" for said in sentences)
+        short.verdict.extend(f"{lead}{said}" for said in sentences)
         short.figures.extend([] if others else _ends(first, self.over, where))
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
@@ -120,12 +128,18 @@ class SweepSection(Options):
                 continue
             turns = pair.turns()
             sentences.append(pair.sentence(turns))
-            short.answers.append(f"{lead}{pair.answer(turns)}.")
-            short.figures.extend(_figures(pair, where))
+            answer, leads = f"{lead}{pair.answer(turns, self.called)}.", not short.verdict
+            short.verdict.append(answer)
+            short.sensitivity.extend(pair.sensitivity(turns, self.called) if leads else [f"Another device: o{answer[1:]}"])
+            short.figures.extend(_figures(pair, where, self.called))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
         marks += [mark for swept in own if (mark := _no_room(swept, where))]
         return [head + words for words in [*sentences, *filter(None, (too_large(swept, self.over) for swept in own))]]
+
+    def called(self, series: str) -> str:
+        """What a sentence calls a series: an algorithm by the first words of its title."""
+        return find(series.partition(" ")[0]).title.partition(",")[0] if self.workload.attention else series
 
     def _chart(self, show: str, every: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
         label, unit, value = SHOWN[show]
@@ -156,13 +170,28 @@ def _no_room(swept: SweptSeries, where: str) -> Mark | None:
     return None if at is None else Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.found[at]))
 
 
-def _figures(pair: Pairwise, where: str) -> list[Figure]:
-    """The gain and the time at the last value."""
-    last, name, gain = pair.values[-1], pair.other.name, pair.gain()
-    at = f"{pair.over} {last:,}{where}"
-    known = pair.other.found[last].point.predicted
-    found = [Figure(f"{name} against {pair.first.name}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
-    return [*found, *([Figure(f"{name}, {at}", taken(known))] if known else [])]
+def _kernels(own: Sequence[SweptSeries]) -> str:
+    """The kernels whose times are predicted on a device."""
+    used = {swept.name: dict.fromkeys(kernel for one in swept.found.values() for kernel in one.kernels.values()) for swept in own}
+    words = [f"{name} by {' or '.join([*kernels][:KERNELS])}" for name, kernels in used.items() if kernels]
+    name = own[0].device.name
+    return f"Kernels on {name}: {'; '.join(words)}." if words else f"Nothing is predicted on {name}: roofs stand for times."
+
+
+def _figures(pair: Pairwise, where: str, called: Callable[[str], str]) -> list[Figure]:
+    """The gain and the time at the last value, and the memory of what does not fit."""
+    last, name, gain = pair.values[-1], called(pair.other.name), pair.gain(pair.values[-1])
+    at = f"{size(pair.over, last)}{where}"
+    known, unfit = pair.other.found[last].point.predicted, pair.unfit()
+    found = [Figure(f"{name} against {called(pair.first.name)}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
+    found += [Figure(f"{name}, {at}", taken(known))] if known else []
+    if unfit is not None:
+        series, value = unfit
+        capacity = series.device.dram.capacity
+        limit = text(capacity.number, "B") if capacity else ""
+        needs = between(text(float(series.found[value].memory or 0), "B"), limit, "of")
+        found.append(Figure(f"memory of {called(series.name)}, {size(pair.over, value)}{where}", needs))
+    return found
 
 
 def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:

@@ -11,8 +11,9 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
-from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.schema import Options, Scope, SectionResult
+from perfmodel.report.compare import short_name
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
+from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import check_no_device
 from perfmodel.transformer.question import MemoryQuestion
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
@@ -43,7 +44,7 @@ class TrainingMemorySection(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> SectionResult:
+    def build(self, scope: Scope) -> Report:
         """Bars of what the peak is made of."""
         devices = scope.devices(self.devices)
         if not self.runs or not devices:
@@ -60,7 +61,14 @@ class TrainingMemorySection(Options):
             (Column("largest", f"sequences that fit {devices[0].name}", "count"), lambda row: row[1].largest),
         ]
         sentences = [_sentence(name, one, limits) for name, one in found]
-        return SectionResult(sentences, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
+        drawn, table = BarChart(title, "B", bars, limits, self.caption), DataTable.of(title, found, columns)
+        counts = {limit.label: sum(one.peak.bytes <= limit.value for _, one in found) for limit in limits}
+        largest, least = (end(found, key=lambda pair: pair[1].peak.bytes) for end in (max, min))
+        fits = " and ".join(f"{count} fit the {short_name(name)}" for name, count in counts.items())
+        answer = f"Of {len(found)} steps {fits or 'all have a peak'}; {largest[0]} needs most, {text(largest[1].peak.bytes, 'B')}."
+        figures = [Figure(f"{word}, {name}", text(one.peak.bytes, "B")) for word, (name, one) in (("most", largest), ("least", least))]
+        figures += [Figure(f"fit {name}", f"{count} of {len(found)}") for name, count in counts.items()]
+        return Report(self.title, [answer, *sentences], [], charts=[drawn], data_tables=[table], figures=figures, reasons=sentences)
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")

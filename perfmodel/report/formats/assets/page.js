@@ -143,6 +143,7 @@
     near(x, y);
   };
   for (const link of all("a[data-point]")) {
+    link.addEventListener("click", () => document.querySelector(link.getAttribute("href"))?.closest("details")?.setAttribute("open", ""));
     const centre = () => { const b = link.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; };
     link.addEventListener("pointerenter", e => show(link.dataset.point, e.clientX, e.clientY));
     link.addEventListener("pointermove", e => near(e.clientX, e.clientY));

@@ -1,21 +1,19 @@
-"""A study from the words of options: ``n=1024:65536:x2 d=64`` is a sweep over n, ``n=4096 d=64`` a point of a roofline."""
+"""Workloads and studies in the words of options: ``n=1024:65536:x2 d=64`` is a sweep over n, ``n=4096 d=64`` a point of a roofline."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from perfmodel.core.errors import UsageError
-from perfmodel.report.document import Report
-from perfmodel.study.document import Done, joined
-from perfmodel.study.schema import Scope, Study
-from perfmodel.study.workloads import Workload, workload_of
+from perfmodel.study.schema import Scope
+from perfmodel.study.workloads import KINDS, Workload
 from perfmodel.sweep.base import SweepInput
 from perfmodel.sweep.values import values_of
+from perfmodel.transformer.step import PHASES
 
 _SWEPT = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<values>[^\s,=]*:[^\s,=]+|\d[^\s=,]*(?:,\d[^\s=,]*)+)(?=[\s,]|$)")
 """A size with a range or with several values among the words of a workload."""
@@ -31,7 +29,8 @@ def study_of(asked: Mapping[str, Sequence[str]], devices: Sequence[str], impleme
     found = [swept(kind, text, implementation) for kind, texts in asked.items() for text in texts]
     sections = [_sweep(one, devices) for one in found if one[1]]
     points = [workload for one in found for workload in _points(one)]
-    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": [*map(_written, points)]}
+    written = [workload.written() for workload in points]
+    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": written}
     named = " and ".join(device.name for device in scope.devices(devices))
     title = f"{'; '.join(dict.fromkeys(map(_title, found)))} on {named}"
     return {"title": title, "sections": [*sections, {name: value for name, value in roofline.items() if value}]}
@@ -61,7 +60,7 @@ def swept(kind: str, text: str, implementation: str | None = None) -> Asked:
 
 def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
     workload, over, values = one
-    written = _written(workload)
+    written = workload.written()
     if workload.kind != "matmul":  # all of whose sizes are required
         written[workload.kind].pop(over, None)
     show = ["time", "memory"] if workload.attention else ["time"]
@@ -77,15 +76,6 @@ def _points(one: Asked) -> list[Workload]:
     return [workload.updated(over, values[place]) for place in places]
 
 
-def _written(workload: Workload) -> dict[str, Any]:
-    """``workload`` as a study has it: what was given, under the names of options."""
-    kind = workload.kind
-    options = getattr(workload, kind)
-    names = {field: written for written, field in type(options).OPTION_NAMES.items()}
-    found: dict[str, Any] = {kind: {names.get(field, field): value for field, value in options.given().items()}}
-    return found | ({"implementation": workload.implementation} if workload.implementation else {})
-
-
 def _title(one: Asked) -> str:
     """The workload in the words of its options, a swept size with its ends.
 
@@ -93,22 +83,48 @@ def _title(one: Asked) -> str:
     'attention, n 1,024 to 4,096, d 64'
     """
     workload, over, values = one
-    [(kind, options)] = ((kind, found) for kind, found in _written(workload).items() if kind == workload.kind)
     ends = {over: f"{values[0]:,} to {values[-1]:,}"} if over else {}
-    words = [str(value) if name in ("name", "phase") else f"{name} {_listed(value)}" for name, value in (options | ends).items()]
-    return ", ".join([kind, *words])
+    return workload.in_words(ends)
 
 
-def _listed(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+EXAMPLES = {
+    "--attention": "n=4096 d=64 heads=16 batch=8 causal",
+    "--matmul": "8192x128x8192",
+    "--model": "llama-3-8b decode batch=8 kv_len=2048",
+    "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
+}
 
 
-def report_of(raw: dict[str, Any], scope: Scope, command: str, done: Done = lambda share: None) -> Report:
-    """The report of a study that no file holds."""
-    study = TypeAdapter(Study).validate_python(raw)
-    parts = []
-    for place, section in enumerate(study.sections, 1):
-        parts.append(section.build(scope))
-        done(place / len(study.sections))
-    made = joined(study.title, parts, scope, command)
-    return replace(made, notes=[*made.notes, *(study.notes or [])])
+def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
+    """``text`` of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
+    words = text.replace(",", " ").split()
+    if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
+        if words[0].count("x") != 2:
+            raise UsageError(f"--matmul: {words[0]!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
+        words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
+    if kind == "model":
+        words = [f"phase={word}" if word in PHASES else word for word in words]
+        bare = [word for word in words if "=" not in word and word not in ("fused", "graph", "cuda_graph", "cuda-graph")]
+        words = [f"name={word}" if word in bare[:1] else word for word in words]
+    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
+    return Workload(**named, implementation=implementation)
+
+
+def options_of(option: str, words: list[str], model: Any) -> Any:
+    """``key=value`` words as a ``model``; a bare word is a switch; UsageError names the wrong one."""
+    raw: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
+        if equals and not value:
+            raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
+        if key in raw:
+            raise UsageError(f"{option}: {key} appears twice")
+        raw[key] = (value.split("+") if "+" in value else value) if equals else True
+    try:
+        return TypeAdapter(model).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"] if part in raw) or ".".join(map(str, first["loc"][:1]))
+        problem = " is missing" if first["type"] == "missing" else f": {first['msg'][:1].lower()}{first['msg'][1:]}"
+        raise UsageError(f"{option}: {field}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
+from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import format_time
-from perfmodel.report.against import EVEN, PREDICTED, Side, against, ratio, times, way
+from perfmodel.report.against import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.compare import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
-from perfmodel.study.points import WorkloadAnswer
 
 ROOF = "at the roof"
 NO_ROOM = "does not fit"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAnswer:
+    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
+
+    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
+    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
+    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
+    """
+
+    point: RooflinePoint
+    series: str
+    accesses: Number | None = None
+    memory: Number | None = None
+    fits: bool | None = None
+    parts: Sequence[RooflinePoint] = ()
+    missing: Sequence[str] = ()
+    left_out: tuple[str, ...] = ()
+    steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
@@ -124,38 +148,89 @@ class Pairwise:
             return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
         return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
 
-    def answer(self, turns: Sequence[SpeedCrossover]) -> str:
-        """The same in short, without a full stop: who is faster, by how much at both ends, and who does not fit."""
-        basis, name = ("predicted " if self.basis == PREDICTED else "by the ratio of roofs "), self.other.name
-        ends = [f"{way(gain)} at {self.over} {value:,}" for value, gain in self._gains()]
+    def answer(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str] = str) -> str:
+        """The same in short, without a full stop: who is faster, by how much from where on, and who stops fitting.
+
+        ``called``: what a sentence calls a series.
+        """
+        basis, name, first = self._based, called(self.other.name), called(self.first.name)
+        gains = self.gains()
         if turns:
             word = "faster" if turns[0].rises else "slower"
-            return f"{name} is {basis}{word} than {self.first.name} from {self.over} {turns[0].at:,} on: {', '.join(ends)}{self._unfit()}"
-        gains = [gain for _, gain in self._gains()]
-        same = len(ends) == 2 and (gains[0] > 1) == (gains[1] > 1) and all(abs(gain - 1) > EVEN for gain in gains)
-        if same:
-            ends[1] = f"{times(max(gains[1], 1 / gains[1]))} at {self.values[-1]:,}"
-        first = ends[0].replace(" at ", f" {'than' if abs(gains[0] - 1) > EVEN else 'as'} {self.first.name} at ", 1)
-        return f"{name} is {basis}{', '.join([first, *ends[1:]])}{self._unfit()}"
+            sides = ", ".join(f"{way(gains[value])} at {size(self.over, value)}" for value in dict.fromkeys((min(gains), max(gains))))
+            return f"{name} is {basis}{word} than {first} from {size(self.over, turns[0].at)} on: {sides}{self._unfit(called)}"
+        tail = self.settled()
+        since = f" from {size(self.over, min(tail))} on" * (len(tail) > 1) or f" at {size(self.over, min(tail))}"
+        either = "either may be faster: " * all(map(self._doubtful, tail))
+        return f"{either}{name} is {basis}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit(called)}"
 
-    def _gains(self) -> list[tuple[int, float]]:
-        """How many times faster the other one is, at the first value and at the last."""
-        found = []
-        for value in dict.fromkeys((self.values[0], self.values[-1])):
+    @property
+    def _based(self) -> str:
+        return "predicted " if self.basis == PREDICTED else "by the ratio of roofs "
+
+    def _doubtful(self, value: int) -> bool:
+        """Whether the interval of the gain at ``value`` says that either may be faster."""
+        known = self.gain(value)
+        return known is not None and EITHER in ends(known)
+
+    def gains(self) -> dict[int, float]:
+        """How many times faster the other one is, by value."""
+        found = {}
+        for value in self.values:
             first, other = self._times({one.name: one.found[value] for one in (self.first, self.other)})
-            found.append((value, first / other))
+            found[value] = first / other
         return found
 
-    def _unfit(self) -> str:
-        """Which one does not fit the memory, from where on."""
-        found = ((value, one.name) for one in (self.first, self.other) for value, known in one.found.items() if known.fits is False)
-        value, name = min(found, default=(0, ""))
-        return f"; {name} does not fit from {value:,} on" if name else ""
+    def settled(self) -> dict[int, float]:
+        """The gains from the value on from which none is under half the largest, of losses alike; all where that is the last alone."""
+        gains = self.gains()
+        sizes = {value: max(gain, 1 / gain) for value, gain in gains.items()}
+        small = [value for value, gain in sizes.items() if 2 * gain < max(sizes.values())]
+        tail = {value: gain for value, gain in gains.items() if value > max(small, default=-1)}
+        return tail if len(tail) > 1 else gains
 
-    def gain(self) -> Interval | None:
-        """How many times faster the other one is at the last value, with its interval; None where one is not predicted."""
-        first, other = (one.found[self.values[-1]].point.predicted for one in (self.first, self.other))
+    def sensitivity(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str]) -> list[str]:
+        """Sentences on what would change the answer: other sizes, the error of the prediction, a missing one, more memory."""
+        gains, found, name = self.gains(), list[str](), called(self.other.name)
+        small, doubtful = min(gains), list(filter(self._doubtful, gains))
+        if small not in self.settled() and not turns:
+            found.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
+        if doubtful:
+            found.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
+        found += [f"A prediction: {called(one.name)} has a roof alone." for one in (self.first, self.other) if not one.predicted]
+        if (unfit := self.unfit()) is not None:
+            series, value = unfit
+            needs = text(float(series.found[value].memory or 0), "B")
+            found.append(f"More memory, or a smaller batch: {called(series.name)} needs {needs} at {size(self.over, value)}.")
+        return found
+
+    def unfit(self) -> tuple[SweptSeries, int] | None:
+        """Which one stops fitting the memory, at which value; None if both fit."""
+        every = ((value, one) for one in (self.first, self.other) for value, known in one.found.items() if known.fits is False)
+        found = min(every, key=lambda pair: pair[0], default=None)
+        return None if found is None else (found[1], found[0])
+
+    def _unfit(self, called: Callable[[str], str]) -> str:
+        found = self.unfit()
+        return "" if found is None else f"; {called(found[0].name)} stops fitting the memory at {size(self.over, found[1])}"
+
+    def gain(self, value: int) -> Interval | None:
+        """How many times faster the other one is at ``value``, with its interval; None where one is not predicted."""
+        first, other = (one.found[value].point.predicted for one in (self.first, self.other))
         return ratio(first, other) if first and other else None
+
+
+SIZES = {"n": "{} tokens", "kv_len": "{} keys", "batch": "batch {}", "d": "head dim {}", "heads": "{} heads", "kv_heads": "{} KV heads"}
+"""What a sentence calls a size."""
+
+
+def size(over: str, value: int) -> str:
+    """
+    >>> size("n", 1024), size("n", 32768), size("tile_m", 128)
+    ('1,024 tokens', '32k tokens', 'tile_m 128')
+    """
+    number = power_of_two_text(value) if value >= 10_000 and not value % 1024 else f"{value:,}"
+    return SIZES.get(over, f"{over} {{}}").format(number)
 
 
 def alone(swept: SweptSeries, over: str) -> str:
@@ -182,23 +257,12 @@ def too_large(swept: SweptSeries, over: str) -> str:
 
 def table(every: Sequence[SweptSeries], over: str) -> Table:
     """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
-    values, names = sorted({value for swept in every for value in swept.found}), short_names([swept.device for swept in every])
+    values, names = sorted({value for swept in every for value in swept.found}), short_names(swept.device.name for swept in every)
     if len(values) > SCREEN_ROWS:
         values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
-    heads = [swept.name + f" {names[swept.device.id]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
+    heads = [swept.name + f" {names[swept.device.name]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
     rows = [[f"{value:,}", *(_time(swept, value) for swept in every)] for value in values]
     return Table("predicted time", [over, *heads], rows, "r" * (1 + len(every)))
-
-
-def short_names(devices: Sequence[Device]) -> dict[str, str]:
-    """By id, what a line has room for: the word after the vendor where it tells them apart, else the full name.
-
-    >>> from perfmodel.catalog import find_device
-    >>> short_names([find_device("h200"), find_device("a100-sxm-80gb")])
-    {'nvidia-h200-sxm': 'H200', 'nvidia-a100-sxm-80gb': 'A100'}
-    """
-    words = {device.id: (device.name.removeprefix(device.vendor).split() or [device.name])[0] for device in devices}
-    return words if len(set(words.values())) == len(words) else {device.id: device.name for device in devices}
 
 
 def _time(swept: SweptSeries, value: int) -> str:

@@ -1,0 +1,114 @@
+"""Kernels that Nsight Compute counted, as points of a roofline; FLOP that its file lacks, and what to collect for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfmodel.core.checks import flop_count
+from perfmodel.core.dtypes import DTYPES, canonical
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_si
+from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.roofline_chart import with_shares
+from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount
+
+UNKNOWN = "", ""
+"""Unit and format of a kernel with unknown FLOP."""
+GROUP = "Nsight Compute"
+UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
+"""A line under the picture: where those kernels are. The notes have the whole command."""
+
+
+def with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
+    """``kernels`` with the FLOP in ``text``, such as ``137.4GFLOP@fp16``, for those called ``name``."""
+    count, _, dtype = text.partition("@")
+    dtype = canonical(dtype or "fp32")
+    if dtype not in DTYPES:
+        raise UsageError(f"--flops {name}={text}: no format is called {dtype!r}", suggest(dtype, list(DTYPES)))
+    flops = flop_count(f"flops {name}", count)
+    found = _kernels_called(kernels, name)
+    if not found:
+        raise UsageError(f"--flops: no kernel is called {name!r}", suggest(name, [k.name for k in kernels]))
+    unit = DTYPES[dtype].matmul_unit
+    return [
+        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in found else k
+        for k in kernels
+    ]
+
+
+def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
+    """Kernels with the ID ``#name``, of exactly that name, or with it in their name."""
+    if name.startswith("#"):
+        return [k for k in kernels if name[1:] in map(str, k.runs)]
+    return [k for k in kernels if k.name.split(" #")[0] == name] or [k for k in kernels if name in k.name]
+
+
+def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePoint]:
+    """A point per kernel that has a duration; its roof is the largest term of what was counted."""
+    return with_shares([_point(kernel, device, kernel.time_s) for kernel in kernels if kernel.time_s])
+
+
+def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
+    peaks = {(unit, dtype): device.peaks_of(unit).get(dtype) for unit, dtype in kernel.flops}
+    seconds = {key: flops / float(peak.number) for key, flops in kernel.flops.items() if (peak := peaks[key]) is not None}
+    main = max(kernel.flops, key=lambda key: seconds.get(key, 0.0), default=UNKNOWN)
+    if NO_VECTOR in kernel.missing and not any(kernel.flops.values()):
+        main = UNKNOWN  # of one unit none are counted, of the other nothing is known
+    unit, dtype = main
+    counted = {f"{key[0]} {key[1]}": (key, format_si(flops, "FLOP")) for key, flops in kernel.flops.items() if flops}
+    notes = [f"not in the file: {', '.join(kernel.missing)}"] * bool(kernel.missing)
+    notes += [f"the profile has no {name} peak for its {flops}" for name, (key, flops) in counted.items() if key not in seconds]
+    notes += [f"besides {flops} of {name}" for name, (key, flops) in counted.items() if key != main]
+    terms = _memory_terms(kernel, device)
+    for (name, _), spent in seconds.items():
+        if spent:
+            terms[name] = terms.get(name, 0.0) + spent
+    return RooflinePoint(
+        number=0,
+        name=kernel.name,
+        flops=_whole(kernel.flops.get(main, 0.0)),
+        bytes={level: _whole(moved) for level, moved in kernel.bytes.items() if moved},
+        dtype=dtype,
+        unit=unit,
+        group=GROUP,
+        roofline_s=max(terms.values(), default=None),
+        measured=Interval(time_s),
+        terms=terms,
+        note="; ".join(notes),
+    )
+
+
+def _memory_terms(kernel: KernelCount, device: Device) -> dict[str, float]:
+    levels = {name: device.level(name) for name in kernel.bytes}
+    rates = {name: level.bandwidth_bytes_per_s for name, level in levels.items() if level is not None}
+    return {name: kernel.bytes[name] / rate for name, rate in rates.items() if rate and kernel.bytes[name]}
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def known_flops(point: RooflinePoint) -> bool:
+    """Whether FLOP were counted or given, if only that there are none."""
+    return point.group != GROUP or bool(point.dtype)
+
+
+def certain(point: RooflinePoint) -> bool:
+    """Whether FLOP of both units are known, so that its limiting roof is."""
+    return known_flops(point) and not (point.group == GROUP and any(word in point.note for word in (NO_VECTOR, NO_TENSOR)))
+
+
+def advice(kernels: Sequence[KernelCount]) -> list[str]:
+    """What to collect where the file lacks something; empty if it lacks nothing."""
+    missing = dict.fromkeys(word for kernel in kernels for word in kernel.missing)
+    if not missing:
+        return []
+    counts = {word: sum(word in kernel.missing for kernel in kernels) for word in missing}
+    listed = ", ".join(f"{word} ({count} of {len(kernels)} kernels)" for word, count in counts.items())
+    return [
+        f"Not in the file: {listed}. Collect it with: {COMMAND}",
+        f"A report made with --set full, or with sections {', '.join(SECTIONS)}, has durations, DRAM bytes and FLOP: {FROM_REPORT}",
+        "FLOP that no counter tells can be given: --flops KERNEL=137.4GFLOP@fp16.",
+    ]
