@@ -19,6 +19,7 @@ class AttentionRun(Question):
     cache: str = as_in(Common, "cache")
     power_limit: str | None = as_in(Common, "power_limit", group=RARER)
     clock: str | None = as_in(Common, "clock", group=RARER)
+    measured: str | None = as_in(Common, "measured", group=RARER)
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False, group=RARER)
 
 
@@ -29,6 +30,7 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
     from perfmodel.catalog import calibrated_devices, load_config
+    from perfmodel.core.checks import measured_s
     from perfmodel.report.attention import report
     from perfmodel.timing.base import check_state_read, state_named
     from perfmodel.timing.select_kernel import answered
@@ -42,5 +44,14 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
         from perfmodel.timing.power import of_comparison
 
         known = of_comparison(comparison, known, run.power_limit, run.clock)
-    found = report(comparison, predictions=known, unpredicted=missing, explained=to.explain, crossover=run.crossover, pictures=to.pictures)
+    measured = measured_s(run.measured)
+    found = report(
+        comparison,
+        predictions=known,
+        unpredicted=missing,
+        explained=to.explain,
+        crossover=run.crossover,
+        pictures=to.pictures,
+        measured_s=measured,
+    )
     to.emit(found)

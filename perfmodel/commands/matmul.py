@@ -17,6 +17,7 @@ class MatmulRun(MatmulQuestion):
     cache: str = as_in(Common, "cache")
     power_limit: str | None = as_in(Common, "power_limit")
     clock: str | None = as_in(Common, "clock")
+    measured: str | None = as_in(Common, "measured")
 
 
 @command
@@ -26,6 +27,7 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     C [m, n] = A [m, k] B [k, n], tile by tile. Example: perfmodel matmul -m 8192 -n 128 -k 8192
     """
     from perfmodel.catalog import calibrated_devices
+    from perfmodel.core.checks import measured_s
     from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.matmul import evaluate, scale_block
     from perfmodel.report.matmul import report
@@ -51,4 +53,5 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, known is not None)
     known = of_product(result, known, asked.power_limit, asked.clock)
-    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures))
+    measured = measured_s(asked.measured)
+    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures, measured_s=measured))

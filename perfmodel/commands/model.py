@@ -22,6 +22,7 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
+    from perfmodel.core.checks import measured_s
     from perfmodel.report.model import report
     from perfmodel.transformer.answer import answer
 
@@ -34,7 +35,8 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
     request = asked.request_for(find_model(asked.name), device)
     request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
     found = answer(request, cache(calibrated_devices))
-    to.emit(report(found, explained=to.explain, pictures=to.pictures))
+    measured = measured_s(asked.measured)
+    to.emit(report(found, explained=to.explain, pictures=to.pictures, measured_s=measured))
 
 
 def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:

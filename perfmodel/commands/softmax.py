@@ -19,12 +19,17 @@ STORED = Condition("is of a softmax that stores its output", "leave out --no-sto
 _PREDICTED = Condition("is of a kernel that is predicted", "name one with --implementation", lambda asked: asked.implementation is not None)
 
 
+LIBRARY = "torch-softmax"
+"""Kernel that a measured time is held against, unless another is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class SoftmaxRun(SoftmaxQuestion):
     """A softmax and the kernel that runs it."""
 
     implementation: str | None = option("Kernel to predict as well, such as torch-softmax or one of your own.", reader=STORED)
     cache: str = as_in(Common, "cache", reader=_PREDICTED)
+    measured: str | None = as_in(Common, "measured")
 
 
 @command
@@ -33,6 +38,10 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
 
     Example: perfmodel softmax --rows 4096 --cols 32768
     """
+    from contextlib import suppress
+
+    from perfmodel.core.checks import measured_s
+    from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.softmax import evaluate
     from perfmodel.report.softmax import report
 
@@ -40,7 +49,11 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
     w = asked.workload(device)
     results = evaluate(w, device)
     known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device, asked.cache)
-    to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures))
+    own = measured_s(asked.measured)
+    if own is not None and known is None:
+        with suppress(UnavailableError):
+            known = _predicted(w, results[-1], LIBRARY, device, asked.cache)
+    to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures, measured_s=own))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:

@@ -23,6 +23,26 @@ def positive_int(option: str, value: Number, least: int = 1) -> None:
         raise UsageError(f"--{option} {found}", f"give a whole number from {least} to {LARGEST_SIZE:.0e}")
 
 
+def quantity(option: str, text: str, unit: str, like: str) -> float:
+    """The number above zero that ``text`` states in ``unit``; UsageError says to write it ``like`` that.
+
+    >>> quantity("tpot", "30ms", "s", "500ms")
+    0.03
+    """
+    try:
+        found = float(parse(text, unit))
+    except DataError as error:
+        raise UsageError(f"--{option}: {error.message}", f"write it like {like}") from None
+    if found <= 0:
+        raise UsageError(f"--{option} is {text}", f"give more than zero, such as {like}")
+    return found
+
+
+def measured_s(text: str | None) -> float | None:
+    """Seconds of ``--measured``; None where it is not given."""
+    return None if text is None else quantity("measured", text, "s", "3.2ms")
+
+
 def size_bytes(option: str, text: str, least: int = 1) -> int:
     """Bytes in ``text``.
 

@@ -156,6 +156,7 @@ class Common(Question):
     cache: str = option("L2 before: clean, dirty or warm.", default="clean")
     power_limit: str | None = option("Power limit, such as 500W. [default: the device's]")
     clock: str | None = option("Clock: burst or sustained. [default: burst]")
+    measured: str | None = option("A time that you measured, such as 3.2ms, to judge.")
     attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
     matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
     model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")

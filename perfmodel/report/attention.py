@@ -21,6 +21,7 @@ from perfmodel.report.answer import ROOFS_EVEN, fit, headline, launching, senten
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime
+from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import power_note
@@ -53,11 +54,13 @@ def report(
     explained: bool = False,
     crossover: bool = False,
     pictures: bool = False,
+    measured_s: float | None = None,
 ) -> Report:
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
     ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
     formula. ``crossover``: with the sizes at which tiling pays. ``pictures``: with its roofline and its bytes.
+    ``measured_s``: a time to judge, of the algorithm that the answer is about.
     """
     found = _Answer(comparison, predictions or {})
     reasons, main = _reasons(found), found.time(found.main)
@@ -76,6 +79,7 @@ def report(
     )
     plain = _with_sram_sizes(plain, comparison) if comparison.sram_sizes else plain
     plain = _with_crossovers(plain, comparison) if crossover else plain
+    plain = with_measured(plain, measured_s, main.cost, main.predicted)
     return _with_formulas(plain, found) if explained else plain
 
 

@@ -31,6 +31,7 @@ from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
+from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import power_note
@@ -46,12 +47,18 @@ BRIEF = (
 
 
 def report(
-    result: MatmulResult, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False, pictures: bool = False
+    result: MatmulResult,
+    *,
+    prediction: Prediction | None = None,
+    unpredicted: str = "",
+    explained: bool = False,
+    pictures: bool = False,
+    measured_s: float | None = None,
 ) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
 
     ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
-    ``pictures``: with its time, its roofline and its bytes.
+    ``pictures``: with its time, its roofline and its bytes. ``measured_s``: a time to judge.
     """
     w, time = result.workload, _time(result, prediction)
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
@@ -72,6 +79,7 @@ def report(
         brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
         reasons=[f"{alone(time.side('The matmul'))}. {_bound(result)}"],
     )
+    plain = with_measured(plain, measured_s, time.cost, time.predicted)
     if not explained:
         return plain
     steps = [*explain(result), *explain_time(prediction), *explain_power(prediction)]

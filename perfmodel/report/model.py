@@ -9,6 +9,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
@@ -39,10 +40,10 @@ TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.a
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
-def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
+def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False, measured_s: float | None = None) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes.
 
-    ``pictures``: with the time of its ops, and their roofline.
+    ``pictures``: with the time of its ops, and their roofline. ``measured_s``: a time to judge.
     """
     r, ops = found.request, [_op(line, found) for line in found.lines]
     rows = [
@@ -64,6 +65,8 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
         brief=[by_share(ops, BRIEF)],
         reasons=_reasons(found, rows),
     )
+    predicted = Interval(*found.prediction) if found.prediction is not None else None
+    plain = with_measured(plain, measured_s, found.cost, predicted, "the library's kernels")
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain

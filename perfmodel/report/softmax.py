@@ -13,6 +13,7 @@ from perfmodel.report.answer import ROOFS_EVEN, headline, launching, sentence, s
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
+from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.explain import explain_time
@@ -33,10 +34,12 @@ def report(
     prediction: Prediction | None = None,
     explained: bool = False,
     pictures: bool = False,
+    measured_s: float | None = None,
 ) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.softmax/1.
 
     ``prediction``: the time of a kernel that was asked for. ``explained``: with every formula. ``pictures``: with times and bytes.
+    ``measured_s``: a time to judge.
     """
     ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
     best = runs[-1]
@@ -70,6 +73,7 @@ def report(
         brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
+    plain = with_measured(plain, measured_s, time.cost, time.predicted)
     if not explained:
         return plain
     steps = {result.variant.name: softmax.explain(result, w, device) for result in results}

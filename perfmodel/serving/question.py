@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
 from perfmodel.transformer.question import RARER, PhaseQuestion
 
@@ -160,7 +160,9 @@ class ServeQuestion(Question):
 
     def host_bandwidth(self) -> float:
         """B/s that the host's memory is read at."""
-        return _parsed("host-memory", self.host_memory or HOST_MEMORY, "B/s", "80GB/s")
+        from perfmodel.core.checks import quantity
+
+        return quantity("host-memory", self.host_memory or HOST_MEMORY, "B/s", "80GB/s")
 
     def limits(self) -> tuple[float | None, float | None, float | None]:
         """Seconds to the first token, per token after it and of a whole request at most."""
@@ -208,17 +210,6 @@ class ServeQuestion(Question):
 
 
 def _seconds(name: str, text: str | None) -> float | None:
-    return None if text is None else _parsed(name, text, "s", "500ms")
+    from perfmodel.core.checks import quantity
 
-
-def _parsed(name: str, text: str, unit: str, like: str) -> float:
-    """The number above zero that ``text`` states in ``unit``; UsageError says to write it ``like`` that."""
-    from perfmodel.core.units import parse
-
-    try:
-        found = float(parse(text, unit))
-    except DataError as error:
-        raise UsageError(f"--{name}: {error.message}", f"write it like {like}") from None
-    if found <= 0:
-        raise UsageError(f"--{name} is {text}", f"give more than zero, such as {like}")
-    return found
+    return None if text is None else quantity(name, text, "s", "500ms")

@@ -132,6 +132,7 @@ class PhaseQuestion(Question):
     host_us: float | None = option("Host's us a launch. [default: as hosts differ]", reader=_ONE_BY_ONE)
     power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
     clock: str | None = option("Clock: burst or sustained. [default: sustained]", reader=_INFERENCE)
+    measured: str | None = as_in(Common, "measured", reader=_INFERENCE)
     kv_cache: bool = option(
         "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
@@ -273,7 +274,7 @@ class CacheQuestion(Question):
         f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --kv-dtype, else fp16]"
     )
     reserve: str | None = option("Held back on each GPU for activations and runtime, such as 4GB. [default: none]")
-    tp: int = as_in(MemoryQuestion, "tp")
+    tp: int = option("GPUs that share each matrix and the KV heads.", "--gpus", default=1, old="--tp")
     hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, model: ModelSpec) -> CacheWorkload:
