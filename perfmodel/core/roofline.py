@@ -20,7 +20,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
-from perfmodel.core.trace import Trace, label
+from perfmodel.core.trace import Trace, is_traced, label
 from perfmodel.core.units import Quantity, parse_any
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
@@ -241,11 +241,12 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         known["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
     terms = {unit: name(f"term {unit}", "s", term) for unit, term in known.items()}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
-    needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
-    least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
-    shown = replace(needs, tensors={(READ, ""): least})
-    name("lower bound", "s, at the highest clock", shown.cold_s)
-    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
+    if is_traced(needs.work_s, *needs.tensors.values(), needs.bandwidth):
+        needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
+        least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+        shown = replace(needs, tensors={(READ, ""): least})
+        name("lower bound", "s, at the highest clock", shown.cold_s)
+        name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
