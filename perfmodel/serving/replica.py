@@ -11,10 +11,8 @@ from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.layouts import layouts
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import Table, step_times
+from perfmodel.serving.steps import KnownKernels, Table, step_times
 from perfmodel.timing.lenders import FallbackDevices
-from perfmodel.transformer.estimate import PassRow
-from perfmodel.transformer.op import Op
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
@@ -78,7 +76,7 @@ def replicas(
     More stages are tried where fewer do not hold it on the same GPUs of a stage: they save memory, and no time. Rows of kernels are
     shared by all. Tables of steps are coarse: a node per factor of two, as they rank what is then asked exactly.
     """
-    found, missed, known = list[Replica](), list[Missed](), dict[tuple[Op, bool], PassRow]()
+    found, missed, known = list[Replica](), list[Missed](), KnownKernels()
     ways = [replace(like, split=split) for split in splits(model, gpus, device, like.weights_from_file)]
     length = load.isl + load.osl
     tables: dict[tuple[object, ...], Table] = {}

@@ -103,7 +103,7 @@ class Worker:
             step = Iteration(decodes=decodes, context=context, queries=queries)
         self.first, self.count, self.growth = self.times.seconds(step), 1 if self.chunks else self.alike(), 0.0
         if self.count > 1:
-            last = replace(step, context=context + round((self.count - 1) * self.per_step))
+            last = Iteration(decodes=decodes, context=context + round((self.count - 1) * self.per_step), queries=queries)
             self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
         return now + self.elapsed(self.count)
 
@@ -142,6 +142,8 @@ class Worker:
 
     def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
         """None of ``chunks`` while they wait for others to fill the step."""
+        if not self.batching.hold_steps:
+            return chunks
         few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
         self.holding = bool(chunks) and decodes > 0 and few and self.waited < self.batching.hold_steps
         if self.holding:

@@ -43,9 +43,11 @@ class Simulation:
     def __init__(
         self, pool: Pool, load: Load, request_s: float, spread: float, seed: int, prefill: Pool | None = None, transfer_s: float = 0.0
     ) -> None:
-        self.pool, self.load, self.request_s, self.spread, self.transfer_s = pool, load, request_s, spread, transfer_s
+        self.pool, self.load, self.request_s, self.transfer_s = pool, load, request_s, transfer_s
         self.workers = [Worker(pool, load) for _ in range(pool.workers)]
         self.prefill = [Worker(prefill, load) for _ in range(prefill.workers)] if prefill else []
+        shortest = [max(int(longest * spread), 1) for longest in (load.isl, load.osl)]
+        self.lengths = [(low, longest - low + 1) for low, longest in zip(shortest, (load.isl, load.osl), strict=True)]
         self.random = Random(seed)
         self.even = [self.random.random() for _ in STRIDES]
         self.events: list[tuple[float, int, Worker | None, int, SentRequest | None]] = []
@@ -59,13 +61,9 @@ class Simulation:
     def drawn(self) -> tuple[float, int, int]:
         """Delay of a request before the scheduler knows it, and its lengths: drawn evenly, at a rate at random."""
         self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
-        delay, *shares = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
-        isl, osl = (
-            low + int(share * (longest - low + 1))
-            for share, longest in zip(shares, (self.load.isl, self.load.osl), strict=True)
-            for low in [max(int(longest * self.spread), 1)]
-        )
-        return 2 * delay * self.request_s, isl, osl
+        delay, prompt, output = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
+        (shortest_isl, isls), (shortest_osl, osls) = self.lengths
+        return 2 * delay * self.request_s, shortest_isl + int(prompt * isls), shortest_osl + int(output * osls)
 
     def new_request(self, at: float) -> SentRequest:
         """A request sent at a moment."""

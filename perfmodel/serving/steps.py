@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import zip_longest
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
@@ -18,9 +19,9 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.timing.lenders import FallbackDevices
-from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, row_of, run_pass
+from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, run_pass
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import LaunchCorrection, launch_correction
+from perfmodel.transformer.op_time import LaunchCorrection, OpTime, launch_correction, time_alone
 from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
 from perfmodel.transformer.routing import router_imbalance
@@ -35,20 +36,31 @@ AT_ROOF = 0.1
 """Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 EXACT = 0
 """Nodes at every number."""
-PER_OCTAVE = {
-    **{"group": (8, 1), "routed": (8, 1), "routed unevenly": (16, 16, 1), "stages": (1,), "heads": (2, 1)},
-    **{"decode": (4, 8, 2), "prompt": (4, 4, 2), "power": (1, 1, 1)},
+NODES = {
+    "group": ((8, 1), (1, 1)),
+    "routed": ((8, 1), (1, 1)),
+    "routed unevenly": ((16, 16, 1), (1, 1, 1)),
+    "stages": ((1,), (1,)),
+    "heads": ((2, 1), (1, 1)),
+    "decode": ((4, 8, 2), (1, EXACT, EXACT)),
+    "prompt": ((4, 4, 2), (1, 1, 1)),
+    "power": ((1, 1, 1), (1, 1, 1)),
 }
-"""Nodes per factor of two in each argument of a part: many where tiles and waves of a kernel make steps in between."""
-COARSELY = {
-    **{"group": (1, 1), "routed": (1, 1), "stages": (1,), "heads": (1, 1)},
-    **{"decode": (1, EXACT, EXACT), "prompt": (1, 1, 1), "power": (1, 1, 1)},
-}
-"""The same to rank many layouts under one load, whose decoding sequences have one length."""
-STEPPED = {("group", 0), ("routed", 0), ("routed unevenly", 0), ("routed unevenly", 1), ("prompt", 1)}
-"""Parts and their arguments that fill tiles of matmuls and of attention: tokens, and new tokens of a prompt."""
+"""Nodes per factor of two in each argument of a part of a step: many where tiles and waves of a kernel make steps in between; and few, to
+rank many layouts under one load, whose decoding sequences have one length."""
+STEPPED = {"group": (True, False), "routed": (True, False), "routed unevenly": (True, True, False), "prompt": (False, True, False)}
+"""Whether an argument fills tiles of matmuls and of attention: tokens, and new tokens of a prompt. Of other parts none does."""
 Table = dict[tuple[int, ...], Times]
 """Nodes of a part of a step, by its arguments."""
+
+
+@dataclass(eq=False, slots=True)
+class KnownKernels:
+    """Kernels on one device, each predicted once: ``alone``; in steps, by whether a CUDA graph launches them; as rows to be shown."""
+
+    alone: dict[Op, OpTime] = field(default_factory=dict)
+    in_steps: dict[tuple[Op, bool], Times] = field(default_factory=dict)
+    rows: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -56,8 +68,9 @@ class KernelTimes:
     """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
 
     ``coarse``: one node per factor of two in everything, to rank many layouts.
-    ``power``: limit and clock; where neither is given kernels take what they take alone after a pause.
-    ``nodes``: what is known by now of each part; ``asked``: between them.
+    ``known``: the time of each kernel by now. ``power``: limit and clock; where neither is given kernels take what they take alone after a
+    pause.
+    ``nodes``: what is known by now of each part; ``between``: from them, and ``steps`` from these.
     """
 
     model: ModelSpec
@@ -65,11 +78,12 @@ class KernelTimes:
     engine: Engine
     like: ModelPass
     fallbacks: FallbackDevices = tuple
-    known: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
+    known: KnownKernels = field(default_factory=KnownKernels)
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
     power: PowerAsked = field(default_factory=PowerAsked)
-    asked: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
+    between: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
+    steps: dict[Iteration, Times] = field(init=False, default_factory=dict)
 
     def finely(self) -> KernelTimes:
         """The same steps in the tables of one layout; rows of kernels are shared."""
@@ -81,13 +95,16 @@ class KernelTimes:
 
     def interval(self, step: Iteration) -> Times:
         """The same with the ends of its interval."""
-        pp = self.like.split.pp
-        if pp == 1:
-            return self._through(step)
-        batches = micro_batches(step, pp, self.engine.batching.chunked)
+        found = self.steps.get(step)
+        if found is None:
+            found = self.steps[step] = self._in_stages(step) if self.like.split.pp > 1 else self._through(step)
+        return found
+
+    def _in_stages(self, step: Iteration) -> Times:
+        """A round of micro-batches, one in each pipeline stage."""
+        batches = micro_batches(step, self.like.split.pp, self.engine.batching.chunked)
         known = {one: self._through(one) for one in set(batches)}
-        ways = list(zip(*(known[one] for one in batches), strict=True))
-        value, low, high = (round_s(one, self._slowest) for one in ways)
+        value, low, high = (round_s(ways, self._slowest) for ways in zip(*map(known.__getitem__, batches), strict=True))
         return value, low, high
 
     @cached_property
@@ -97,25 +114,23 @@ class KernelTimes:
 
     def _through(self, step: Iteration) -> Times:
         """Through all stages."""
-        tokens = step.chunk + step.decodes * step.queries
+        tokens, split = step.chunk + step.decodes * step.queries, self.like.split
         if not tokens:
             return NOTHING
         prompts, each = _prompts_of(step)
-        graph, (fullest, heads) = int(self._in_graph(step)), self._fullest(step)
+        (fullest, heads), graph = self._fullest(step), int(self._in_graph(step))
         parts = [self._between("group", (fullest, graph), self._in_group)]
-        if self.expert_layers and not self.coarse and self.like.split.dp > 1:
-            at = fullest, min(tokens, fullest * self.like.split.dp), graph
-            parts.append(self._between("routed unevenly", at, self._routed_unevenly))
+        if self.expert_layers and not self.coarse and split.dp > 1:
+            parts.append(self._between("routed unevenly", (fullest, min(tokens, fullest * split.dp), graph), self._routed_unevenly))
         elif self.expert_layers:
             parts.append(self._between("routed", (tokens, graph), self._routed))
-        if self.like.split.pp > 1:
+        if split.pp > 1:
             parts.append(self._between("stages", (fullest,), self._to_next_stage))
         parts.append(self._between("heads", (heads, graph), self._heads))
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
         if step.chunk:
-            before = max(step.chunk_context - each, 0)
-            parts.append(self._between("prompt", (prompts, each, before), self._prompts))
+            parts.append(self._between("prompt", (prompts, each, max(step.chunk_context - each, 0)), self._prompts))
         own = self.own_seconds(step.decodes + prompts, bool(step.chunk))
         if self.power.given:
             asked = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
@@ -152,7 +167,7 @@ class KernelTimes:
 
     def passed(self, step: Iteration) -> PassEstimate:
         """The rows of a step, exactly: to be shown."""
-        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known)
+        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known.rows)
 
     def _in_graph(self, step: Iteration) -> bool:
         """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph."""
@@ -227,10 +242,14 @@ class KernelTimes:
         return self._rows(sequence_ops(self.model, step), graph)
 
     def _row(self, op: Op, graph: bool) -> Times:
-        row = self.known.get((op, graph))
-        if row is None:
-            row = self.known[op, graph] = row_of(op, self.device, self.fallbacks, graph, self._launches)
-        return row.interval or (row.seconds, row.seconds, row.seconds)
+        """All runs of ``op`` in a step."""
+        found = self.known.in_steps.get((op, graph))
+        if found is None:
+            alone = self.known.alone.get(op)
+            if alone is None:
+                alone = self.known.alone[op] = time_alone(op, self.device, self.fallbacks)
+            found = self.known.in_steps[op, graph] = alone.in_step(self.device, graph, self._launches)
+        return found
 
     @cached_property
     def _launches(self) -> LaunchCorrection:
@@ -240,23 +259,16 @@ class KernelTimes:
 
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
         """Multilinear between the nodes around ``at``."""
-        if (part, at) in self.asked:
-            return self.asked[part, at]
-        corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-        for axis, (number, nodes) in enumerate(zip(at, (COARSELY if self.coarse else PER_OCTAVE)[part], strict=True)):
-            steps = not self.coarse and (part, axis) in STEPPED
-            below, above = around(number, nodes, steps) if nodes else (number, number)
-            rest = (number - below) / (above - below) if above > below else 0.0
-            ends = [(below, 1 - rest), (above, rest)] if rest else [(below, 1.0)]
-            corners = [((*place, node), weight * part_of) for place, weight in corners for node, part_of in ends]
-        known = self.nodes.setdefault(part, {})
-        value, low, high = NOTHING
-        for place, weight in corners:
-            node_at = known.get(place)
-            if node_at is None:
-                node_at = known[place] = exact(*place)
-            value, low, high = value + weight * node_at[0], low + weight * node_at[1], high + weight * node_at[2]
-        self.asked[part, at] = value, low, high
+        found = self.between.get((part, at))
+        if found is not None:
+            return found
+        known, (value, low, high) = self.nodes.setdefault(part, {}), NOTHING
+        for place, weight in corners(at, NODES[part][self.coarse], () if self.coarse else STEPPED.get(part, ())):
+            node = known.get(place)
+            if node is None:
+                node = known[place] = exact(*place)
+            value, low, high = value + weight * node[0], low + weight * node[1], high + weight * node[2]
+        self.between[part, at] = value, low, high
         return value, low, high
 
 
@@ -282,6 +294,21 @@ def added(parts: Iterable[Times]) -> Times:
     for one, lower, higher in parts:
         value, low, high = value + one, low + lower, high + higher
     return value, low, high
+
+
+def corners(at: tuple[int, ...], per_octave: tuple[int, ...], steps: tuple[bool, ...] = ()) -> list[tuple[tuple[int, ...], float]]:
+    """The nodes around ``at``, each with its weight; ``per_octave`` and ``steps`` of each argument, as of ``around``.
+
+    >>> corners((7, 3), (2, 1)), corners((7, 3), (EXACT, 2))
+    ([((6, 2), 0.25), ((6, 4), 0.25), ((8, 2), 0.25), ((8, 4), 0.25)], [((7, 3), 1.0)])
+    """
+    found: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    for number, nodes, stepped in zip_longest(at, per_octave, steps, fillvalue=False):
+        below, above = around(number, nodes, stepped) if nodes else (number, number)
+        rest = (number - below) / (above - below) if below < number < above else 0.0
+        ends = ((below, 1 - rest), (above, rest)) if rest else ((number, 1.0),)
+        found = [((*place, node), weight * own) for place, weight in found for node, own in ends]
+    return found
 
 
 @cache
