@@ -8,11 +8,12 @@ they are first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import zip_longest
 
+from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
@@ -56,10 +57,10 @@ Table = dict[tuple[int, ...], Times]
 
 @dataclass(eq=False, slots=True)
 class KnownKernels:
-    """Kernels on one device, each predicted once: ``alone``; in steps, by whether a CUDA graph launches them; as rows to be shown."""
+    """Kernels on one device, each predicted once: ``alone``; in steps, launched one by one and by a CUDA graph; as rows to be shown."""
 
     alone: dict[Op, OpTime] = field(default_factory=dict)
-    in_steps: dict[tuple[Op, bool], Times] = field(default_factory=dict)
+    in_steps: tuple[dict[Op, Times], dict[Op, Times]] = field(default_factory=lambda: ({}, {}))
     rows: dict[tuple[Op, bool], PassRow] = field(default_factory=dict)
 
 
@@ -217,38 +218,41 @@ class KernelTimes:
     def _to_next_stage(self, tokens: int) -> Times:
         """What stages hand on of ``tokens`` of a group."""
         step = replace(self.like, phase=DECODE, batch=tokens * self.like.split.dp, n=1, kv_len=1)
-        return self._rows(to_next_stage(self.model, step), 0)
-
-    def _rows(self, ops: Iterable[Op], graph: int) -> Times:
-        return added(self._row(op, bool(graph)) for op in ops)
+        return self._rows(dict.fromkeys(to_next_stage(self.model, step), 1), 0)
 
     def _heads(self, heads: int, graph: int) -> Times:
         """Last norm and head of ``heads`` positions of a group, and their logits."""
         if not heads:
             return NOTHING
         step = replace(self.like, phase=DECODE, batch=heads * self.like.split.dp, n=1, kv_len=1)
-        ops = [*head_ops(self.model, step), *gathered_logits(self.model, step)]
-        return self._rows(ops, graph)
+        return self._rows(dict.fromkeys([*head_ops(self.model, step), *gathered_logits(self.model, step)], 1), graph)
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
-        one = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
-        return self._attention(one, share(sequences, self.like.split.dp) <= self.engine.graph_batch)
+        """Attention of decoding sequences, in a CUDA graph where one holds those of a group."""
+        step = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
+        graph = share(sequences, self.like.split.dp) <= self.engine.graph_batch
+        return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), int(graph))
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
-        one = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
-        return self._attention(one, False)
+        """Attention of prompts, ``before`` of whose tokens are cached."""
+        step = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
+        return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), 0)
 
-    def _attention(self, step: ModelPass, graph: bool) -> Times:
-        return self._rows(sequence_ops(self.model, step), graph)
+    def _rows(self, rows: Mapping[Op, Number], graph: int) -> Times:
+        """Kernels in a step, each so many times."""
+        known, (value, low, high) = self.known.in_steps[graph], NOTHING
+        for op, count in rows.items():
+            found = known.get(op)
+            if found is None:
+                found = known[op] = self._alone(op).in_step(self.device, bool(graph), self._launches)
+            value, low, high = value + found[0] * count, low + found[1] * count, high + found[2] * count
+        return value, low, high
 
-    def _row(self, op: Op, graph: bool) -> Times:
-        """All runs of ``op`` in a step."""
-        found = self.known.in_steps.get((op, graph))
+    def _alone(self, op: Op) -> OpTime:
+        """One kernel."""
+        found = self.known.alone.get(op)
         if found is None:
-            alone = self.known.alone.get(op)
-            if alone is None:
-                alone = self.known.alone[op] = time_alone(op, self.device, self.fallbacks)
-            found = self.known.in_steps[op, graph] = alone.in_step(self.device, graph, self._launches)
+            found = self.known.alone[op] = time_alone(op, self.device, self.fallbacks)
         return found
 
     @cached_property

@@ -38,6 +38,8 @@ BY_SEQUENCE = ("KV up projection", "Q times W_UK", "W_UV of the result")
 """Products of latent attention whose rows are a prompt's cached tokens, or those of decoding sequences alone."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
+PLAIN = {int, NoneType}
+"""Types of sizes that carry no formula and stand for one number: what is built of them is kept."""
 KEY_TILE = 64
 """Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
@@ -155,7 +157,7 @@ def _linear_key(
 ) -> Hashable:
     """All that ``linear`` depends on; None where a size is no plain int, but carries a formula or stands for many."""
     sizes = rows, inputs, outputs, bias, batch, stores
-    if not {*map(type, sizes)} <= {int, NoneType}:
+    if not {*map(type, sizes)} <= PLAIN:
         return None
     forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
     stored = bool(step.formats), step.weight_bits, step.integer_weights
@@ -268,6 +270,23 @@ VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "si
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
+def _stream_key(
+    name: str,
+    step: ModelPass,
+    op: str,
+    moved: tuple[Number | None, Number | None],
+    like: tuple[str, str, Number, Number],
+    *,
+    weights: Number = 0,
+    more: tuple[Access, ...] = (),
+    strided: bool = False,
+) -> Hashable:
+    """All that ``stream`` depends on; None as of ``_linear_key``."""
+    sizes = *moved, *like[2:], weights, *(access.elements for access in more)
+    return (name, op, moved, like, weights, more, strided, step.dtype.name, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
+
+
+@cached_by(_stream_key)
 def stream(
     name: str,
     step: ModelPass,

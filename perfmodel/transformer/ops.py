@@ -51,14 +51,16 @@ def everything(op: Operation) -> bool:
     return True
 
 
-def group_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length."""
-    return merged((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
+def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
+    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length;
+    each with how often it runs.
+    """
+    return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
 
-def routed_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those that see the tokens of all groups: the router, the experts and the exchanges between."""
-    return merged(_of_layers(model, step, lambda op: op.part in ROUTED))
+def routed_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
+    """Those that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
+    return counted(_of_layers(model, step, lambda op: op.part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -115,11 +117,16 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
     """Rows, each so many times: equal ones as one with their counts added up, in the order of first occurrence."""
+    return [op if _is_one(count) else replace(op, count=count) for op, count in counted(ops).items()]
+
+
+def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
+    """How often each kernel runs, in the order of first occurrence; ``ops``: rows, each so many times."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
         alone = op if _is_one(op.count) else replace(op, count=1)
         counts[alone] = counts.get(alone, 0) + op.count * times
-    return [op if _is_one(count) else replace(op, count=count) for op, count in counts.items()]
+    return counts
 
 
 def _is_one(count: Number) -> bool:
