@@ -186,7 +186,7 @@ class ServingAnswer:
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
             most = max(self.most_running, ceil(self.metrics.running / workers))
             most = min(ceil(load.concurrency / workers), most) if load.concurrency else most
-            least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
+            least = float(self.times.passed(self.decode_step._replace(decodes=most)).cost.lower_warm_s)
             by_step = workers * split.pp * most / (steps * least) * load.osl if least else by_step
         return min(by_step, self.gpus / arithmetic * load.osl if arithmetic and self.pools is None else by_step)
 

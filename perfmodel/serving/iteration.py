@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
+class Iteration(NamedTuple):
     """``chunk`` tokens of ``prompts`` (their sum), each prompt of ``chunk_context`` tokens so far; ``decodes`` sequences of ``context``.
 
     ``chunk_context`` and ``context`` are means over the sequences and count the new tokens. ``queries``: new tokens of a decoding sequence.

@@ -66,8 +66,8 @@ class Worker:
     """
 
     def __init__(self, pool: Pool, load: Load) -> None:
-        self.times, self.batching, self.load = pool.times, pool.batching, load
-        self.per_step = load.tokens_per_step
+        self.times, self.batching = pool.times, pool.batching
+        self.per_step, self.queries = load.tokens_per_step, load.queries
         tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
         self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
         self.waiting: deque[SentRequest] = deque()
@@ -91,7 +91,7 @@ class Worker:
         self.start, self.count, self.holding = now, 0, False
         if not self.prompts and not self.decoding:
             return None
-        batching, queries = self.batching, self.load.queries
+        batching, queries = self.batching, self.queries
         self.decodes = decodes = len(self.decoding) if batching.mixed or not self.prompts else 0
         self.chunks = self.hold_back(self.take(batching.token_budget - decodes * queries, decodes > 0), decodes) if self.prompts else []
         context = round(self.tokens / decodes) + queries if decodes else 0

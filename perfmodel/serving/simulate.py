@@ -60,7 +60,8 @@ class Simulation:
 
     def drawn(self) -> tuple[float, int, int]:
         """Delay of a request before the scheduler knows it, and its lengths: drawn evenly, at a rate at random."""
-        self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
+        (a, b, c), (x, y, z) = self.even, STRIDES
+        self.even = [(a + x) % 1, (b + y) % 1, (c + z) % 1]
         delay, prompt, output = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
         (shortest_isl, isls), (shortest_osl, osls) = self.lengths
         return 2 * delay * self.request_s, shortest_isl + int(prompt * isls), shortest_osl + int(output * osls)
