@@ -9,10 +9,9 @@ import pytest
 
 from perfmodel.catalog import find_device, find_model
 from perfmodel.serving.engine import Batching, Engine
-from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.iteration import Iteration, micro_batches, round_s, slowest_share
 from perfmodel.serving.layouts import candidates, layouts, refused
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
 from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 MODELS = ("llama-3-8b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v2", "gpt-oss-20b")

@@ -14,8 +14,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.estimate import LoopEstimate
 from perfmodel.serving.iteration import Iteration, StepTimes
+from perfmodel.serving.layouts import Replica
 from perfmodel.serving.load import Load
-from perfmodel.serving.replica import Replica
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.transformer.parallel import joined_gpus

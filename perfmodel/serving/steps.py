@@ -17,8 +17,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerAsked
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.iteration import Iteration
-from perfmodel.serving.pipeline import micro_batches, round_s, slowest_share
+from perfmodel.serving.iteration import Iteration, micro_batches, round_s, slowest_share
 from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, run_pass
 from perfmodel.transformer.op import Op

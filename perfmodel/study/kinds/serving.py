@@ -34,8 +34,8 @@ class ServingSection(Options):
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
         found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
-        words = [f"{one.device.name}: {sentence}" for one in found if one.chosen is not None for sentence in verdict(one, one.chosen)[:1]]
-        return SectionResult(words, [picture(one.found.front, one.chosen) for one in found], [self._table(found)], [])
+        words = [f"{one.device.name}: {verdict(one, point)[0]}" for one in found if (point := one.found.chosen) is not None]
+        return SectionResult(words, [picture(one.found.front, one.found.chosen) for one in found], [self._table(found)], [])
 
     def _table(self, found: list[Searched]) -> DataTable:
         columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
