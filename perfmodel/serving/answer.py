@@ -30,12 +30,12 @@ from perfmodel.transformer.step_power import under_power
 
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
 HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
-"""What the time between two tokens goes to."""
+"""Names of what the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
 HOUR, MILLION = 3600.0, 1e6
 MOST_GPUS = 64
-"""That a message proposes."""
+"""Most GPUs that a message proposes."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class ServingAnswer:
 
     @cached_property
     def decode_step(self) -> Iteration:
-        """The mean step of decoding sequences."""
+        """The mean decode step of a worker."""
         load = self.load
         sequences = max(round(self.metrics.decoding / self.workers), 1)
         return Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
 
     @cached_property
     def decode_s(self) -> float:
-        """Seconds of that step without prompts."""
+        """Seconds of the mean decode step without prompts."""
         return min(self.times.seconds(self.decode_step), self.metrics.mean_itl_s)
 
     @cached_property

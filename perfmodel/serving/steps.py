@@ -30,12 +30,12 @@ from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split, share
 from perfmodel.transformer.step_power import slowdown
 
 Times = tuple[float, float, float]
-"""Seconds, with the ends of their interval."""
+"""Seconds of a step or of a part of it, with the low and the high end of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
 AT_ROOF = 0.1
 """Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
 EXACT = 0
-"""Nodes at every number."""
+"""Stands for nodes at every number."""
 NODES = {
     "group": ((8, 1), (1, 1)),
     "routed": ((8, 1), (1, 1)),
@@ -90,18 +90,18 @@ class KernelTimes:
         return replace(self, coarse=False, nodes={})
 
     def seconds(self, step: Iteration) -> float:
-        """Of kernels and of the engine around them; 0 for a step without tokens."""
+        """Seconds of the kernels of ``step`` and of the engine around them; 0 for a step without tokens."""
         return self.interval(step)[0]
 
     def interval(self, step: Iteration) -> Times:
-        """The same with the ends of its interval."""
+        """Seconds of ``step`` with the ends of their interval."""
         found = self.steps.get(step)
         if found is None:
             found = self.steps[step] = self._in_stages(step) if self.like.split.pp > 1 else self._through(step)
         return found
 
     def _in_stages(self, step: Iteration) -> Times:
-        """A round of micro-batches, one in each pipeline stage."""
+        """Seconds of a round of micro-batches, one in each pipeline stage."""
         batches = micro_batches(step, self.like.split.pp, self.engine.batching.chunked)
         known = {one: self._through(one) for one in set(batches)}
         value, low, high = (round_s(ways, self._slowest) for ways in zip(*map(known.__getitem__, batches), strict=True))
@@ -109,11 +109,11 @@ class KernelTimes:
 
     @cached_property
     def _slowest(self) -> float:
-        """Share of the slowest pipeline stage."""
+        """Share of a pass that the slowest pipeline stage takes."""
         return slowest_share(self.model, self.like.split.pp)
 
     def _through(self, step: Iteration) -> Times:
-        """Through all stages."""
+        """Seconds of ``step`` through all pipeline stages."""
         tokens, split = step.chunk + step.decodes * step.queries, self.like.split
         if not tokens:
             return NOTHING
@@ -140,13 +140,13 @@ class KernelTimes:
         return added([*parts, (own, own, own)])
 
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
-        """Of the kernels of a step, as it runs again and again."""
+        """Seconds of the kernels of a step that runs again and again under the power limit, over those without; thrice the same."""
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
         found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
         return found, found, found
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
-        """What the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
+        """Seconds that the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
 
         Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
         docs, "Data Parallel Deployment" (an engine core process for each rank).
@@ -157,31 +157,34 @@ class KernelTimes:
 
     @cached_property
     def expert_layers(self) -> int:
-        """Layers with routed experts."""
+        """Number of layers with routed experts."""
         return sum(isinstance(layer.mlp, MoeMlp) for layer in self.model.layers)
 
     @cached_property
     def kernels(self) -> int:
-        """Kernels of a decode step."""
+        """Number of kernels of a decode step."""
         return int(sum(op.count for op in step_ops(self.model, replace(self.like, phase=DECODE, batch=1, n=1, kv_len=1))))
 
     def passed(self, step: Iteration) -> PassEstimate:
-        """The rows of a step, exactly: to be shown."""
+        """Rows of ``step``, exactly and not between nodes: to be shown."""
         return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known.rows)
 
     def _in_graph(self, step: Iteration) -> bool:
-        """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph."""
+        """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph.
+
+        vLLM: ``max_cudagraph_capture_size`` of ``vllm/config/compilation.py``; SGLang: ``cuda_graph_max_bs`` of ``srt/server_args.py``.
+        """
         engine = self.engine
         return self._fullest(step)[0] <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
 
     def _fullest(self, step: Iteration) -> tuple[int, int]:
-        """Tokens, and positions whose logits are wanted, of the fullest data-parallel group: a prompt is in one of them."""
+        """Tokens of the fullest data-parallel group, and its positions whose logits are wanted: a prompt is in one group."""
         (prompts, each), dp = _prompts_of(step), self.like.split.dp
         waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
         return (waiting * each if dp > 1 else step.chunk) + decoding, waiting + decoding
 
     def pass_of(self, step: Iteration) -> ModelPass:
-        """The model's pass that a step is."""
+        """The pass through the model that ``step`` is."""
         decode = None
         if step.decodes:
             context = max(step.context, step.queries)
@@ -195,17 +198,19 @@ class KernelTimes:
     # Parts of a step
 
     def _in_group(self, tokens: int, graph: int) -> Times:
-        """All layers but attention and experts, of ``tokens`` of one data-parallel group."""
+        """Seconds of all layers but attention and experts, for ``tokens`` of one data-parallel group."""
         split = Split(self.like.split.tp)
         step = replace(self.like, phase=PREFILL, batch=1, n=tokens, kv_len=tokens, split=split)
         return self._rows(group_ops(self.model, step), graph)
 
     def _routed(self, tokens: int, graph: int) -> Times:
-        """Routers and experts, of ``tokens`` in equal groups."""
+        """Seconds of routers and experts, for ``tokens`` in equal groups."""
         return self._rows(routed_ops(self.model, replace(self.like, phase=DECODE, batch=tokens, n=1, kv_len=1)), graph)
 
     def _routed_unevenly(self, fullest: int, tokens: int, graph: int) -> Times:
-        """The same of so many tokens of all groups, ``fullest`` of them in one: as many single ones in each, and a prompt in that."""
+        """Seconds of routers and experts, for ``tokens`` of all groups, ``fullest`` of them in one: as many single ones in each, and a
+        prompt in that.
+        """
         dp = self.like.split.dp
         elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
         each = -(-elsewhere // (dp - 1))
@@ -215,30 +220,30 @@ class KernelTimes:
         return NOTHING if one is None else self._rows(routed_ops(self.model, one), graph)
 
     def _to_next_stage(self, tokens: int) -> Times:
-        """What stages hand on of ``tokens`` of a group."""
+        """Seconds in which stages hand on ``tokens`` of a group."""
         step = replace(self.like, phase=DECODE, batch=tokens * self.like.split.dp, n=1, kv_len=1)
         return self._rows(dict.fromkeys(to_next_stage(self.model, step), 1), 0)
 
     def _heads(self, heads: int, graph: int) -> Times:
-        """Last norm and head of ``heads`` positions of a group, and their logits."""
+        """Seconds of the last norm and the head for ``heads`` positions of a group, and of gathering their logits."""
         if not heads:
             return NOTHING
         step = replace(self.like, phase=DECODE, batch=heads * self.like.split.dp, n=1, kv_len=1)
         return self._rows(dict.fromkeys([*head_ops(self.model, step), *gathered_logits(self.model, step)], 1), graph)
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
-        """Attention of decoding sequences, in a CUDA graph where one holds those of a group."""
+        """Seconds of attention of decoding sequences, in a CUDA graph where one holds those of a group."""
         step = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
         graph = share(sequences, self.like.split.dp) <= self.engine.graph_batch
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), int(graph))
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
-        """Attention of prompts, ``before`` of whose tokens are cached."""
+        """Seconds of attention of prompts, of ``tokens`` new ones each, after ``before`` cached ones."""
         step = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), 0)
 
     def _rows(self, rows: Mapping[Op, Number], graph: int) -> Times:
-        """Kernels in a step, each so many times."""
+        """Seconds of ``rows`` in a step, kernels with how often each runs; ``graph``: 1 in a CUDA graph, else 0."""
         known, (value, low, high) = self.known.in_steps[graph], NOTHING
         for op, count in rows.items():
             found = known.get(op)
@@ -248,7 +253,7 @@ class KernelTimes:
         return value, low, high
 
     def _alone(self, op: Op) -> OpTime:
-        """One kernel."""
+        """The time of one run of ``op`` alone."""
         found = self.known.alone.get(op)
         if found is None:
             found = self.known.alone[op] = time_alone(op, self.device, self.fallbacks)
@@ -261,7 +266,7 @@ class KernelTimes:
     # Interpolation
 
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
-        """Multilinear between the nodes around ``at``."""
+        """Seconds of a part of a step, multilinear between the nodes around ``at``, where ``exact`` gives them."""
         found = self.between.get((part, at))
         if found is not None:
             return found
@@ -276,7 +281,7 @@ class KernelTimes:
 
 
 def _prompts_of(step: Iteration) -> tuple[int, int]:
-    """Prompts of a step, and tokens of each."""
+    """Number of prompts of ``step``, and tokens of each."""
     prompts = max(step.prompts, 1) if step.chunk else 0
     return prompts, max(step.chunk // prompts, 1) if prompts else 0
 
@@ -292,7 +297,7 @@ def has_guesses(step: PassEstimate) -> bool:
 
 
 def added(parts: Iterable[Times]) -> Times:
-    """Seconds of kernels one after another."""
+    """Sums of ``parts``, one after another."""
     value, low, high = NOTHING
     for one, lower, higher in parts:
         value, low, high = value + one, low + lower, high + higher
@@ -316,7 +321,7 @@ def corners(at: tuple[int, ...], per_octave: tuple[int, ...], steps: tuple[bool,
 
 @cache
 def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, int]:
-    """The nodes on both sides: all numbers up to twice ``per_octave``, then so many per factor of two.
+    """The nodes on both sides of ``value``: all numbers up to twice ``per_octave``, then so many per factor of two.
 
     ``steps``: the time may jump behind each node, where another tile begins: what is above a node lies between the next number and
     the next node.
@@ -334,7 +339,7 @@ def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, i
 
 
 def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
-    """The last node up to ``value``, and the one after it."""
+    """The last node up to ``value`` and the one after it, ``per_octave`` per factor of two."""
     size = max((1 << (value.bit_length() - 1)) // per_octave, 1) if value else 1
     return value // size * size, value // size * size + size
 
