@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.parameters import layer_matrices
 from perfmodel.transformer.spec import ModelSpec
@@ -64,6 +65,7 @@ def micro_batches(step: Iteration, in_flight: int, cut: bool = False) -> list[It
     return found
 
 
+@cached_by_identity
 def slowest_share(model: ModelSpec, pp: int) -> float:
     """Share of a pass that its slowest stage takes, by the weights that a token meets there; the head counts to the last stage.
 
@@ -71,7 +73,8 @@ def slowest_share(model: ModelSpec, pp: int) -> float:
     >>> round(slowest_share(find_model("llama-3-70b"), 4), 3)
     0.261
     """
-    sizes = [sum(count * layer_matrices(model, one) for one, count in replace(model, layers=own).layer_kinds) for own in stages(model, pp)]
+    each = {one: layer_matrices(model, one) for one, _ in model.layer_kinds}
+    sizes = [sum(count * each[one] for one, count in replace(model, layers=own).layer_kinds) for own in stages(model, pp)]
     sizes[-1] += model.hidden * model.vocab
     return float(max(sizes) / sum(sizes))
 

@@ -23,14 +23,6 @@ from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, Split
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A layout that no engine takes, and why."""
-
-    split: Split
-    reason: str
-
-
 def layouts(model: ModelSpec, gpus: int, device: Device, published: bool = True) -> list[Split]:
     """Every layout of one replica on ``gpus`` that engines accept, whether it fits the memory or not: fewest stages and groups first.
 
@@ -41,12 +33,6 @@ def layouts(model: ModelSpec, gpus: int, device: Device, published: bool = True)
     [(2, 1, 1, 1), (2, 2, 1, 1), (1, 1, 1, 2), (1, 2, 1, 2), (1, 1, 2, 1)]
     """
     return [split for split in candidates(model, gpus) if not why_refused(model, split, device, published)]
-
-
-def refused(model: ModelSpec, gpus: int, device: Device, published: bool = True) -> list[Refused]:
-    """The layouts on ``gpus`` that ``layouts`` leaves out."""
-    found = ((split, why_refused(model, split, device, published)) for split in candidates(model, gpus))
-    return [Refused(split, reason) for split, reason in found if reason]
 
 
 def candidates(model: ModelSpec, gpus: int) -> Iterator[Split]:
