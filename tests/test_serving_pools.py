@@ -15,9 +15,9 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.report.serve import report
 from perfmodel.serving.answer import ServingAnswer, serve_pools
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.layouts import Replica
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import Pools, prompt_time
-from perfmodel.serving.replica import Replica
 from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats

@@ -19,10 +19,10 @@ from perfmodel.serving.engine import Batching, Engine
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.launch import hub_name, launch
+from perfmodel.serving.layouts import Replica, sizes, splits
 from perfmodel.serving.load import Load
 from perfmodel.serving.pools import pools_estimate, prompt_time, ratios
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.replica import Replica, sizes, splits
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.search import (
     CLOSED_FORM,

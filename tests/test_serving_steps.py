@@ -133,7 +133,7 @@ def test_nothing_to_do_takes_no_time_and_more_takes_longer():
     times = _times("llama-3.1-8b", "vllm")
     assert times.seconds(Iteration()) == 0
     steps = [Iteration(decodes=64, context=1000), Iteration(decodes=64, context=1000, queries=4)]
-    steps += [replace(steps[0], chunk=size, chunk_context=size) for size in (512, 2048, 8192)]
+    steps += [steps[0]._replace(chunk=size, chunk_context=size) for size in (512, 2048, 8192)]
     found = [times.seconds(step) for step in steps]
     assert found == sorted(found)
     contexts = [times.seconds(Iteration(decodes=64, context=context)) for context in range(500, 6000, 500)]

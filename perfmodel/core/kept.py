@@ -1,8 +1,8 @@
-"""Results kept by the identity of what they are of."""
+"""Results kept by the identity, or by a key, of what they are of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,3 +34,26 @@ def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Argume
         return entry[1]
 
     return cached
+
+
+def cached_by(key: Callable[Arguments, Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """A memo by ``key`` of the arguments: all of them that the result depends on. A result whose key is None is not kept."""
+
+    def kept(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        results: dict[Hashable, Result] = {}
+
+        @wraps(function)
+        def cached(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+            place = key(*arguments, **named)
+            if place is None:
+                return function(*arguments, **named)
+            found = results.get(place)
+            if found is None:
+                if len(results) >= MOST_KEPT:
+                    results.clear()
+                found = results[place] = function(*arguments, **named)
+            return found
+
+        return cached
+
+    return kept

@@ -20,7 +20,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of
-from perfmodel.core.trace import Trace, label
+from perfmodel.core.trace import Trace, is_traced, label
 from perfmodel.core.units import Quantity, parse_any
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
@@ -214,9 +214,13 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
     def name(what: str, meaning: str, value: Number) -> Number:
         return label(prefix + what, meaning, value)
 
+    elements, sizes = (dict[str, Number].fromkeys((READ, WRITE, ZERO_FILL, GROUP_SUM), 0) for _ in range(2))
+    for access in kernel.accesses:
+        elements[access.kind] = elements[access.kind] + access.elements
+        sizes[access.kind] = sizes[access.kind] + access.bytes
     sram = Traffic(
-        name("SRAM read bytes", "bytes from the L2 into SMs", kernel.bytes(READ)),
-        name("SRAM write bytes", "bytes from SMs to the L2", kernel.bytes(WRITE)),
+        name("SRAM read bytes", "bytes from the L2 into SMs", sizes[READ]),
+        name("SRAM write bytes", "bytes from SMs to the L2", sizes[WRITE]),
     )
     dram = Traffic(
         name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ, prefix)),
@@ -241,20 +245,21 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         known["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
     terms = {unit: name(f"term {unit}", "s", term) for unit, term in known.items()}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
-    needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
-    least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
-    shown = replace(needs, tensors={(READ, ""): least})
-    name("lower bound", "s, at the highest clock", shown.cold_s)
-    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
+    if is_traced(needs.work_s, *needs.tensors.values(), needs.bandwidth):
+        needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
+        least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+        shown = replace(needs, tensors={(READ, ""): least})
+        name("lower bound", "s, at the highest clock", shown.cold_s)
+        name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
         work=work,
-        reads=name("reads", "elements, two-level model", kernel.elements(READ)),
-        writes=name("writes", "elements, two-level model", kernel.elements(WRITE)),
-        zero_fill=name("zero fill", "elements, counted apart", kernel.elements(ZERO_FILL)),
-        zero_fill_bytes=name("zero fill bytes", "bytes, counted apart", kernel.bytes(ZERO_FILL)),
-        group_sum=name("group sum", "elements, counted apart", kernel.elements(GROUP_SUM)),
+        reads=name("reads", "elements, two-level model", elements[READ]),
+        writes=name("writes", "elements, two-level model", elements[WRITE]),
+        zero_fill=name("zero fill", "elements, counted apart", elements[ZERO_FILL]),
+        zero_fill_bytes=name("zero fill bytes", "bytes, counted apart", sizes[ZERO_FILL]),
+        group_sum=name("group sum", "elements, counted apart", elements[GROUP_SUM]),
         access_bytes=sram.total,
         sram=sram,
         dram=dram,

@@ -66,11 +66,6 @@ class Searched:
         """Its price."""
         return self.asked.gpu_hour
 
-    @property
-    def chosen(self) -> Candidate | None:
-        """The best within the limits, else the nearest to them."""
-        return self.found.best or self.found.nearest
-
     def users(self, point: Candidate) -> int:
         """Users of all its copies: those that were asked for, else as many as were best."""
         return self.asked.concurrency or self.copies(point) * point.users
@@ -128,7 +123,7 @@ def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallb
 
 def report(asked: Searched, pictures: bool = False) -> Report:
     """``asked`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
-    point = asked.chosen
+    point = asked.found.chosen
     if point is None:
         alone = asked.device.interconnect is None
         fix = f"give narrower formats: {asked.device.id} has no interconnect in its profile, so one GPU holds all" if alone else MORE_GPUS
@@ -155,7 +150,7 @@ def report(asked: Searched, pictures: bool = False) -> Report:
         [table, *_pasted(pasted)],
         _notes(asked),
         data,
-        charts=[picture(asked.found.front, asked.chosen)] if pictures else [],
+        charts=[picture(asked.found.front, asked.found.chosen)] if pictures else [],
         figures=figures(asked, point),
         brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
@@ -263,7 +258,7 @@ def figures(asked: Searched, point: Candidate) -> list[Figure]:
 
 def _listed(asked: Searched) -> list[Candidate]:
     """As many as a screen shows: the chosen one first, then those of the front within the limits, the ends among them."""
-    first = [] if asked.chosen is None else [asked.chosen]
+    first = [] if asked.found.chosen is None else [asked.found.chosen]
     return [*first, *spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first], FRONT_ROWS)]
 
 

@@ -32,12 +32,12 @@ from perfmodel.transformer.step_power import under_power
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
 HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
 ON_HOST = "layers on the host"
-"""What the time between two tokens goes to."""
+"""Names of what the time between two tokens goes to."""
 LATENT = 0.5
 """A kernel whose fullest resource needs less of its time than this share waits."""
 HOUR, MILLION = 3600.0, 1e6
 MOST_GPUS = 64
-"""That a message proposes."""
+"""Most GPUs that a message proposes."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class ServingAnswer:
 
     @cached_property
     def decode_step(self) -> Iteration:
-        """The mean step of decoding sequences."""
+        """The mean decode step of a worker."""
         load = self.load
         sequences = max(round(self.metrics.decoding / self.workers), 1)
         return Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
 
     @cached_property
     def decode_s(self) -> float:
-        """Seconds of that step without prompts."""
+        """Seconds of the mean decode step without prompts."""
         return min(self.times.seconds(self.decode_step), self.metrics.mean_itl_s)
 
     @cached_property
@@ -188,7 +188,7 @@ class ServingAnswer:
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
             most = max(self.most_running, ceil(self.metrics.running / workers))
             most = min(ceil(load.concurrency / workers), most) if load.concurrency else most
-            least = float(self.times.passed(replace(self.decode_step, decodes=most)).cost.lower_warm_s)
+            least = float(self.times.passed(self.decode_step._replace(decodes=most)).cost.lower_warm_s)
             by_step = workers * split.pp * most / (steps * least) * load.osl if least else by_step
         return min(by_step, self.gpus / arithmetic * load.osl if arithmetic and self.pools is None else by_step)
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 STRICT = {"extra": "forbid"}
 GIB = 2**30
 LONGEST_S = 3600.0
-"""That an engine takes beside its kernels."""
+"""Most seconds that an engine takes beside its kernels, of each kind."""
 Kind = Literal["dense", "experts"]
 KINDS: tuple[Kind, ...] = ("dense", "experts")
-"""Of models: engines take other seconds for those with experts."""
+"""Kinds of models: engines take other seconds for those with experts."""
 FULL = 0.9
 """Share of a step's tokens from which prompts wait for no others. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
 
@@ -45,7 +45,7 @@ class Batching:
     hold_steps: int = 0
 
     def over(self, split: Split) -> Batching:
-        """Of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
+        """Batching of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
         return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
@@ -89,7 +89,7 @@ class DeviceDefaults:
     memory_share: float | None = None
 
     def fits(self, device: Device) -> bool:
-        """Whether ``device`` is one of them."""
+        """Whether ``device`` is one of those that these defaults are for."""
         if set(self.named) & set(device.id.split("-")):
             return True
         if device.dram.capacity is None:
@@ -166,7 +166,7 @@ class Engine:
         return not self.vendors or device.vendor in self.vendors
 
     def on(self, device: Device) -> Engine:
-        """The same with its defaults on ``device``; UsageError where it does not run there."""
+        """This engine with its defaults on ``device``; UsageError where it does not run there."""
         if not self.runs_on(device):
             words = f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}"
             raise UsageError(words, "take another engine")
@@ -175,7 +175,10 @@ class Engine:
         return shared.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
 
     def kernels_for(self, model: ModelSpec, device: Device, split: Split) -> KernelChoice:
-        """Those that run ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused."""
+        """Kernels that run ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused.
+
+        Fused all-reduces: SGLang, ``srt/server_args.py``, ``enable_flashinfer_allreduce_fusion``.
+        """
         from perfmodel.kernels.collectives import over_pcie  # readers of presets need no kernels
         from perfmodel.transformer.parallel import NODE
 
@@ -211,7 +214,7 @@ class Engine:
         return self
 
     def held(self, isl: int, osl: int) -> float:
-        """Tokens of the cache that a request counts for on average while it runs."""
+        """Tokens of the cache that a request counts for on average while it runs (SGLang, ``new_token_ratio`` of its scheduler)."""
         return isl + osl * (1 + self.reserved) / 2
 
     def runs(self, asked: Request) -> Request:
@@ -220,7 +223,7 @@ class Engine:
         return replace(asked, kernels=self.kernels, fused=self.fused or asked.fused, graph=graph)
 
     def with_batching(self, **given: Any) -> Engine:
-        """The same with options of batching that are not None."""
+        """This engine with the options of batching that are ``given`` and not None."""
         return replace(self, batching=replace(self.batching, **{name: value for name, value in given.items() if value is not None}))
 
 

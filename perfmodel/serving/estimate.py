@@ -28,7 +28,10 @@ class LoopEstimate:
 
 
 def loop_estimate(times: StepTimes, load: Load, batching: Batching, request_s: float, users: int) -> LoopEstimate:
-    """The loop of ``users`` of whom none waits for a slot; prompts and outputs are as long as the longest."""
+    """Means of the loop of ``users`` of whom none waits for a slot; prompts and outputs are as long as the longest.
+
+    ``request_s``: seconds of a request before the scheduler knows it.
+    """
     steps, prompt = (load.osl - 1) / load.tokens_per_step, load.new_tokens
     decode = Iteration(decodes=users, context=load.isl + load.osl // 2, queries=load.queries)
     plain = times.seconds(decode) if steps else 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
+from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.ops import group_ops, routed_ops, sequence_ops
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass
@@ -42,8 +42,8 @@ class HostLayers:
         return replace(self.like, phase=phase, batch=batch, n=n, kv_len=length)
 
     def _moved(self, step: ModelPass, *tensors: str) -> float:
-        ops = (*group_ops(self.layers, step), *routed_ops(self.layers, step), *sequence_ops(self.layers, step))
-        return float(sum(total_bytes(ops, tensor) for tensor in tensors))
+        counts = {**group_ops(self.layers, step), **routed_ops(self.layers, step), **dict.fromkeys(sequence_ops(self.layers, step), 1)}
+        return float(sum(count * op.count * op.bytes_of(*tensors) for op, count in counts.items()))
 
 
 def offloaded(model: ModelSpec, like: ModelPass, device: Device, on_gpu: int, bandwidth: float) -> tuple[ModelSpec, HostLayers | None]:

@@ -8,7 +8,7 @@ from math import ceil
 from perfmodel.core.errors import UsageError
 
 MOST_DRAFTS = 64
-"""Tokens drafted in a step: engines draft fewer."""
+"""Most tokens drafted in a step: engines draft fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Load:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens of the prompt that prefill runs over: at least the last one."""
+        """Prompt tokens that prefill runs over: those beyond the cached prefix, at least the last one."""
         return max(self.isl - self.prefix, 1)
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that a decode step gives a sequence on average: (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023, equation 1).
+        """Output tokens that a decode step gives a sequence on average: (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023, equation 1).
 
         >>> Load(1, 1, 1).tokens_per_step, Load(1, 1, 1, draft_tokens=2, acceptance=0.5).tokens_per_step
         (1.0, 1.75)
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def tokens_variance(self) -> float:
-        """Variance of those tokens: from the chances that a step gives more than k of them.
+        """Variance of the output tokens of a decode step: from the chances that a step gives more than k of them.
 
         >>> Load(1, 1, 1, draft_tokens=1, acceptance=0.5).tokens_variance
         0.25
@@ -53,15 +53,15 @@ class Load:
 
     @property
     def queries(self) -> int:
-        """New tokens of a sequence that a decode step runs over."""
+        """Tokens of a sequence that a decode step runs over: one and those drafted."""
         return 1 + self.draft_tokens
 
     def of(self, concurrency: int) -> Load:
-        """The same requests of so many users."""
+        """The same requests of ``concurrency`` users."""
         return replace(self, concurrency=concurrency, rate=None)
 
     def among(self, groups: int) -> Load:
-        """What the fullest of ``groups`` gets that share it."""
+        """The load of the fullest of ``groups`` that share this one."""
         if self.concurrency is not None:
             return replace(self, concurrency=ceil(self.concurrency / groups))
         return self if self.rate is None else replace(self, rate=self.rate / groups)

@@ -19,7 +19,7 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, ModelPass
 
 RUNTIME, LEFT_FREE = "runtime", "left free"
-"""What is reserved."""
+"""Names of what neither weights, activations nor the cache may use."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,27 @@ class Memory:
 
     @property
     def capacity(self) -> int:
-        """Of the device; UnavailableError where its profile has none."""
+        """Bytes of the device's memory; UnavailableError where its profile has none."""
         if self.device.dram.capacity is None:
             raise UnavailableError(f"{self.device.id} has no DRAM capacity in its profile", "add it, or take another device")
         return int(self.device.dram.capacity.number)
 
     @property
     def usable(self) -> int:
-        """What the engine takes."""
+        """Bytes that the engine takes: ``--gpu-memory-utilization`` of vLLM, ``--mem-fraction-static`` of SGLang."""
         return int(self.capacity * self.engine.memory_share)
 
     @property
     def reserved(self) -> dict[str, int]:
-        """What neither weights, activations nor the cache may use: the engine's ``reserve``, and all beyond its share of the memory."""
+        """Bytes by name of the engine's ``reserve``, and of all beyond its share of the memory."""
         return {RUNTIME: self.engine.reserve, LEFT_FREE: self.capacity - self.usable}
 
     @cached_property
     def activations(self) -> int:
-        """Of the largest step: each group's token budget, over as many sequences as may run."""
+        """Bytes of activations of the largest step: each group's token budget, over as many sequences as may run.
+
+        vLLM: ``profile_run`` of ``vllm/v1/worker/gpu_model_runner.py``.
+        """
         batching, groups = self.engine.batching, self.like.split.dp
         sequences = min(batching.max_sequences, batching.token_budget)
         n = ceil_div(batching.token_budget, sequences)
@@ -65,20 +68,20 @@ class Memory:
 
     @property
     def weights(self) -> int:
-        """All layers of the fullest stage."""
+        """Bytes of the weights of all layers of the fullest pipeline stage."""
         return int(self._empty.weights)
 
     def fit(self, length: int, running: int = 0) -> MemoryFit:
-        """What the GPU holds with ``running`` sequences of ``length`` tokens, in whole blocks of the cache, and how many of these fit."""
+        """Bytes on the GPU with ``running`` sequences of ``length`` tokens, in whole blocks of the cache, and how many of these fit."""
         sequence = sequence_bytes(self.model, self.like, length, self.engine.kv_block, most_stored_tokens)
         return replace(self._empty, sequence=int(sequence), batch=ceil_div(running, self.like.split.dp))
 
     def most_running(self, length: int) -> int:
-        """Sequences of ``length`` tokens of all groups that run at a time: as many as fit, and as the engine lets run; 0 if none fits."""
+        """Most sequences of ``length`` tokens of all groups at a time: as many as fit, and as the engine lets run; 0 if none fits."""
         return min(self.fit(length).max_batch or 0, self.engine.batching.max_sequences * self.like.split.dp)
 
     def slots(self, isl: int, osl: int, spread: float = 1.0) -> int:
-        """Sequences that run at a time on average, each with the room that the engine keeps for it; see ``spread`` in ``simulate``."""
+        """Sequences that run at a time on average, each with the room that the engine keeps for it; ``spread`` as of ``simulate``."""
         return self.most_running(max(round((1 + spread) / 2 * self.engine.held(isl, osl)), 1))
 
     def total(self, running: int, length: int) -> int:

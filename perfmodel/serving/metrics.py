@@ -38,12 +38,12 @@ class ServingMetrics:
     tpot_error: float = 0.0
 
     def times(self, copies: float) -> ServingMetrics:
-        """So many engines alike, each with users of its own."""
+        """Metrics of ``copies`` engines alike, each with users of its own."""
         amounts = ("requests_per_s", "output_tokens_per_s", "decoding", "running", "waiting")
         return replace(self, **{name: copies * getattr(self, name) for name in amounts})
 
     def behind(self, others: int) -> ServingMetrics:
-        """So many more users, all of whom wait for a slot: each request waits for one to end more often."""
+        """Metrics with ``others`` more users, all of whom wait for a slot: each request waits for one to end more often."""
         later = others / self.requests_per_s
         times = {name: getattr(self, name) + later for name in ("mean_ttft_s", "median_ttft_s", "p99_ttft_s")}
         return replace(self, waiting=self.waiting + others, **times)
@@ -70,7 +70,7 @@ class SimulatedRun:
 
 
 def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | None, benchmark: bool, slots: float) -> ServingMetrics:
-    """The means over ``tallies`` alike.
+    """Metrics over ``tallies``, runs alike.
 
     In steady state requests end as they come: at ``rate``, or in a closed loop as Little's law (1961) has it, users over the mean stay.
     Those of a ``benchmark`` are counted from the first one sent to the last token. No more run than there are ``slots``.
@@ -102,7 +102,7 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
 
 
 def _decoding_s(tally: SimulatedRun) -> float:
-    """Seconds between the first tokens and the last ones of all requests."""
+    """Seconds between the first token and the last one, summed over all requests."""
     return tally.stays - sum(tally.ttft)
 
 

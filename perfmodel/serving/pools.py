@@ -14,8 +14,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.estimate import LoopEstimate
 from perfmodel.serving.iteration import Iteration, StepTimes
+from perfmodel.serving.layouts import Replica
 from perfmodel.serving.load import Load
-from perfmodel.serving.replica import Replica
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.transformer.parallel import joined_gpus
@@ -43,19 +43,19 @@ class Pools:
 
 
 def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
-    """``workers`` that run prompts alone or only decode, as the simulation has them."""
+    """The pool of ``workers`` that run prompts alone or only decode, as the simulation has it."""
     return Pool(times, replace(engine.batching.over(split), mixed=False), slots, workers)
 
 
 def link(device: Device, gpus: int) -> float:
-    """B/s of a GPU to one of the other pool: of the device's own links where they join all of them, else of the network."""
+    """Bandwidth in B/s of a GPU to one of the other pool: of the device's own links where they join all of them, else of the network."""
     if device.interconnect is None or gpus > joined_gpus(device):
         return NETWORK
     return float(device.interconnect.bandwidth_per_direction.number)
 
 
 def transfer_s(cache: float, before: Split, after: Split, device: Device, gpus: int) -> float:
-    """Seconds of a prompt's cache, ``cache`` bytes on each GPU of a prefill group, by as many links as the narrower group has."""
+    """Seconds to send a prompt's cache, ``cache`` bytes on each GPU of a prefill group, by as many links as the narrower group has."""
     return cache * before.tp / (min(before.tp, after.tp) * link(device, gpus))
 
 
@@ -68,7 +68,7 @@ class PromptTime:
 
 
 def prompt_time(replica: Replica, load: Load) -> PromptTime:
-    """Prompts of a worker that runs them alone, in chunks of the engine's token budget."""
+    """The time of prompts on a worker that runs them alone, in chunks of the engine's token budget."""
     batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
 
     def seconds(prompts: int) -> float:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import shlex
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
+from perfmodel.serving.load import Load
 from perfmodel.transformer.question import RARER, PhaseQuestion
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.serving.engine import Engine
-    from perfmodel.serving.load import Load
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.step import ModelPass, Split
 
@@ -81,8 +83,6 @@ class ServeQuestion(Question):
 
     def load(self, usual: int | None = None) -> Load:
         """The requests, checked; of as many users as are ``usual`` with an engine where the question does not say."""
-        from perfmodel.serving.load import Load
-
         users = (usual or USERS) if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
@@ -98,12 +98,9 @@ class ServeQuestion(Question):
 
         UsageError where sizes do not go together.
         """
-        from perfmodel.core.checks import positive_int
         from perfmodel.transformer.step import Split
 
-        for name in ("gpus", "tp", "dp", "ep", "pp"):
-            if getattr(self, name) is not None:
-                positive_int(name, getattr(self, name))
+        self._check_counts("gpus", "tp", "dp", "ep", "pp")
         groups, tp = self.dp, self.tp
         if in_stages:
             if (groups or 1, tp or 1, self.ep) != (1, 1, 1):
@@ -130,11 +127,9 @@ class ServeQuestion(Question):
 
     def prefill_split(self, model: ModelSpec) -> Split:
         """The layout of a worker that runs prompts alone; UsageError for sizes without a meaning."""
-        from perfmodel.core.checks import positive_int
         from perfmodel.transformer.step import Split
 
-        for name in ("prefill_workers", "workers", "prefill_tp", "prefill_dp", "prefill_ep"):
-            positive_int(name.replace("_", "-"), getattr(self, name))
+        self._check_counts("prefill_workers", "workers", "prefill_tp", "prefill_dp", "prefill_ep")
         return Split(self.prefill_tp, self.prefill_ep, 1, self.prefill_dp).check(model)
 
     def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
@@ -148,13 +143,9 @@ class ServeQuestion(Question):
 
     def configured(self, engine: Engine) -> Engine:
         """``engine`` with the options of batching and memory that are given."""
-        from dataclasses import replace
+        from perfmodel.core.checks import size_bytes
 
-        from perfmodel.core.checks import positive_int, size_bytes
-
-        for name in ("token_budget", "max_sequences"):
-            if getattr(self, name) is not None:
-                positive_int(name.replace("_", "-"), getattr(self, name))
+        self._check_counts("token_budget", "max_sequences")
         found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
         return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
 
@@ -170,37 +161,37 @@ class ServeQuestion(Question):
 
     def searched_gpus(self) -> int:
         """Most GPUs of a layout in a search."""
-        from perfmodel.core.checks import positive_int
-
+        self._check_counts("gpus")
         gpus = SEARCHED_GPUS if self.gpus is None else self.gpus
-        positive_int("gpus", gpus)
         if gpus > MOST_SEARCHED:
             raise UsageError(f"--gpus {gpus:,}: more than a search tries", f"give at most {MOST_SEARCHED}")
         return gpus
 
     def searched_formats(self) -> list[tuple[str | None, str | None]]:
         """Formats of weights and of the KV cache that are searched: every pair of those listed; None where none is given."""
-        from itertools import product
-
         weights, cache = ([None] if text is None else text.replace(" ", "").split(",") for text in (self.weights_dtype, self.kv_dtype))
         return list(product(weights, cache))
 
     def in_formats(self, formats: tuple[str | None, str | None]) -> ServeQuestion:
         """The same question of these formats of weights and of the KV cache; None leaves what was asked."""
-        from dataclasses import replace
-
         weights, cache = formats
         return replace(self, weights_dtype=weights or self.weights_dtype, kv_dtype=cache or self.kv_dtype)
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
         """The question about a layout and users that this search has found, as a command; ``hardware``, ``engine``: where none is given."""
-        import shlex
-
         sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
         same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
         given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}
         words = [f"{as_typed(one)} {shlex.quote(str(given[one.name]))}" for one in fields(self)[1:] if one.name in given]
         return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
+
+    def _check_counts(self, *names: str) -> None:
+        """UsageError for one of these options that is given and is no whole number from 1."""
+        from perfmodel.core.checks import positive_int
+
+        for name in names:
+            if getattr(self, name) is not None:
+                positive_int(name.replace("_", "-"), getattr(self, name))
 
     def check_lengths(self, model: ModelSpec) -> None:
         """UsageError for requests that are longer than the model takes."""
@@ -210,6 +201,7 @@ class ServeQuestion(Question):
 
 
 def _seconds(name: str, text: str | None) -> float | None:
+    """Seconds that the option ``name`` is given as ``text``; None without one."""
     from perfmodel.core.checks import quantity
 
     return None if text is None else quantity(name, text, "s", "500ms")

@@ -28,9 +28,10 @@ from perfmodel.serving.metrics import SimulatedRun
 
 @dataclass(slots=True, eq=False)
 class SentRequest:
-    """``left``: tokens of the prompt still to run; ``steps``: decode steps after the first token; ``arrived``: at the scheduler.
+    """A request of ``isl`` prompt tokens and ``osl`` output tokens, with moments of the simulated clock in seconds.
 
-    ``begun``: start of its first step; ``first``: when it has its first token. ``counted``: simulated from its sending on.
+    ``left``: prompt tokens that prefill has still to run; ``steps``: decode steps after the first token. ``sent`` by its user, ``arrived``
+    at the scheduler, ``begun``: start of its first step, ``first``: its first token. ``counted``: it was simulated from its sending on.
     """
 
     sent: float
@@ -46,7 +47,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """``workers`` alike, each an engine process with ``slots`` sequences at a time; ``times``: of the steps of one."""
+    """``workers`` alike, each an engine process that runs up to ``slots`` sequences at a time, in steps that take ``times``."""
 
     times: StepTimes
     batching: Batching
@@ -54,7 +55,7 @@ class Pool:
     workers: int = 1
 
     def among(self, users: int) -> Pool:
-        """The workers that so many users keep busy."""
+        """The pool of those workers that ``users`` can keep busy."""
         return replace(self, workers=min(self.workers, users))
 
 
@@ -66,8 +67,8 @@ class Worker:
     """
 
     def __init__(self, pool: Pool, load: Load) -> None:
-        self.times, self.batching, self.load = pool.times, pool.batching, load
-        self.per_step = load.tokens_per_step
+        self.times, self.batching = pool.times, pool.batching
+        self.per_step, self.queries = load.tokens_per_step, load.queries
         tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
         self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
         self.waiting: deque[SentRequest] = deque()
@@ -85,13 +86,17 @@ class Worker:
     # What runs next
 
     def plan(self, now: float) -> float | None:
-        """Decides on the next steps; when they end, or None where there is nothing to run."""
+        """The moment in seconds at which the next steps end, which are decided on here; None where there is nothing to run.
+
+        vLLM: ``Scheduler.schedule`` of ``vllm/v1/core/sched/scheduler.py``. SGLang: ``get_next_batch_to_run`` of
+        ``srt/managers/scheduler.py``.
+        """
         self.admit(now)
         self.version += 1
         self.start, self.count, self.holding = now, 0, False
         if not self.prompts and not self.decoding:
             return None
-        batching, queries = self.batching, self.load.queries
+        batching, queries = self.batching, self.queries
         self.decodes = decodes = len(self.decoding) if batching.mixed or not self.prompts else 0
         self.chunks = self.hold_back(self.take(batching.token_budget - decodes * queries, decodes > 0), decodes) if self.prompts else []
         context = round(self.tokens / decodes) + queries if decodes else 0
@@ -103,12 +108,16 @@ class Worker:
             step = Iteration(decodes=decodes, context=context, queries=queries)
         self.first, self.count, self.growth = self.times.seconds(step), 1 if self.chunks else self.alike(), 0.0
         if self.count > 1:
-            last = replace(step, context=context + round((self.count - 1) * self.per_step))
+            last = Iteration(decodes=decodes, context=context + round((self.count - 1) * self.per_step), queries=queries)
             self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
         return now + self.elapsed(self.count)
 
     def admit(self, now: float) -> None:
-        """Requests that are known to the scheduler take a slot; those whose prompt has run elsewhere decode."""
+        """Waiting requests that the scheduler knows take a slot, first come first served; those whose prompt ran elsewhere decode.
+
+        vLLM: the loop over ``self.waiting`` of ``vllm/v1/core/sched/scheduler.py``. Looks in between: ``recv_requests`` and its
+        ``scheduler_recv_interval`` of SGLang's ``srt/managers/scheduler.py``.
+        """
         known = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
         passed = (self.decode_steps - self.looked) % self.batching.admit_every
         self.looked = self.decode_steps - passed
@@ -124,10 +133,11 @@ class Worker:
                 self.join(request, now)
 
     def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
-        """Prompts of this step, with the tokens of each: first come first served; a prompt that is not cut runs whole or not at all.
+        """Prompts of this step with the tokens of each, within ``room`` tokens: first come first served.
 
-        Alone, the first prompt always runs. Prompts first: one that fits in a step is not cut to fill another's (SGLang,
-        ``schedule_policy.py``, ``add_one_req``).
+        A prompt that is not cut runs whole or not at all; without decoding sequences ``beside`` it the first one always runs. Chunks: as
+        many tokens of a prompt as the budget leaves (vLLM, ``schedule``). Prompts first: one that fits in a step is not cut to fill
+        another's (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
         """
         taken: list[tuple[SentRequest, int]] = []
         chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
@@ -141,7 +151,11 @@ class Worker:
         return taken
 
     def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
-        """None of ``chunks`` while they wait for others to fill the step."""
+        """Chunks that run in this step: none while they wait for others to fill it (TensorRT-LLM, ``pyexecutor/py_executor.py``,
+        ``batch_wait_timeout_iters`` and ``batch_wait_max_tokens_ratio``).
+        """
+        if not self.batching.hold_steps:
+            return chunks
         few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
         self.holding = bool(chunks) and decodes > 0 and few and self.waited < self.batching.hold_steps
         if self.holding:
@@ -150,7 +164,7 @@ class Worker:
         return chunks
 
     def alike(self) -> int:
-        """Decode steps until a sequence ends, prompts are no longer held back, or the scheduler looks for requests."""
+        """Number of decode steps until a sequence ends, prompts are no longer held back, or the scheduler looks for requests."""
         steps = self.decoding[0][0] - self.decode_steps
         if self.holding:
             steps = min(steps, self.batching.hold_steps - self.waited)
@@ -161,16 +175,16 @@ class Worker:
     # Time
 
     def elapsed(self, steps: int) -> float:
-        """Seconds of so many of the steps under way."""
+        """Seconds that the first ``steps`` of the steps under way take."""
         return steps * self.first + self.growth * steps * (steps - 1) / 2
 
     @property
     def last_start(self) -> float:
-        """When the last of the steps under way begins."""
+        """Moment in seconds at which the last of the steps under way begins."""
         return self.start + self.elapsed(max(self.count - 1, 0))
 
     def cut(self, now: float) -> float | None:
-        """A request has come: the steps under way go on to the end of the one at ``now`` and no further, if there is a slot for it."""
+        """New end in seconds of the steps under way, as a request has come: that of the step at ``now``; None where they just go on."""
         if self.held >= self.slots:
             self.tally.waiting -= now - self.start
             return None
@@ -185,7 +199,7 @@ class Worker:
     # What has run
 
     def finish(self, now: float) -> tuple[list[SentRequest], list[SentRequest]]:
-        """The steps under way have run: the requests whose prompt is done, and those that have all their tokens."""
+        """Requests whose prompt is done and those that have all their tokens, now that the steps under way have run."""
         tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
         tally.seconds += took
         self.waited += self.count if self.holding else 0
@@ -218,7 +232,7 @@ class Worker:
         return prompted, ended
 
     def join(self, request: SentRequest, now: float, done: int = 0) -> None:
-        """A request decodes from now on, ``done`` of its steps behind it."""
+        """``request`` decodes from now on, ``done`` of its steps behind it."""
         if not self.decoding:
             self.decoded, self.had_prompts = now, False
         self.joined += 1

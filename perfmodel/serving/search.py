@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
+from perfmodel.serving.layouts import Missed, Replica, replicas
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.pools import PromptTime, pool_of, pools_estimate, prompt_time, ratios, transfer_s
-from perfmodel.serving.replica import Missed, Replica, replicas
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
@@ -80,12 +80,12 @@ class Candidate:
     split: Split
     users: int
     gpus: int
-    ttft_s: float
-    ttft_p99_s: float
-    tpot_s: float
-    requests_per_s: float
-    tokens_per_s_gpu: float
-    tokens_per_s_user: float
+    ttft_s: float = 0.0
+    ttft_p99_s: float = 0.0
+    tpot_s: float = 0.0
+    requests_per_s: float = 0.0
+    tokens_per_s_gpu: float = 0.0
+    tokens_per_s_user: float = 0.0
     request_s: float = 0.0
     prefill: Split | None = None
     prefill_workers: int = 0
@@ -114,18 +114,11 @@ class Candidate:
 
     def rated(self, load: Load, first_s: float, last_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
         """The candidate with these figures: seconds to the first token, those of the latest, seconds per token, requests a second."""
-        tokens = requests_per_s * load.osl
-        each = 1 / tpot_s if tpot_s else tokens / self.users
-        return replace(
-            self,
-            ttft_s=first_s,
-            ttft_p99_s=last_s,
-            tpot_s=tpot_s,
-            request_s=first_s + tpot_s * (load.osl - 1),
-            requests_per_s=requests_per_s,
-            tokens_per_s_gpu=tokens / self.gpus,
-            tokens_per_s_user=each,
-        )
+        tokens, whole_s = requests_per_s * load.osl, first_s + tpot_s * (load.osl - 1)
+        speeds = {"tokens_per_s_gpu": tokens / self.gpus, "tokens_per_s_user": 1 / tpot_s if tpot_s else tokens / self.users}
+        times = {"ttft_s": first_s, "ttft_p99_s": last_s, "tpot_s": tpot_s, "request_s": whole_s}
+        figures: dict[str, Any] = {**times, **speeds, "requests_per_s": requests_per_s}
+        return replace(self, **figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +159,14 @@ class Search:
         return _most([one for one in self.points if one.prefill is not None], self.limits)
 
     @property
+    def chosen(self) -> Candidate | None:
+        """The best within the limits, else the nearest to them."""
+        return self.best or self.nearest
+
+    @property
     def at_least(self) -> bool:
-        """Whether the times of the best, or of the nearest, are roofs for a good part."""
-        chosen = self.best or self.nearest
-        return chosen is not None and chosen.at_least
+        """Whether the times of the chosen one are roofs for a good part."""
+        return self.chosen is not None and self.chosen.at_least
 
     @property
     def configurations(self) -> int:
@@ -227,8 +224,8 @@ def estimated(replica: Replica, load: Load, users: int) -> Candidate:
     """One replica with so many users, by the closed form."""
     batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.before_s(load.isl)
     loop = loop_estimate(replica.times, load, batching, request_s, users)
-    empty = Candidate(replica.engine.id, replica.split, users, replica.gpus, 0, 0, 0, 0, 0, 0)
-    return empty.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
+    one = Candidate(replica.engine.id, replica.split, users, replica.gpus)
+    return one.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
 
 
 def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
@@ -247,17 +244,37 @@ def in_pools(
 
     Of the layouts of one size, those count that no other beats in both speed and rate. ``users``: share of those of all GPUs.
     """
-    by_engine = defaultdict(list)
-    for replica in [one for one in known if one.gpus < gpus] if load.osl > 1 else ():
-        by_engine[replica.engine.id].append(replica)
+    by_engine = defaultdict[str, list[Replica]](list)
+    for replica in known:
+        if replica.gpus < gpus and load.osl > 1:
+            by_engine[replica.engine.id].append(replica)
+
+    def pairs(before: Replica, time: PromptTime, after: Replica, sequences: int, decode_s: float) -> Iterator[Candidate]:
+        """Numbers of both workers: the least prefill that keeps up, and the least with twice the room."""
+        wanted = sequences / decode_s / time.per_s
+        for room in (1, 2):
+            fits = [pair for pair in ratios(before.gpus, after.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
+            found = None
+            for x, y in fits[:1] if users is None else fits:
+                used = x * before.gpus + y * after.gpus
+                moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, used)
+                found = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.before_s(load.isl), load)
+                share = None if users is None else -(-users // (gpus // used))
+                if found is None or (share and not 0.9 < found.users / share < 1.1):
+                    continue
+                one = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used)
+                one = replace(one, prefill=before.split, prefill_workers=x, workers=y)
+                yield one.rated(load, found.ttft_s, found.ttft_s, found.decode_s / (load.osl - 1), found.requests_per_s)
+                break
+            counts["behind"] += found is None
+
     for own in by_engine.values():
         first = _fastest([(one, time.seconds, time.per_s, time) for one in own for time in [prompt_time(one, load)]])
-        second = [
-            (one, took, each / took, each) for one in own for each in ladder(most_users(one)) for took in [_decode_s(one, load, each)]
-        ]
+        each = [(one, sequences, _decode_s(one, load, sequences)) for one in own for sequences in ladder(most_users(one))]
+        second = [(one, decode_s, sequences / decode_s, sequences) for one, sequences, decode_s in each]
         for after, decode_s, _, sequences in second if users else _fastest(second):
             for before, _, _, time in first:
-                yield from _paired(before, time, after, sequences, decode_s, load, gpus, users, device, counts)
+                yield from pairs(before, time, after, sequences, decode_s)
 
 
 def _decode_s(replica: Replica, load: Load, sequences: int) -> float:
@@ -275,37 +292,6 @@ def _fastest(workers: list[tuple[Replica, float, float, Worked]]) -> list[tuple[
             most[one[0].gpus] = one[2]
             found.append(one)
     return found
-
-
-def _paired(
-    before: Replica,
-    time: PromptTime,
-    after: Replica,
-    sequences: int,
-    decode_s: float,
-    load: Load,
-    gpus: int,
-    users: int | None,
-    device: Device,
-    counts: Counter[str],
-) -> Iterator[Candidate]:
-    """Numbers of both workers: the least prefill that keeps up, and the least with twice the room."""
-    wanted = sequences / decode_s / time.per_s
-    for room in (1, 2):
-        fits = [pair for pair in ratios(before.gpus, after.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
-        found = None
-        for x, y in fits[:1] if users is None else fits:
-            used = x * before.gpus + y * after.gpus
-            moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, used)
-            found = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.before_s(load.isl), load)
-            share = None if users is None else -(-users // (gpus // used))
-            if found is None or (share and not 0.9 < found.users / share < 1.1):
-                continue
-            empty = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used, 0, 0, 0, 0, 0, 0)
-            empty = replace(empty, prefill=before.split, prefill_workers=x, workers=y)
-            yield empty.rated(load, found.ttft_s, found.ttft_s, found.decode_s / (load.osl - 1), found.requests_per_s)
-            break
-        counts["behind"] += found is None
 
 
 def search(

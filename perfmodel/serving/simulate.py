@@ -24,28 +24,34 @@ from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
 from perfmodel.serving.scheduler import Pool, SentRequest, Worker
 
 RUNS, FEWEST_RUNS = 8, 2
-"""Simulated runs of a loop: many of a small one, few of a large one, whose own requests are many."""
+"""Most and fewest simulated runs of a loop: many of a small one, few of a large one, whose own requests are many."""
 SIMULATED = 1500
-"""Requests of all runs together, about."""
+"""Requests that all runs together simulate, about."""
 LEAST = 16
-"""Requests of a run that count, at least."""
+"""Fewest requests of a run that count."""
 MANY = 16
-"""Steps from which on their number is drawn at once."""
+"""Decode steps from which on their number is drawn at once, not step by step."""
 ROUNDS = 20
-"""Of a fixed point."""
+"""Rounds of the fixed point that gives the users under way at a rate."""
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
-"""Of an even sequence in three dimensions (Roberts 2018, the powers of 1 / 1.2207): delays and lengths of few requests fill their range."""
+"""An even sequence in three dimensions (Roberts 2018, the powers of 1 / 1.2207): delays and lengths of few requests fill their range."""
 
 
 class Simulation:
-    """One run. ``pool``: workers that decode, and run the prompts where there is no ``prefill``."""
+    """One simulated run of ``load``. ``pool``: workers that decode, and run the prompts too where there is no pool for ``prefill``.
+
+    ``request_s``: mean seconds of a request before the scheduler knows it; ``transfer_s``: of its cache on the way between pools.
+    ``spread``: shortest length over the longest.
+    """
 
     def __init__(
         self, pool: Pool, load: Load, request_s: float, spread: float, seed: int, prefill: Pool | None = None, transfer_s: float = 0.0
     ) -> None:
-        self.pool, self.load, self.request_s, self.spread, self.transfer_s = pool, load, request_s, spread, transfer_s
+        self.pool, self.load, self.request_s, self.transfer_s = pool, load, request_s, transfer_s
         self.workers = [Worker(pool, load) for _ in range(pool.workers)]
         self.prefill = [Worker(prefill, load) for _ in range(prefill.workers)] if prefill else []
+        shortest = [max(int(longest * spread), 1) for longest in (load.isl, load.osl)]
+        self.lengths = [(low, longest - low + 1) for low, longest in zip(shortest, (load.isl, load.osl), strict=True)]
         self.random = Random(seed)
         self.even = [self.random.random() for _ in STRIDES]
         self.events: list[tuple[float, int, Worker | None, int, SentRequest | None]] = []
@@ -57,23 +63,20 @@ class Simulation:
     # Users
 
     def drawn(self) -> tuple[float, int, int]:
-        """Delay of a request before the scheduler knows it, and its lengths: drawn evenly, at a rate at random."""
-        self.even = [(value + stride) % 1 for value, stride in zip(self.even, STRIDES, strict=True)]
-        delay, *shares = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
-        isl, osl = (
-            low + int(share * (longest - low + 1))
-            for share, longest in zip(shares, (self.load.isl, self.load.osl), strict=True)
-            for low in [max(int(longest * self.spread), 1)]
-        )
-        return 2 * delay * self.request_s, isl, osl
+        """Seconds before the scheduler knows a request, its prompt and its output tokens: drawn evenly, at a rate at random."""
+        (a, b, c), (x, y, z) = self.even, STRIDES
+        self.even = [(a + x) % 1, (b + y) % 1, (c + z) % 1]
+        delay, prompt, output = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
+        (shortest_isl, isls), (shortest_osl, osls) = self.lengths
+        return 2 * delay * self.request_s, shortest_isl + int(prompt * isls), shortest_osl + int(output * osls)
 
     def new_request(self, at: float) -> SentRequest:
-        """A request sent at a moment."""
+        """A request that is sent at the moment ``at``, in seconds."""
         delay, isl, osl = self.drawn()
         return SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, self.steps_for(osl - 1), at + delay)
 
     def send(self, at: float) -> None:
-        """The next request of a user, unless all are sent."""
+        """The next request is sent at the moment ``at``, unless all are."""
         if self.unsent is not None:
             if not self.unsent:
                 return
@@ -82,7 +85,7 @@ class Simulation:
         self.push(request.arrived, None, 0, request)
 
     def steps_for(self, tokens: int) -> int:
-        """Decode steps that give so many tokens: drafts are accepted or not by chance (Leviathan et al. 2023).
+        """Decode steps that give ``tokens``: drafts are accepted or not by chance (Leviathan et al. 2023).
 
         Of many tokens the steps are normal, their mean and variance those of a renewal process (Cox 1962).
         """
@@ -102,7 +105,7 @@ class Simulation:
         return steps
 
     def all_at_once(self, requests: int) -> None:
-        """A benchmark of so many ``requests``: all users begin now."""
+        """A benchmark of so many ``requests`` starts: all users send one now (``--num-prompts`` of ``vllm bench serve``)."""
         self.unsent = requests
         for _ in range(self.load.concurrency or 0):
             self.send(0.0)
@@ -131,12 +134,12 @@ class Simulation:
     # Events
 
     def push(self, at: float, worker: Worker | None, version: int, request: SentRequest | None) -> None:
-        """Something is to happen at a moment: to a worker's steps or to a request; with neither, one is sent."""
+        """An event at the moment ``at``: a worker's steps end, a request comes to a worker; with neither, a request is sent."""
         self.count += 1
         heappush(self.events, (at, self.count, worker, version, request))
 
     def run(self, warm_up: int, requests: int) -> SimulatedRun:
-        """Until ``requests`` have ended after the first ``warm_up``."""
+        """What is counted from the first ``warm_up`` requests that end until ``requests`` more have ended."""
         self.plan()
         self.begin_count()
         counting = not warm_up
@@ -161,17 +164,17 @@ class Simulation:
         return self.tally
 
     def begin_count(self) -> None:
-        """What happens from now on counts."""
+        """Counting starts anew: what happens from now on counts."""
         self.tally = SimulatedRun(self.clock)
         for worker in self.workers:
             worker.tally = SimulatedRun()
 
     def fewest(self, workers: Sequence[Worker]) -> Worker:
-        """The worker with the fewest requests."""
+        """The worker with the fewest requests, running and waiting."""
         return workers[0] if len(workers) == 1 else min(workers, key=lambda one: one.held + len(one.waiting))
 
     def arrive(self, request: SentRequest, worker: Worker) -> None:
-        """A request reaches the scheduler of a worker."""
+        """``request`` reaches the scheduler of ``worker``."""
         worker.waiting.append(request)
         if worker in self.ready:
             return
@@ -181,14 +184,14 @@ class Simulation:
             self.push(end, worker, worker.version, None)
 
     def plan(self) -> None:
-        """The next steps of the workers whose last ones have ended."""
+        """Workers whose last steps have ended decide on their next ones."""
         for worker in self.ready:
             if (end := worker.plan(self.clock)) is not None:
                 self.push(end, worker, worker.version, None)
         self.ready.clear()
 
     def finish(self, worker: Worker) -> None:
-        """The steps of a worker have run: tokens go out, and the next ones begin."""
+        """The steps of ``worker`` have run: their tokens go out, and it is ready for the next ones."""
         prompted, ended = worker.finish(self.clock)
         for request in ended:
             self.end(request)
@@ -207,7 +210,7 @@ class Simulation:
         self.ready.append(worker)
 
     def end(self, request: SentRequest) -> None:
-        """A request has all its tokens; its user sends the next."""
+        """``request`` has all its tokens; its user sends the next one."""
         self.ended += 1
         if request.counted:
             tally = self.tally
@@ -231,9 +234,9 @@ def simulate(
     prefill: Pool | None = None,
     transfer_s: float = 0.0,
 ) -> ServingMetrics:
-    """What users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
+    """Metrics that users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
 
-    ``requests``: of a benchmark that begins with all users at once; else of the loop under way. More workers than users are idle.
+    ``requests``: of a benchmark that begins with all users at once; None: of the loop under way. More workers than users are idle.
     UsageError for a rate that is too high.
     """
     if load.concurrency is not None:
@@ -269,7 +272,7 @@ def simulate(
 
 
 def _at_a_rate(pool: Pool, load: Load, request_s: float, slots: int, spread: float) -> int:
-    """Requests under way at ``load.rate``, about; UsageError where the engine serves fewer."""
+    """Requests that are under way at ``load.rate``, about; UsageError where the engine serves fewer a second."""
     rate, users = load.rate or 0.0, 1
     for _ in range(ROUNDS):
         found = loop_estimate(pool.times, load, pool.batching, request_s, users)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from operator import le
 from typing import NamedTuple
 
-from perfmodel.core.arith import ceil_div
 from perfmodel.timing.engine import joined
 
 Tile = tuple[int, int]
@@ -79,10 +77,10 @@ def plan_of(
     (4194304, 65536, 65536, 2, 0)
     """
     (m, n, k, batch), (br, bc) = shape, tile
-    rows, columns, steps = min(br, m), min(bc, n), ceil_div(ceil_div(k, depth), parts)
-    blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
-    turns, along = ceil_div(blocks, slots), min(steps * depth, k)
-    waits, loaded, stored = ceil_div(turns, resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
+    rows, columns, steps = min(br, m), min(bc, n), -(k // -depth // parts)  # ceil(ceil(k / depth) / parts), and so below
+    blocks = batch * (m // -br) * (n // -bc) * parts
+    turns, along = -(blocks // -slots), min(steps * depth, k)
+    waits, loaded, stored = -(turns // -resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
     return TilePlan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
 
 
@@ -103,9 +101,12 @@ def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
 def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
     """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
     kept: list[TilePlan] = []
-    for plan in sorted(plans):
-        demand, kind = plan[:6], plan.kind
-        if not any(before[8] == kind and all(map(le, before, demand)) for before in kept):
+    for plan in sorted(plans):  # by FLOP first: those before have no more
+        _, loaded, stored, waits, idle, parts, _, _, kind = plan
+        for _, less, fewer, sooner, busier, whole, _, _, same in kept:
+            if less <= loaded and fewer <= stored and sooner <= waits and busier <= idle and whole <= parts and same == kind:
+                break
+        else:
             kept.append(plan)
     return tuple(kept)
 

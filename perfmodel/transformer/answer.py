@@ -279,7 +279,7 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
             length = step.kv_len + place
             at = replace(step, n=length, kv_len=length)
             for layer, count in r.model.layer_kinds:
-                for op in layer_ops(layer, r.model, at, lambda part: part == layers.ATTENTION):
+                for op in layer_ops(layer, r.model, at, lambda op: op.part == layers.ATTENTION):
                     if op.group == ATTENTION:
                         key = (step.phase, op.name)
                         bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)

@@ -7,14 +7,13 @@ weights and KV cache once through DRAM, and all links.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfmodel.core.arith import Number, maximum
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.dtypes import dtype_of_products
-from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
@@ -37,8 +36,6 @@ PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 Interval = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
-Pricing = Callable[[Op, Estimate], Prediction]
-"""The time of one run of a kernel, given its bound and roof."""
 
 
 def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
@@ -53,12 +50,17 @@ def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class PassRow:
-    """All runs of one op: ``cost`` and ``prediction`` are sums over them. Without a prediction, ``missing`` says why."""
+    """All runs of one op: ``each`` is the cost of one, ``prediction`` the sum over all. Without a prediction, ``missing`` says why."""
 
     op: Op
-    cost: Estimate
+    each: Estimate
     prediction: Prediction | None
     missing: str = ""
+
+    @property
+    def cost(self) -> Estimate:
+        """Bound and roof of all runs."""
+        return op_time.scaled(self.each, self.op.count)
 
     @property
     def interval(self) -> Interval | None:
@@ -69,7 +71,7 @@ class PassRow:
     @property
     def seconds(self) -> float:
         """Predicted, else the roof."""
-        return float(self.cost.roofline_s) if self.prediction is None else self.prediction.seconds
+        return float(self.op.count * self.each.roofline_s) if self.prediction is None else self.prediction.seconds
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def run_pass(
     graph: bool = False,
     known: dict[tuple[Op, bool], PassRow] | None = None,
     host: Host | None = None,
-    priced: Pricing | None = None,
+    priced: op_time.Pricing | None = None,
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
@@ -184,20 +186,14 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 
 def row_of(
-    op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: Pricing | None = None
+    op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
 ) -> PassRow:
-    """All runs of ``op`` in a step; ``priced`` in place of its own prediction."""
-    cost = op_time.op_estimate(op, device)
-    try:
-        if priced is not None:
-            one = priced(op, cost)
-        else:
-            alone = op_time.predict_op(op, device, float(cost.lower_s), fallbacks)
-            one = op_time.in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
-    except PerfmodelError as error:
-        return PassRow(op, op_time.scaled(cost, op.count), None, error.message)
-    times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}
-    return PassRow(op, op_time.scaled(cost, op.count), replace(one, **times))
+    """All runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
+    alone = op_time.time_alone(op, device, fallbacks, priced)
+    if alone.prediction is None:
+        return PassRow(op, alone.cost, None, alone.missing)
+    seconds, low, high = alone.in_step(device, graph, within)
+    return PassRow(op, alone.cost, replace(alone.prediction, seconds=seconds, low=low, high=high))
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:

@@ -7,13 +7,16 @@ the tensors that the kernel before has just written, or the next one reads: thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
+from types import NoneType
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.kept import cached_by
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms.flash2 import forward
@@ -35,6 +38,8 @@ BY_SEQUENCE = ("KV up projection", "Q times W_UK", "W_UV of the result")
 """Products of latent attention whose rows are a prompt's cached tokens, or those of decoding sequences alone."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
+PLAIN = {int, NoneType}
+"""Types of sizes that carry no formula and stand for one number: what is built of them is kept."""
 KEY_TILE = 64
 """Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
@@ -79,7 +84,8 @@ class Op:
 
     def __hash__(self) -> int:
         """Hash of what tells most ops apart: rows are counted and looked up by the thousand."""
-        return hash((self.name, self.count, None if self.timed is None else self.timed.workload))
+        kernel = self.kernel
+        return hash((self.name, self.count, kernel.flops, kernel.work.vector, kernel.accesses[0].elements if kernel.accesses else 0))
 
     @property
     def by_sequence(self) -> bool:
@@ -109,11 +115,13 @@ class Op:
 
 def stored_as(step: ModelPass, name: str) -> MatrixFormat:
     """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
-    own = dict(step.formats).get(name)
-    if own is not None:
-        return own
-    kind = "int" if step.integer_weights else "fp"
-    return MatrixFormat(f"{kind}{step.weight_bits}", step.weight_bits, multiplied="fp8" if (kind, step.weight_bits) == ("fp", 8) else "")
+    return next((form for one, form in step.formats if one == name), None) or _of_all_weights(step.weight_bits, step.integer_weights)
+
+
+@cache
+def _of_all_weights(bits: int, integer: bool) -> MatrixFormat:
+    kind = "int" if integer else "fp"
+    return MatrixFormat(f"{kind}{bits}", bits, multiplied="fp8" if (kind, bits) == ("fp", 8) else "")
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
@@ -135,6 +143,28 @@ def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Acce
     return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
 
 
+def _linear_key(
+    name: str,
+    step: ModelPass,
+    rows: Number,
+    inputs: Number,
+    outputs: Number,
+    *,
+    matrices: tuple[Matrix, ...] = (),
+    bias: Number = 0,
+    batch: Number = 1,
+    stores: Number | None = None,
+) -> Hashable:
+    """All that ``linear`` depends on; None where a size is no plain int, but carries a formula or stands for many."""
+    sizes = rows, inputs, outputs, bias, batch, stores
+    if not {*map(type, sizes)} <= PLAIN:
+        return None
+    forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
+    stored = bool(step.formats), step.weight_bits, step.integer_weights
+    return name, sizes, matrices, forms, stored, step.dtype.name, step.tile, k.products, k.narrow_products
+
+
+@cached_by(_linear_key)
 def linear(
     name: str,
     step: ModelPass,
@@ -240,6 +270,23 @@ VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "si
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
+def _stream_key(
+    name: str,
+    step: ModelPass,
+    op: str,
+    moved: tuple[Number | None, Number | None],
+    like: tuple[str, str, Number, Number],
+    *,
+    weights: Number = 0,
+    more: tuple[Access, ...] = (),
+    strided: bool = False,
+) -> Hashable:
+    """All that ``stream`` depends on; None as of ``_linear_key``."""
+    sizes = *moved, *like[2:], weights, *(access.elements for access in more)
+    return (name, op, moved, like, weights, more, strided, step.dtype.name, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
+
+
+@cached_by(_stream_key)
 def stream(
     name: str,
     step: ModelPass,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from perfmodel.core.architectures import same_board
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel
-from perfmodel.core.errors import UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
@@ -140,10 +140,14 @@ def busy_s(cost: Estimate, device: Device) -> float:
 
 def in_time(found: Prediction, cost: Estimate, device: Device) -> Prediction:
     """``found``, no shorter than anything that it uses is busy."""
-    least = busy_s(cost, device)
-    if found.low >= least:
-        return found
-    return replace(found, seconds=max(found.seconds, least), low=least, high=max(found.high, least))
+    seconds, low, high = _no_shorter((found.seconds, found.low, found.high), busy_s(cost, device))
+    return found if low == found.low else replace(found, seconds=seconds, low=low, high=high)
+
+
+def _no_shorter(ends: tuple[float, float, float], least: float) -> tuple[float, float, float]:
+    """Seconds and the ends of their interval, none below ``least``."""
+    seconds, low, high = ends
+    return ends if low >= least else (max(seconds, least), least, max(high, least))
 
 
 def scaled(cost: Estimate, count: Number) -> Estimate:
@@ -203,13 +207,54 @@ class LaunchCorrection:
             found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
         return max(found - min(self.saving_s(graph), found * LARGEST_SAVING), lower_s)
 
-    def of(self, prediction: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> Prediction:
-        """``prediction`` of the kernel alone as that of the kernel in a step."""
-        if prediction.calibration.model in TIMED_IN_GRAPHS:
-            return prediction
-        ends = (prediction.seconds, prediction.low, prediction.high)
+    def ends(self, alone: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> tuple[float, float, float]:
+        """Seconds, and the ends of their interval, of the kernel in a step, as ``alone`` has them of it alone."""
+        ends = (alone.seconds, alone.low, alone.high)
+        if alone.calibration.model in TIMED_IN_GRAPHS:
+            return ends
         seconds, low, high = (self.seconds(end, op, device, graph, lower_s) for end in ends)
-        return replace(prediction, seconds=seconds, low=low, high=high)
+        return seconds, low, high
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """One run of ``op`` alone: its bound and roof, and its ``prediction``. Without one, ``missing`` says why.
+
+    ``of_steps``: the prediction is of a kernel among others, and not of one alone.
+    """
+
+    op: Op
+    cost: Estimate
+    prediction: Prediction | None
+    missing: str = ""
+    of_steps: bool = False
+
+    def in_step(self, device: Device, graph: bool, within: LaunchCorrection) -> tuple[float, float, float]:
+        """Seconds of all runs in a step, with the ends of their interval; the roof for all three where nothing predicts them."""
+        count = self.op.count
+        if self.prediction is None:
+            roof = float(count * self.cost.roofline_s)
+            return roof, roof, roof
+        if self.of_steps:
+            return self.prediction.seconds * count, self.prediction.low * count, self.prediction.high * count
+        ends = within.ends(self.prediction, self.op, device, graph, float(self.cost.lower_s))
+        seconds, low, high = _no_shorter(ends, busy_s(self.cost, device))
+        return seconds * count, low * count, high * count
+
+
+Pricing = Callable[[Op, Estimate], Prediction]
+"""The time of one run of a kernel in a step, given its bound and roof."""
+
+
+def time_alone(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None) -> OpTime:
+    """The time of one run of ``op`` alone; ``priced``: what gives it in place of its time model."""
+    cost = op_estimate(op, device)
+    try:
+        if priced is not None:
+            return OpTime(op, cost, priced(op, cost), of_steps=True)
+        return OpTime(op, cost, predict_op(op, device, float(cost.lower_s), fallbacks))
+    except PerfmodelError as error:
+        return OpTime(op, cost, None, error.message)
 
 
 def handed_bytes(op: Op, device: Device) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.cost import READ, WRITE, Kernel, in_bits, matmul_work, stored
@@ -31,6 +32,8 @@ from perfmodel.transformer.step import ModelPass, share
 EMBEDDING = "embedding lookup"
 ROUTED = (layers.ROUTER, layers.EXPERTS)
 """Parts of a layer that see the tokens of all data-parallel groups."""
+BY_TOKEN = ("linear", "norm", "qk_norm", "rotate")
+"""Kinds of operations whose time depends on the number of tokens alone, but for those of ``op.BY_SEQUENCE``."""
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
 """Norms that run with the residual add before them if element-wise operations are fused."""
 
@@ -43,44 +46,60 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return merged([*_body(model, step), *((op, 1) for op in head_ops(model, step))])
 
 
-def every_part(part: str) -> bool:
+def everything(op: Operation) -> bool:
     """True."""
     return True
 
 
-def group_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length."""
-    return merged((op, count) for op, count in _body(model, step, lambda part: part not in ROUTED) if not op.by_sequence)
+def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
+    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length;
+    each with how often it runs.
+    """
+    return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
 
-def routed_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those that see the tokens of all groups: the router, the experts and the exchanges between."""
-    return merged(_of_layers(model, step, lambda part: part in ROUTED))
+def routed_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
+    """Those that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
+    return counted(_of_layers(model, step, lambda op: op.part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
-    return merged((op, count) for op, count in _of_layers(model, step, lambda part: part == layers.ATTENTION) if op.by_sequence)
+    return merged((op, count) for op, count in _of_layers(_attention_alone(model), step, _sees_sequences) if op.by_sequence)
 
 
-def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[tuple[Op, Number]]:
+def _sees_sequences(op: Operation) -> bool:
+    """Whether rows of ``op`` may depend on how long each sequence is."""
+    return op.part == layers.ATTENTION and (op.name in kernels.BY_SEQUENCE or op.kind not in BY_TOKEN)
+
+
+@cached_by_identity
+def _attention_alone(model: ModelSpec) -> ModelSpec:
+    """``model`` without MLPs: layers with the same attention are alike."""
+    own = (tuple((name, form) for name, form in one.formats if not name.startswith("mlp.")) for one in model.layers)
+    return replace(
+        model, layers=tuple(replace(one, mlp=None, formats=found or one.formats) for one, found in zip(model.layers, own, strict=True))
+    )
+
+
+def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
     ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
     return [*((op, 1) for op in ops), *_of_layers(model, step, wanted)]
 
 
-def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[tuple[Op, Number]]:
+def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
     return [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, wanted)]
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[str], bool] = every_part) -> list[Op]:
-    """One layer on one GPU, or its ``wanted`` parts."""
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[Op]:
+    """One layer on one GPU, or its ``wanted`` operations."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
     here, known = _parts(model, layer, tp, expert_tp)
-    return Rows(model, step, here).of(op for op in known if wanted(op.part))
+    return Rows(model, step, here).of(op for op in known if wanted(op))
 
 
 @cached_by_identity
@@ -98,11 +117,16 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
     """Rows, each so many times: equal ones as one with their counts added up, in the order of first occurrence."""
+    return [op if _is_one(count) else replace(op, count=count) for op, count in counted(ops).items()]
+
+
+def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
+    """How often each kernel runs, in the order of first occurrence; ``ops``: rows, each so many times."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
         alone = op if _is_one(op.count) else replace(op, count=1)
         counts[alone] = counts.get(alone, 0) + op.count * times
-    return [op if _is_one(count) else replace(op, count=count) for op, count in counts.items()]
+    return counts
 
 
 def _is_one(count: Number) -> bool:
@@ -299,15 +323,20 @@ class Rows(SparseRows):
         assert isinstance(self.mlp, MoeMlp)
         return self.mlp
 
-    @property
+    @cached_property
     def _pairs(self) -> Number:
         """Pairs of token and expert on the fullest GPU."""
         return pairs_on(self.step, self._experts)
 
-    @property
+    @cached_property
     def _touched(self) -> Number:
         """Experts of that GPU that a token picks, on average."""
         return touched_on(self.step, self._experts)
+
+    @cached_property
+    def _loads(self) -> tuple[float, ...]:
+        """Tokens of each expert on that GPU; none if all are alike."""
+        return loads_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
@@ -317,7 +346,7 @@ class Rows(SparseRows):
         own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
+        w = Experts(*sizes, step.dtype, self._pairs, parts, self._loads)
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:

@@ -90,10 +90,10 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
     whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    sizes = {layer: total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, _ in model.layer_kinds}
     found = []
     for index, layers in enumerate(stages(model, pp)):
-        kinds = replace(model, layers=layers).layer_kinds
-        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in kinds)
+        size = sum(count * sizes[layer] for layer, count in replace(model, layers=layers).layer_kinds)
         if index == 0:
             size += table_bytes(model, step)
         if index == pp - 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 
 from perfmodel.core.arith import Number, minimum
@@ -53,34 +54,35 @@ def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: Mat
     return [collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
 
 
-def chances(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
-    """Of the experts on the fullest GPU to be picked by a token, with an uneven router."""
-    from perfmodel.kernels.expert_load import fullest
+@lru_cache(maxsize=2048)
+def _uneven(experts: int, per_token: int, tokens: int, ep: int, exponent: float) -> tuple[int, float, tuple[float, ...]]:
+    """Pairs of token and expert, experts that a token picks, and tokens of each expert on the fullest GPU, with an uneven router."""
+    from perfmodel.kernels.expert_load import fullest, touched
 
-    return fullest(
-        *(int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens)), step.split.ep, step.imbalance or 0.0
-    )
+    chances = fullest(experts, per_token, tokens, ep, exponent)
+    return ceil(tokens * sum(chances) - 1e-6), touched(chances, tokens), tuple(tokens * chance for chance in chances)
+
+
+def _picked(step: ModelPass, mlp: MoeMlp) -> tuple[int, float, tuple[float, ...]]:
+    sizes = (int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens))
+    return _uneven(*sizes, step.split.ep, step.imbalance or 0.0)
 
 
 def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
     """Pairs of token and expert on the fullest GPU: its share of all, if all experts are alike."""
-    if step.imbalance:
-        return ceil(plain(step.all_tokens) * sum(chances(step, mlp)) - 1e-6)
-    return share(step.all_tokens * mlp.experts_per_token, step.split.ep)
+    return _picked(step, mlp)[0] if step.imbalance else share(step.all_tokens * mlp.experts_per_token, step.split.ep)
 
 
 def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
     """Experts on it that a token picks, on average."""
     if step.imbalance:
-        from perfmodel.kernels.expert_load import touched
-
-        return touched(chances(step, mlp), int(plain(step.all_tokens)))
+        return _picked(step, mlp)[1]
     return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
 
 
 def loads_on(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
     """Tokens of each expert on it; none if all are alike."""
-    return tuple(plain(step.all_tokens) * chance for chance in chances(step, mlp)) if step.imbalance else ()
+    return _picked(step, mlp)[2] if step.imbalance else ()
 
 
 def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:

@@ -36,11 +36,11 @@ class ServingSection(Options):
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
         found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
-        known = [(one, one.chosen) for one in found if one.chosen is not None]
+        known = [(one, one.found.chosen) for one in found if one.found.chosen is not None]
         best = [verdict(one, chosen)[0] for one, chosen in known]
         words = [f"{one.device.name}: {said}" for (one, _), said in zip(known, best, strict=True)]
         shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
-        drawn, (leader, *_) = [picture(one.found.front, one.chosen) for one in found], found
+        drawn, (leader, *_) = [picture(one.found.front, one.found.chosen) for one in found], found
         front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
         named = [(a_device(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]

@@ -18,7 +18,7 @@ from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, PassRow, interval
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
+from perfmodel.transformer.op_time import busy_s, op_estimate
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
@@ -185,7 +185,7 @@ def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
     if one is not None:
         seconds, low, high = (float(end * op.count) for end in (one.seconds, one.low, one.high))
         one = replace(one, seconds=seconds, low=low, high=high)
-    return TrainingKernel(op, scaled(cost, op.count), one, missing, part)
+    return TrainingKernel(op, cost, one, missing, part)
 
 
 def answer(
