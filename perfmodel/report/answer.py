@@ -30,6 +30,28 @@ WASTEFUL = 0.75
 """Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
 
 
+def headline(fits: str, time: str, limit: str) -> list[str]:
+    """First sentences of every report: whether it fits, time with its rate, what limits; an empty part has none.
+
+    >>> headline("fits: 16 GB of 80 GB", "a step takes 3 ms: 340 tokens/s", ""), headline("", "predicted 3 ms", "limited by the host.")
+    (['Fits: 16 GB of 80 GB.', 'A step takes 3 ms: 340 tokens/s.'], ['Predicted 3 ms.', 'Limited by the host.'])
+    """
+    return [sentence(words.removesuffix(".")) for words in (fits, time, limit) if words]
+
+
+def held(needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity") -> str:
+    """Whether ``needed`` bytes fit ``device``, without a full stop: ``where`` they are, and what else fits (``more``).
+
+    ``unknown``: said in place of ``more`` where the profile has no capacity.
+
+    >>> from perfmodel.catalog import find_device
+    >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
+    'fits: 1 GB of 150.1 GB per GPU; batch 8 would fit'
+    """
+    fits = fit(needed, device)
+    return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}{unknown.format(device.id)}"
+
+
 def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
     """A meter per resource that is used, of ``seconds``; the fullest one limits, if it is worth a word.
 
