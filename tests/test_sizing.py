@@ -19,7 +19,7 @@ from perfmodel.remat.schedule import Plan
 from perfmodel.remat.source import listed
 from perfmodel.report import remat_first
 from perfmodel.report.batch import report as batch_report
-from perfmodel.report.memory_first import over_step
+from perfmodel.report.memory import over_step
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.cache_plan import workload
 from perfmodel.transformer.generation import Curve, curve
