@@ -144,13 +144,13 @@ def _layer(cache: LayerCache) -> list[Metric]:
     read = cache.bytes_per_token - attention.index_bytes
     heads = equivalent_kv_heads(attention) if isinstance(attention, LatentAttention) else grouped and grouped.kv_heads
     if isinstance(attention, GroupedAttention):
-        kept, key = f"K, V of {attention.kv_heads} x {attention.head_dim}", "index key"
+        kept = f"K, V of {attention.kv_heads} x {attention.head_dim}"
     elif isinstance(attention, LatentAttention):
-        kept, key = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}", "fp8 index key"
+        kept = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
     else:
-        kept, key = f"nothing; a state of {format_si(attention.state_bytes, 'B')}", ""
-    if key and attention.indexer is not None:
-        kept += f" + {key} {attention.indexer.head_dim}"
+        kept = f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
+    if isinstance(attention, (GroupedAttention, LatentAttention)) and attention.indexer is not None:
+        kept += f" + {'fp8 ' * (grouped is None)}index key {attention.indexer.head_dim}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
