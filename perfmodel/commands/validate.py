@@ -56,8 +56,7 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.report.validation import counters_report, report, scoreboard_report
-    from perfmodel.report.validation_answer import beyond
+    from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import run as validation_run
 
     asked.check_together()
