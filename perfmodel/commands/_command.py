@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.commands._output import WORDS, as_text, asked_in, signed
+from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
@@ -54,6 +54,7 @@ class Destination(Question):
         """Write ``report`` to every file, and to stdout unless only files were asked for: a terminal then reads which."""
         from perfmodel.report import write
 
+        report = self.chosen(report)
         if self.files:
             made = signed(report)
             for name in self.files:
@@ -62,6 +63,10 @@ class Destination(Question):
             self.show(report)
         elif sys.stdout.isatty():
             sys.stdout.write(f"wrote {', '.join(self.files)}\n")
+
+    def chosen(self, report: Report) -> Report:
+        """What of ``report`` is written: all of it."""
+        return report
 
     def show(self, report: Report) -> None:
         """Write ``report`` to stdout."""
@@ -87,30 +92,26 @@ _ALL = "all"
 
 
 @dataclass(frozen=True)
-class _Explaining(Question):
+class _Explanation(Question):
     explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
+
+
+@dataclass(frozen=True)
+class Explained(Destination, _Explanation):
+    """Of a report with formulas."""
 
     @property
     def explain(self) -> bool:
         """Whether formulas are asked for."""
         return self.explained is not None
 
-    def shown(self, report: Report) -> Report:
+    def chosen(self, report: Report) -> Report:
         """``report``, or the one number of it that is to be explained."""
         if self.explained in (None, _ALL):
             return report
         from perfmodel.report.explained import only
 
         return only(report, str(self.explained))
-
-
-@dataclass(frozen=True)
-class Explained(Destination, _Explaining):
-    """Of a report with formulas."""
-
-    def emit(self, report: Report) -> None:
-        """Write ``report``, or one number of it, whole."""
-        Destination.emit(self, self.shown(report))
 
 
 @dataclass(frozen=True)
@@ -260,14 +261,19 @@ class Command(TyperCommand):
         parsed: list[str] = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
             _check_repeated(self.make_parser(ctx).parse_args(args)[-1])
-            _check_numbers(self, ctx)
+            for param in self.params:
+                if ctx.params.get(param.name) != param.default:
+                    _check_number(max(param.opts, key=len), ctx.params[param.name])
             _note_short_names(ctx.params.values())
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what it writes says by which command line."""
-        with asked_in(ctx):
+        token = CONTEXT.set(ctx)
+        try:
             return super().invoke(ctx)
+        finally:
+            CONTEXT.reset(token)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All options, with plain conversions."""
@@ -323,28 +329,22 @@ class _Conversion:
         self.annotation = annotation
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """``value`` converted; a usage error that names the option otherwise."""
+        """``value`` converted, a number also from what people write: 8k, 8Ki, 1e6; a usage error that names the option otherwise."""
         if value is None or self.annotation not in _WORDS:
             return value
-        try:
+        with suppress(ValueError):
             return self.annotation(value)
-        except ValueError:
-            return self._as_written(value, param, ctx)
-
-    def _as_written(self, text: str, param: Any, ctx: Any) -> int | float:
-        """A number as people write it: 8k, 8Ki, 1e6."""
+        wrong = f"{value[:40]!r} is not {_WORDS[self.annotation]}"
         try:
-            number = parse_number(text)
+            number = parse_number(value)
         except DataError as error:
-            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[self.annotation]}; {error.fix}", ctx=ctx, param=param) from None
+            raise typer.BadParameter(f"{wrong}; {error.fix}", ctx=ctx, param=param) from None
         if self.annotation is int and not isinstance(number, int):
-            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[int]}", ctx=ctx, param=param)
+            raise typer.BadParameter(wrong, ctx=ctx, param=param)
         return number
 
 
 _WORDS = {int: "a whole number", float: "a number"}
-
-
 _ZERO = re.compile(r"-0+(\.0*)?")
 
 
@@ -398,15 +398,8 @@ def _check_repeated(given: Sequence[Any]) -> None:
             raise UsageError(f"{names} is given {count} times, and only one value counts", "give it once")
 
 
-def _check_numbers(command: TyperCommand, ctx: Any) -> None:
-    """UsageError for a number that no option takes."""
-    for param in command.params:
-        value = ctx.params.get(param.name)
-        if value != param.default:
-            _check_number(max(param.opts, key=len), value)
-
-
 def _check_number(name: str, value: Any) -> None:
+    """UsageError for a number that no option takes."""
     from perfmodel.core.workload import LARGEST_SIZE
 
     if not isinstance(value, (int, float)) or isinstance(value, bool):
