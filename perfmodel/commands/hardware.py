@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from perfmodel.commands._command import Destination, ExplainedPicture, add_command, new_app
+from perfmodel.core.errors import DataError, UsageError, visible
 from perfmodel.core.question import Question, argument, option
 
 app = new_app(help="List, show, check and add device profiles.", no_args_is_help=True)
@@ -88,7 +89,6 @@ def check(asked: ProfileQuestion) -> None:
     Example: perfmodel hardware check h200
     """
     from perfmodel.catalog import find_device
-    from perfmodel.core.errors import DataError, visible
     from perfmodel.core.sanity import check as problems_of
 
     device = find_device(asked.file)
@@ -108,7 +108,6 @@ def add(asked: AddedQuestion, to: _Profile) -> None:
     """
     from perfmodel.catalog import device_ids, find_device
     from perfmodel.core.custom_device import FIELDS, device_like
-    from perfmodel.core.errors import UsageError
     from perfmodel.report.hardware import added_report
 
     to = replace(to, output=to.output or [f"{asked.name}.yaml", "-"])

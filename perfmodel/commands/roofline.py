@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import based, command_line, require, workloads_of
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def roofline(asked: RooflineQuestion, to: Pictured) -> None:
 
     Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
     """
-    from perfmodel.core.errors import UsageError
-
     given = asked.given()
     if asked.ncu_command:
         from perfmodel.validation.ncu_points import COMMAND
@@ -65,7 +64,6 @@ def roofline(asked: RooflineQuestion, to: Pictured) -> None:
 
 
 def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
-    from perfmodel.core.errors import UsageError
     from perfmodel.study.document import build
     from perfmodel.study.schema import read_study
 
@@ -79,7 +77,6 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
 
 
 def _of_options(asked: RooflineQuestion, line: str) -> Report:
-    from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.document import joined
     from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
@@ -90,8 +87,12 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
     if asked.ncu and not asked.hardware:
         raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
-    scope, absent = Scope(), list[str]()
-    counts = dict(_flop_count(text) for text in asked.flops or ())
+    scope, absent, counts = Scope(), list[str](), dict[str, str]()
+    for text in asked.flops or ():
+        name, _, count = text.rpartition("=")
+        if not name:
+            raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
+        counts[name] = count
     workloads = workloads_of(asked, asked.implementation)
     choices = [records_of(text) for text in asked.records or ()]
     if asked.hardware:
@@ -102,17 +103,15 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
         sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(asked.ncu, counts) if asked.ncu else None))
     parts = [section.build(scope) for section in sections]
     if asked.records or asked.ncu:
-        drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]
-        measured = sum(point.measured is not None for chart in drawn for point in chart.points)
+        points = [point for part in parts for chart in part.charts if isinstance(chart, Roofline) for point in chart.points]
+        measured = sum(point.measured is not None for point in points)
         require(asked.required, measured, "measurements are on the roofline", [note for part in parts for note in part.verdict])
-    return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
+    drawn = list({chart.device: chart.device_name for part in parts for chart in part.charts if isinstance(chart, Roofline)}.values())
+    return joined(f"Roofline of {' and '.join(drawn)}", _one_chart_each(parts), scope, line, absent)
 
 
 def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
     """Those of ``choices`` that name no device on those of --hardware, and which of these have no record. UsageError if none has."""
-    from dataclasses import replace
-
-    from perfmodel.core.errors import UsageError
     from perfmodel.study.recorded import devices_of
 
     found, absent = [], []
@@ -131,24 +130,8 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
     return found, absent
 
 
-def _flop_count(text: str) -> tuple[str, str]:
-    from perfmodel.core.errors import UsageError
-
-    name, equals, count = text.rpartition("=")
-    if not equals or not name:
-        raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
-    return name, count
-
-
-def _title(parts: Sequence[Any]) -> str:
-    names = dict.fromkeys(chart.device_name for part in parts for chart in part.charts)
-    return f"Roofline of {' and '.join(names)}"
-
-
 def _one_chart_each(parts: Sequence[Any]) -> list[Any]:
     """``parts`` with the points of one device in one picture."""
-    from dataclasses import replace
-
     from perfmodel.report.roofline_chart import at_one_level
 
     charts: dict[str, Any] = {}

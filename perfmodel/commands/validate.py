@@ -9,6 +9,7 @@ import typer
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, share_of
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _RUN = {"backend", "counters"}
@@ -32,11 +33,8 @@ class ValidationQuestion(Question):
 
     def check_together(self) -> None:
         """UsageError for options that exclude each other, since one would be ignored."""
-        from perfmodel.core.errors import UsageError
-
-        given = list(self.given())
-        clashes = ((name, other) for name, others in _ALONE.items() for other in given if name in given and other in others)
-        for name, other in clashes:
+        given = self.given()
+        for name, other in ((name, other) for name in given for other in given if other in _ALONE.get(name, ())):
             raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
 
 
