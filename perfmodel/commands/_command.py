@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -75,7 +75,7 @@ class Destination(Question):
 
 @dataclass(frozen=True)
 class Pictured(Destination):
-    """Of a report with charts: .svg and .png are written from them."""
+    """Where a report with charts goes: .svg and .png are written from them."""
 
     OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
@@ -98,7 +98,7 @@ class _Explanation(Question):
 
 @dataclass(frozen=True)
 class Explained(Destination, _Explanation):
-    """Of a report with formulas."""
+    """Where a report with formulas goes."""
 
     @property
     def explain(self) -> bool:
@@ -116,7 +116,7 @@ class Explained(Destination, _Explanation):
 
 @dataclass(frozen=True)
 class ExplainedPicture(Pictured, Explained):
-    """Of a report with formulas and charts."""
+    """Where a report with formulas and charts goes."""
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -182,7 +182,8 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if not any(issubclass(one, Destination) for one in _questions(function)):
         raise UsageError(f"{name} gives no report", "run it on the command line")
     found: list[Report] = []
-    questions = [_kept(one, found) if issubclass(one, Destination) else one for one in _questions(function)]
+    kept = {"show": lambda self, report: found.append(report)}  # in place of stdout
+    questions = [type(one.__name__, (one,), kept) if issubclass(one, Destination) else one for one in _questions(function)]
     arguments = [one.name for question in questions for one in fields(question) if one.metadata["option"].argument]
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
@@ -197,33 +198,25 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     return found[0]
 
 
-def _kept(destination: type[Destination], found: list[Report]) -> type[Destination]:
-    """``destination`` with ``found`` in place of stdout."""
-    return type(destination.__name__, (destination,), {"show": lambda self, report: found.append(report)})
-
-
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
+    """An argument or option per field; of fields with one name the last."""
     found: dict[str, Parameter] = {}
-    for question in questions:
-        kinds = get_type_hints(question)
-        for one in fields(question):
-            found.pop(one.name, None)
-            found[one.name] = _parameter(one, kinds[one.name])
+    kinds = {question: get_type_hints(question) for question in questions}
+    for question, one in ((each, one) for each in kinds for one in fields(each)):
+        shown: Option = one.metadata["option"]
+        kind = kinds[question][one.name]
+        listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
+        names = shown.names or (f"--{one.name.replace('_', '-')}",)
+        info = (
+            typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
+            if shown.argument
+            else typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=shown.group or None)
+        )
+        annotation: Any = listed[0] | None if listed else kind  # a text alone is for Python and files
+        default = Parameter.empty if shown.argument and one.default is MISSING else one.default
+        found.pop(one.name, None)
+        found[one.name] = Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
     return list(found.values())
-
-
-def _parameter(one: Field[Any], kind: Any) -> Parameter:
-    asked: Option = one.metadata["option"]
-    listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
-    annotation = listed[0] | None if listed else kind  # a text alone is for Python and files
-    names = asked.names or (f"--{one.name.replace('_', '-')}",)
-    info = (
-        typer.Argument(metavar=asked.metavar, help=asked.help, show_default=False)
-        if asked.argument
-        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False, rich_help_panel=asked.group or None)
-    )
-    default = Parameter.empty if asked.argument and one.default is MISSING else one.default
-    return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
 
 
 class Command(TyperCommand):

@@ -133,6 +133,6 @@ def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> 
 
 
 def _matching(values: Sequence[str], unfinished: str) -> list[str]:
-    """Those that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
+    """``values`` that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
     text = unfinished.lower()
     return [value for value in values if value.startswith(text)] or [value for value in values if text and text in value]

@@ -111,7 +111,7 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
 
 
 def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
-    """Those of ``choices`` that name no device on those of --hardware, and which of these have no record. UsageError if none has."""
+    """``choices`` with the devices of --hardware where they name none, and a note on each that has no record. UsageError if none has."""
     from perfmodel.study.recorded import devices_of
 
     found, absent = [], []

@@ -44,7 +44,7 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:
-    """Its time for ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError where there is none."""
+    """Predicted time of ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError for no time."""
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case, state_named

@@ -64,7 +64,7 @@ class SweepCommand(Command):
     named = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As usual, ``--help`` with the workload in view."""
+        """Parse as every command does, and keep the workload for ``--help``."""
         from perfmodel.sweep.study import WORKLOADS
 
         self.named = next((word for word in args if word in WORKLOADS), WORKLOADS[0])

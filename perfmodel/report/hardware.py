@@ -122,7 +122,7 @@ def added_report(device: Device, reference: Device, files: Sequence[str]) -> Rep
 
 
 def _kind(quantity: Quantity) -> str:
-    """Its kind, and the device that lends it."""
+    """Kind of a quantity, and the device that lends it."""
     return quantity.kind + (f" on {quantity.measured_on}" if quantity.measured_on else "")
 
 

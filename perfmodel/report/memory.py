@@ -348,7 +348,7 @@ def _notes(result: MemoryResult) -> list[str]:
 
 
 def shared_notes(t: TrainingConfig) -> list[str]:
-    """On GPUs with fewer sequences than others, and on how many tokens an expert gets."""
+    """Notes on GPUs with fewer sequences than others, and on how many tokens an expert gets."""
     found, largest = [], t.sequences * t.micro_batches
     if t.batch % t.parallel.dp:
         idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""

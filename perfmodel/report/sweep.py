@@ -211,7 +211,7 @@ def _counts(result: SweepResult) -> str:
 
 
 def _kernels(result: SweepResult) -> str:
-    """That predicted times of several devices may be of different kernels, unless one is given."""
+    """Sentence: predicted times of several devices may be of different kernels; empty where one is given."""
     choices = result.grid.choices
     given = choices.get("implementation", (None,)) != (None,)
     if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or given:
@@ -365,7 +365,7 @@ def _lines(result: SweepResult) -> LineChart | None:
 
 
 def _best_along(result: SweepResult, axis: Field, column: str) -> dict[str, dict[float, Row]]:
-    """By name of a line and value of the axis: its best row."""
+    """The best row at each value of the axis, for each line of the chart."""
     sign, found = -_better(result, column), dict[str, dict[float, Row]]()
     for row in result.rows or []:
         if row.get(column) is None or not row[column] > 0 or not row[axis.name] > 0:
@@ -377,7 +377,7 @@ def _best_along(result: SweepResult, axis: Field, column: str) -> dict[str, dict
 
 
 def _name(row: Row, result: SweepResult) -> str:
-    """Its values of the choices that have several."""
+    """Name of a row: its values of the choices that have several."""
     named = [_word(name, one) if isinstance(one := row[name], bool) else str(one) for name in result.summary.swept if name in row]
     return ", ".join(named) or result.grid.workload.name
 

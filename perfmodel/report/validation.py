@@ -128,7 +128,7 @@ def _row(row: RecordRow) -> list[Metric]:
 
 
 def _served(row: RecordRow) -> list[Metric]:
-    """Of a serving run: both times, their errors and whether their intervals hold."""
+    """Both times of a serving run, their errors and whether their intervals hold."""
     if row.served is None:
         return []
     return [
@@ -144,7 +144,7 @@ def _served(row: RecordRow) -> list[Metric]:
 
 
 def _serving(group: RecordGroup) -> list[Metric]:
-    """Of a group of serving runs: errors per token and to the first, and the shares of intervals that hold."""
+    """Metrics of a group of serving runs: errors per token and to the first, and the shares of intervals that hold."""
     runs = [row for row in group.rows if row.served is not None]
     first = [abs(row.ttft_error) for row in runs if row.ttft_error is not None]
     if not runs:
