@@ -158,13 +158,13 @@ def _questions(function: Callable[..., None]) -> list[type[Question]]:
     return [one for parameter, one in get_type_hints(function).items() if parameter != "return"]
 
 
-def _carry_out(function: Callable[..., None], asked: Sequence[Question]) -> None:
-    for one in asked:
+def _carry_out(function: Callable[..., None], questions: Sequence[Question]) -> None:
+    for one in questions:
         one.check_read()
-    for one in asked:
+    for one in questions:
         if isinstance(one, Destination) and one.OFFERS is not None:
             one.check(one.OFFERS)
-    function(*asked)
+    function(*questions)
 
 
 def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mapping[str, Any]) -> Report:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @command
-def remat(asked: RematQuestion, to: ExplainedPicture) -> None:
+def remat(options: RematQuestion, to: ExplainedPicture) -> None:
     """Rematerialization: what backward needs kept or built again, schedules, steps against memory, their timelines.
 
     Example: perfmodel remat --layers 10 --checkpoints 5
@@ -20,52 +20,52 @@ def remat(asked: RematQuestion, to: ExplainedPicture) -> None:
     from perfmodel.core.errors import UsageError
 
     if to.explain:
-        IN_SCHEDULES.check("--explain", asked)
-    if asked.seconds <= 0:
-        raise UsageError(f"--seconds is {asked.seconds:g}", "give a time above 0")
+        IN_SCHEDULES.check("--explain", options)
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds is {options.seconds:g}", "give a time above 0")
     answers = {GRAPH: _graph, EXACT: _exact, AUTOGRAD: _autograd}
-    to.emit(answers[asked.mode](asked, to.pictures) if asked.mode in answers else _schedules(asked, to.explain, to.pictures))
+    to.emit(answers[options.mode](options, to.pictures) if options.mode in answers else _schedules(options, to.explain, to.pictures))
 
 
-def _schedules(asked: RematQuestion, explained: bool, pictures: bool) -> Report:
+def _schedules(options: RematQuestion, explained: bool, pictures: bool) -> Report:
     from perfmodel.remat.device_chain import choices
     from perfmodel.remat.evaluate import curve, evaluate
     from perfmodel.report.remat import report
 
-    source, named = asked.source(), tuple(asked.strategy or ())
-    memory = asked.budget(source.sized)
-    found = evaluate(source, asked.plan(memory), named)
+    source, named = options.source(), tuple(options.strategy or ())
+    memory = options.budget(source.sized)
+    found = evaluate(source, options.plan(memory), named)
     points = curve(source.chain) if memory is not None else []
     ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
     return report(found, points, ranked, explained=explained, pictures=pictures)
 
 
-def _exact(asked: RematQuestion, pictures: bool) -> Report:
+def _exact(options: RematQuestion, pictures: bool) -> Report:
     from perfmodel.remat.checkmate import answer
     from perfmodel.remat.graph import graph_of
     from perfmodel.report.remat_graph import graph_report
 
-    source = asked.source()
-    memory = asked.budget(source.sized)
-    asked.require("remat --layers 8 --budget 6 --exact", "memory")
-    return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed), pictures)
+    source = options.source()
+    memory = options.budget(source.sized)
+    options.require("remat --layers 8 --budget 6 --exact", "memory")
+    return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, options.seconds, source.timed), pictures)
 
 
-def _graph(asked: RematQuestion, pictures: bool) -> Report:
+def _graph(options: RematQuestion, pictures: bool) -> Report:
     from pathlib import Path
 
     from perfmodel.remat.checkmate import answer
     from perfmodel.remat.graph import read_graph, training
     from perfmodel.report.remat_graph import graph_report
 
-    forward, sized = read_graph(Path(str(asked.graph)))
+    forward, sized = read_graph(Path(str(options.graph)))
     title = f"graph of {len(forward)} values and their gradients"
-    return graph_report(answer(title, training(forward), sized, asked.budget(sized), asked.seconds), pictures)
+    return graph_report(answer(title, training(forward), sized, options.budget(sized), options.seconds), pictures)
 
 
-def _autograd(asked: RematQuestion, pictures: bool) -> Report:
+def _autograd(options: RematQuestion, pictures: bool) -> Report:
     from perfmodel.remat.autograd import picture
     from perfmodel.report.remat_graph import autograd_report
 
-    source = asked.source()
-    return autograd_report(picture(source.chain, asked.relu), source, pictures)
+    source = options.source()
+    return autograd_report(picture(source.chain, options.relu), source, pictures)

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from perfmodel.kernels.softmax import Softmax, SoftmaxResult
     from perfmodel.timing.predict import Prediction
 
-STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda asked: asked.store)
+STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda options: options.store)
 
-_PREDICTED = Condition("is of a kernel that is predicted", "name one with --implementation", lambda asked: asked.implementation is not None)
+_PREDICTED = Condition(
+    "is of a kernel that is predicted", "name one with --implementation", lambda options: options.implementation is not None
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class SoftmaxRun(SoftmaxQuestion):
 
 
 @command
-def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
+def softmax(options: SoftmaxRun, to: ExplainedPicture) -> None:
     """Softmax in three ways (safe, online, fused): reads per element, bytes, roofline.
 
     Example: perfmodel softmax --rows 4096 --cols 32768
@@ -36,10 +38,10 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
     from perfmodel.kernels.softmax import evaluate
     from perfmodel.report.softmax import report
 
-    device = device_for(asked.hardware)
-    w = asked.workload(device)
+    device = device_for(options.hardware)
+    w = options.workload(device)
     results = evaluate(w, device)
-    known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device, asked.cache)
+    known = None if options.implementation is None else _predicted(w, results[-1], options.implementation, device, options.cache)
     to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures))
 
 

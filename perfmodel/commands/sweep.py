@@ -76,21 +76,21 @@ class SweepCommand(Command):
 
 
 @add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
-def sweep(asked: SweepQuestion, to: _Rows) -> None:
+def sweep(options: SweepQuestion, to: _Rows) -> None:
     """Evaluate a grid of configurations: rows to a file, and a summary.
 
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
-    rows, reports = _outputs(to.output, asked.form, asked.resume, asked.dask)
+    rows, reports = _outputs(to.output, options.form, options.resume, options.dask)
     shown = replace(to, output=reports)
     shown.check(["charts"])
     from perfmodel.report.sweep import report
     from perfmodel.sweep.run_sweep import run_sweep
 
-    study, progress = _study(asked).complete(), SweepProgress()
+    study, progress = _study(options).complete(), SweepProgress()
     try:
         with _terminated_is_interrupted(), progress:
-            result = run_sweep(study, rows, _row_memory(asked.memory), progress.expect)
+            result = run_sweep(study, rows, _row_memory(options.memory), progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
@@ -124,24 +124,24 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _study(asked: SweepQuestion) -> SweepStudy:
+def _study(options: SweepQuestion) -> SweepStudy:
     """The study that is named or spelt out, options before what its file says."""
     from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 
-    words, study = asked.words or [], SweepStudy()
+    words, study = options.words or [], SweepStudy()
     if words and not words[0].startswith("-"):
         name, *words = words
         study = SweepStudy(name) if name in WORKLOADS else read_study(name)
-    if asked.top is not None and not (asked.minimize or asked.maximize or study.minimize or study.maximize):
+    if options.top is not None and not (options.minimize or options.maximize or study.minimize or study.maximize):
         fix = "give a column with one of them, or leave it out"
         raise UsageError("--top is for --minimize and --maximize, and nothing here reads it", fix)
-    conditions = [*(asked.where or ()), *(asked.subject_to or ())]
+    conditions = [*(options.where or ()), *(options.subject_to or ())]
     column = workload_named(study.workload).words.get(TIME)
-    texts = filter(None, [asked.minimize, asked.pareto, asked.columns, *conditions])
+    texts = filter(None, [options.minimize, options.pareto, options.columns, *conditions])
     if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts):
         say(f"note: time is {column} of {study.workload}; name roofline_s or predicted_s, the short name is taken for one more version")
-    options = {name: getattr(asked, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    values = {name: getattr(options, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(study, axes={**study.axes, **_axes(words, study.workload)}, where=[*study.where, *conditions], **given)
 
 

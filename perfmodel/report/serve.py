@@ -24,12 +24,6 @@ LEAST_WAITING = 0.05
 """Requests in a queue that are worth a word."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
 POOLED = "Pools: memory and steps are those of one decode worker; the rest is of all."
-LISTED = (
-    *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound", "tokens_per_s_per_gpu"),
-    *("tokens_per_s_per_user", "requests_per_s", "running", "waiting", "step_s.decode", "step_s.with_prompts", "prompt_s"),
-    *("share_with_prompts", "memory.weights", "memory.activations", "memory.runtime", "memory.left_free", "memory.sequence"),
-    *("memory.total", "memory.most_running", "power_w", "energy_per_token_j", "price_per_million"),
-)
 BRIEF = (
     *("ttft_s.p50", "ttft_s.p99", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "requests_per_s", "running", "waiting"),
     *("memory.total", "memory.most_running", "power_w", "energy_per_token_j", "price_per_million"),
@@ -47,7 +41,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
     return Report(
         _title(found),
         [*headline(_fitting(found), _time(found), _limited(found)), *_unfitted(found)],
-        [as_table("", {"": metrics}, labels=LISTED), by_share(rows, COLUMNS)],
+        [as_table("", {"": metrics}), by_share(rows, COLUMNS)],
         _notes(found),
         {**head("serve", _inputs(found), found.times.device), **as_json(metrics), "steps": {"decode": list(map(as_json, rows))}},
         charts=[time_bars(parts, f"Time of a {name}")] if pictures else [],
@@ -82,9 +76,9 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("ttft_s.p99", s.p99_ttft_s, "first token, 99 %", "s"),
         _mean("tpot_s.mean", "per token after it", found.tpot, found.at_least),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
+        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
         Metric("tokens_per_s_per_user", found.tokens_per_s_user, "tokens/s per user"),
-        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("shares", found.shares),
         Metric("limited_by", next(iter(found.shares))),
         Metric("at_least", found.at_least),
