@@ -44,7 +44,6 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
     brief = as_table(
         "", {"": [*_sizes(result), *_memory(result)]}, "cache", labels=BRIEF, without=() if w.reserve else ["memory.reserve_bytes"]
     )
-    keeps = f"{w.spec.name} keeps {format_count(result.per_token)} B per token{' on each GPU' * (w.tp > 1)}"
     plain = Report(
         f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {f'{w.tp} x ' * (w.tp > 1)}{result.device.name}",
         headline(_fitting(result), _room(result), "" if result.fits is False else gain),
@@ -56,10 +55,7 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
         metered=f"memory of {'each ' * (w.tp > 1)}{result.device.name}",
         figures=_figures(result),
         brief=[brief],
-        reasons=[
-            f"{keeps}, {both(result.total)} in all; weights are {weights_format(result)}.",
-            *[gain] * (result.fits is False and bool(gain)),
-        ],
+        reasons=[gain] if result.fits is False and gain else [],
     )
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain_cache(result))]) if explained else plain
 

@@ -55,7 +55,6 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
         metered=f"memory of {'each ' * (training.parallel.gpus > 1)}{result.device.name}",
         figures=_figures(result, parts, most),
         brief=_brief(result),
-        reasons=_reasons(result),
     )
     if not explained:
         return plain
@@ -308,17 +307,6 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
     caption = "" if limits or result.capacity is None else f"{result.device.name} has {_size(result.capacity, 3)}, far above."
     series = [Series("allocated at most", points)]
     return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits), caption)
-
-
-def _reasons(result: MemoryResult) -> list[str]:
-    """The peak and what it is made of."""
-    found, moment = result.peak, result.peak.moment
-    gpu = "the GPU" if result.training.parallel.gpus == 1 else "the fullest GPU"
-    named = {"optimizer": "optimizer state"}
-    sizes = [one for one in _at_peak(result) if one.key.startswith("at_peak.") and one.unit == "B" and one.value]
-    parts = [f"{_size(one.value)} of {named.get(one.label, one.label)}" for one in sizes]
-    phase = f"{STEPS[moment.phase]} ({moment.at})" if moment.at else STEPS[moment.phase]
-    return [f"At most {_size(found.bytes)} on {gpu}, in the {phase}: {', '.join(parts)}."]
 
 
 def _notes(result: MemoryResult) -> list[str]:
