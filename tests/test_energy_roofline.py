@@ -10,8 +10,8 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.power import PowerAsked, PowerFit, flops_per_joule
 from perfmodel.kernels.matmul import Matmul, evaluate
-from perfmodel.report.energy_chart import energy_roofline
 from perfmodel.report.matmul import report
+from perfmodel.report.roofline_chart import energy_roofline
 from perfmodel.timing.base import Case
 from perfmodel.timing.power import as_shown, of_prediction, state_of
 from perfmodel.timing.predict import TimeRequest

@@ -11,18 +11,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
+from perfmodel.report.answer import ROOFS_EVEN, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005
 """Times this close, relative, are as fast; what is written to three digits."""
-ROOFS_EVEN = 0.02
-"""Roofs this close are called even."""
-LAUNCH_S = 10e-6
-"""A roof below this is mostly launch, where a profile does not say how long a launch takes."""
 EITHER = ", so either may be faster"
 OPPOSITE = {"": "", "at most ": "at least ", "at least ": "at most "}
 _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
@@ -64,7 +60,8 @@ def ratio(over: Interval, under: Interval) -> Interval:
 
 
 def times(gain: float) -> str:
-    """
+    """A ratio to three digits.
+
     >>> times(2.0), times(5463.2)
     ('2x', '5,460x')
     """
@@ -92,16 +89,6 @@ def ends(known: Interval) -> str:
     return f" ({times(low)} to {times(high)}{EITHER if low < 1 else ''})"
 
 
-def spent(known: Interval) -> str:
-    """
-    >>> spent(Interval(0.0035, 0.0032, 0.0037)), spent(Interval(1e-3))
-    ('3.5 ms (3.2 ms to 3.7 ms)', '1 ms')
-    """
-    if known.low is None or known.high is None:
-        return format_time(known.value)
-    return f"{format_time(known.value)} ({format_time(known.low, 3)} to {format_time(known.high, 3)})"
-
-
 def against(reference: Side, other: Side, at: str = "") -> str:
     """The verdict on ``other``, without a full stop. ``at``: for which of several workloads, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
@@ -109,28 +96,43 @@ def against(reference: Side, other: Side, at: str = "") -> str:
     known = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     both = " against ".join(f"{format_time(time.value)}{one.whose}" for one, time in ((other, other.time), (reference, reference.time)))
-    return f"{other.name} is {kind} {way(known.value, reference.name)}{at}{ends(known)}: {both}{_roofs(reference, other)}"
+    roofs = f"; ratio of roofs {times(reference.roof_s / other.roof_s)}" if reference.roof_s and other.roof_s else ""
+    return f"{other.name} is {kind} {way(known.value, reference.name)}{at}{ends(known)}: {both}{roofs}"
 
 
-def _roofs(reference: Side, other: Side) -> str:
-    if not reference.roof_s or not other.roof_s:
-        return ""
-    return f"; ratio of roofs {times(reference.roof_s / other.roof_s)}"
+def compared(reference: Side, other: Side) -> str:
+    """Which of two is faster, without a full stop and without the times, which ``against`` adds.
+
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
+    'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
+    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
+    'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
+    'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
+    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
+    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof counts'
+    """
+    if reference.time is None or other.time is None:
+        gain_at, most = roof_gain(reference, other)
+        words = f"{other.name} is {way(gain_at, reference.name, most)}"
+        unpredicted = next(one.name for one in (reference, other) if one.time is None)
+        return f"{words}; {unpredicted} is not predicted: its roof counts" if most else f"by the ratio of roofs {words}; not predicted"
+    gain = ratio(reference.time, other.time)
+    kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
+    within = ends(gain)
+    if EITHER in within:  # first, and short: a sentence is a line
+        return f"either may be faster: {other.name} is {kind} {way(gain.value)}{within.replace(EITHER, '')}"
+    return f"{other.name} is {kind} {way(gain.value, reference.name)}{within}"
 
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
     """Verdict by roofs only, with the time of the side that has one."""
-    known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
-    roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    left = [words for one in (reference, other) if one.time is None for words in one.left_out]
-    sentence = f"{other.name} {by_roofs(reference, other, at)} {roofs}; {known or 'neither is predicted'}"
-    return sentence + (f". Left out: {'; '.join(left)}" if left else "")
-
-
-def by_roofs(reference: Side, other: Side, at: str = "") -> str:
-    """How ``other`` compares as far as roofs tell, after its name."""
     gain, most = roof_gain(reference, other)
-    return f"is {way(gain, reference.name, most)}{at}" + " by roofs" * (not most)
+    words = f"{other.name} is {way(gain, reference.name, most)}{at}{' by roofs' * (not most)}"
+    roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
+    known = next((f"only {one.name} is {one.kind}, {taken(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
+    left = "; ".join(words for one in (reference, other) if one.time is None for words in one.left_out)
+    return f"{words} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {left}" if left else "")
 
 
 def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
@@ -150,34 +152,9 @@ def alone(one: Side) -> str:
     share = one.roof_s / one.time.value
     roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(one.roof_s)}"
     roof = f", {roof}" if one.roof_s else ""
-    return f"{one.name} is {one.kind} at {spent(one.time)}{one.whose}{roof}"
+    return f"{one.name} is {one.kind} at {taken(one.time)}{one.whose}{roof}"
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:
     """How the intervals of ratios in ``verdict`` came about, if there are any."""
     return [RATIO_NOTE] * any(_ENDS.search(sentence) for sentence in verdict)
-
-
-def idle_and_launch(name: str, kernels: int, blocks: int, roof_s: float, device: Device) -> list[str]:
-    """What takes more of a time than its roof: launches of ``kernels``, and multiprocessors without any of ``blocks`` (0: unknown)."""
-    what = f"{name}'s {kernels} launches" if kernels > 1 else f"the launch of {name}"
-    launches = launching_s(kernels, device)
-    longer = f", {format_time(launches, 2)}, longer than the roof" if device.launch_overhead else ""
-    found = [f"{what}{longer}"] * (launches >= roof_s)
-    count = device.multiprocessors
-    if count is not None and 0 < 2 * blocks <= count.number:
-        found.append(f"{name} has {blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} multiprocessors")
-    return found
-
-
-def launching_s(kernels: int, device: Device) -> float:
-    """Seconds to launch ``kernels`` one after another."""
-    known = device.launch_overhead
-    return kernels * float(known.stream.number if known else LAUNCH_S)
-
-
-def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
-    """The launches of ``kernels``, if they take longer than their roof."""
-    time = f" ({format_time(launching_s(kernels, device), 2)})" if device.launch_overhead else ""
-    what = f"{kernels} launches" if kernels > 1 else "the launch"
-    return [f"{what}{time}"] * (launching_s(kernels, device) >= roof_s)

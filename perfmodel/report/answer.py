@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from perfmodel.core.arith import Number
-from perfmodel.core.cost import Work
-from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
+from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EITHER, EVEN, ROOFS_EVEN, Side, ends, ratio, roof_gain, way
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Bar, Interval
-from perfmodel.report.document import Figure, Meter
-from perfmodel.report.metrics import BOUND_WORDS, Metric
+from perfmodel.report.charts.schema import Bar, BarChart, Interval
+from perfmodel.report.document import Meter
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.timing.predict import Prediction
 
 _UNITS = {"tensor": "FLOP/s", "vector": "FLOP/s", "sfu": "exp/s"} | dict.fromkeys(("sram", "l2", "llc", "dram", "interconnect"), "B/s")
@@ -23,9 +19,13 @@ RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit
 """Names and units of what a roof counts, from the units outwards."""
 
 
+ROOFS_EVEN = 0.02
+"""Roofs this close are called even."""
 FULL, PARTLY = 0.6, 0.25
 """Shares of its time from which on a resource limits, and from which on it is worth a word."""
 STARTING = "starting the kernel"
+LAUNCH_S = 10e-6
+"""A roof below this is mostly launch, where a profile does not say how long a launch takes."""
 WASTEFUL = 0.75
 """Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
 
@@ -39,17 +39,15 @@ def headline(fits: str, time: str, limit: str) -> list[str]:
     return [sentence(words.removesuffix(".")) for words in (fits, time, limit) if words]
 
 
-def held(needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity") -> str:
+def held(needed: Number, device: Device, where: str = "", more: str = "") -> str:
     """Whether ``needed`` bytes fit ``device``, without a full stop: ``where`` they are, and what else fits (``more``).
-
-    ``unknown``: said in place of ``more`` where the profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
     >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
     'fits: 1 GB of 150.1 GB per GPU; batch 8 would fit'
     """
     fits = fit(needed, device)
-    return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}{unknown.format(device.id)}"
+    return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}; the profile of {device.id} has no capacity"
 
 
 def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
@@ -72,61 +70,10 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
     return between(rate, peak, "of") if amount else ""
 
 
-def meters_of(cost: Estimate, known: Interval | None) -> list[Meter]:
-    """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
-    counted = needed(cost) if is_below_roof(cost, known) else cost
-    return meters(counted.terms, amounts_of(counted), metered_s(cost, known))
-
-
-def is_below_roof(cost: Estimate, known: Interval | None) -> bool:
-    """Whether a time is shorter than the roof of these tiles: its kernel has others, or runs at a higher clock."""
-    return known is not None and known.value < (1 - EVEN) * float(cost.roofline_s)
-
-
-def needed(cost: Estimate) -> Estimate:
-    """``cost`` with what every kernel needs in place of what its tiles take, at the highest clocks; no time is shorter."""
-    needs, unit = cost.needs, "tensor" if cost.work.tensor else "vector"
-    terms = {unit: needs.work_s} if needs.work_s else {}
-    terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
-    return replace(cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
-
-
-def below_roof(name: str, cost: Estimate, known: Interval | None) -> list[str]:
-    """Note on a time that is shorter than its roof."""
-    if known is None or not is_below_roof(cost, known):
-        return []
-    times = f"{format_time(known.value)} is below its roof of {format_time(float(cost.roofline_s))}"
-    why = "the kernel that is predicted computes or moves less than these tiles do, or runs at a higher clock than that of the roof"
-    return [f"{name}: {times}: {why}. Meters and shares of a peak are of what any kernel needs, at the highest clocks."]
-
-
 def amounts_of(cost: Estimate) -> dict[str, Number]:
     """FLOP, operations and bytes of ``cost`` by the resource that takes them."""
     work = cost.work
     return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total - cost.multicast, "dram": cost.dram.total}
-
-
-def metered_s(cost: Estimate, known: Interval | None) -> float:
-    """Seconds that the meters are of."""
-    return float(cost.roofline_s if known is None else known.value)
-
-
-def metered(known: Interval | None, cost: Estimate, name: str = "", flop: str = "FLOP") -> str:
-    """What the meters are a share of, in words: of ``name``, if it has one, and why its tensor unit does more than the rates say.
-
-    ``flop``: what the rates count.
-    """
-    if is_below_roof(cost, known):
-        return f"predicted time{f' of {name}' * bool(name)}, below its roof: what any kernel needs"
-    words = ("roof" if known is None else "predicted time") + (f" of {name}" if name else "")
-    over = float(cost.work.tensor / cost.flops) if cost.work.tensor and cost.flops else 1.0
-    more = f"{', which executes' if name else '; tiles execute'} {over:.3g}x the {flop}" * (over > 1 + ROOFS_EVEN)
-    return f"{words}{more}"
-
-
-def unmarked(meters: Iterable[Meter], causes: Sequence[str]) -> list[Meter]:
-    """``meters`` of a roof; none limits where ``causes`` that the roof leaves out do."""
-    return [replace(one, limits=one.limits and not causes) for one in meters]
 
 
 def fit(needed: Number, device: Device) -> str:
@@ -143,7 +90,7 @@ def fit(needed: Number, device: Device) -> str:
 
 
 def fitting(needed: Number, device: Device) -> str:
-    """The same at the start of a sentence."""
+    """Whether ``needed`` bytes fit the device, with a capital letter; empty where its profile has no capacity."""
     return capital(fit(needed, device))
 
 
@@ -181,7 +128,7 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
 
 
 def too_few(blocks: int, device: Device) -> list[str]:
-    """That ``blocks`` (0: unknown) leave many multiprocessors without work.
+    """Cause: so few ``blocks`` (0: unknown) that many multiprocessors have no work; none if they have.
 
     >>> from perfmodel.catalog import find_device
     >>> too_few(32, find_device("h200")), too_few(128, find_device("h200")), too_few(1, find_device("mi300x"))
@@ -194,8 +141,16 @@ def too_few(blocks: int, device: Device) -> list[str]:
     return [f"{blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} {name}"]
 
 
+def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
+    """Cause: launches of ``kernels`` one after another take longer than their roof; none if they do not."""
+    known = device.launch_overhead
+    launches = kernels * float(known.stream.number if known else LAUNCH_S)
+    what = f"{kernels} launches" if kernels > 1 else "the launch"
+    return [what + (f" ({format_time(launches, 2)})" if known else "")] * (launches >= roof_s)
+
+
 def starting(prediction: Prediction | None) -> list[str]:
-    """That more than half of a predicted time is what its model takes for a kernel without work, from launch to end."""
+    """Cause: a kernel without work, from launch to end, takes more than half of a predicted time; none if it does not."""
     start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
     if prediction is None or 2 * start < prediction.seconds:
         return []
@@ -212,55 +167,6 @@ def taken(known: Interval) -> str:
     return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
 
 
-def rate_of(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number) -> str:
-    """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop.
-
-    ``memory``: bytes that must fit the device; of what does not, the time is as if it fitted.
-    """
-    start = f"Predicted {taken(known)}" if known else f"Not predicted; roof {format_time(metered_s(cost, known), 3)}"
-    rate = rate_and_share(cost, known, device, dtype)
-    start = f"If it fitted: {start[0].lower()}{start[1:]}" if device.fits(int(memory)) is False else start
-    return f"{start}, {rate}" if rate else start
-
-
-def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
-    """Rate of its predicted time, or of its roof, and share of the peak: of bytes where DRAM bounds it, else of visible matmul FLOP."""
-    time, below = metered_s(cost, known), is_below_roof(cost, known)
-    if not time:
-        return ""
-    cost = needed(cost) if below else cost
-    term = float(cost.terms.get("dram", 0))
-    if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
-        share = f", {percent(term / time)} of the DRAM peak" if known or term < (1 - ROOFS_EVEN) * time else ""
-        return format_si(float(cost.dram.total) / time, "B/s", 3) + share
-    rate = float(cost.flops) / time
-    unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
-    reached, clock = _of_peak(rate, device, dtype, unit, below)
-    return f"{format_si(rate, 'FLOP/s', 3)}, {percent(reached)} of the {unit} peak{clock}"
-
-
-def _of_peak(rate: float, device: Device, dtype: Dtype, unit: str, below: bool) -> tuple[float, str]:
-    """Share of the peak of ``unit`` at the clock at work; of a time ``below`` its roof of that at the highest clock; which, in words."""
-    if below:
-        return rate / device.best_matmul_rate(dtype.name), " at the highest clock"
-    return rate / (device.matmul_peak(dtype.name, unit).number * clock_at_work(device)), ""
-
-
-def figures(
-    cost: Estimate, known: Interval | None, device: Device, dtype: Dtype, memory: Number | None = None, least: Interval | None = None
-) -> list[Figure]:
-    """The numbers that decide about a kernel, or several in turn: time, rate, roof, memory. ``least``: time of an unpredicted one."""
-    found = [Figure("predicted time" if known else "least time", taken(time)) for time in (known or least,) if time]
-    rate = "rate" if known else "rate at most" if least else "rate at the roof"
-    found += [Figure(rate, rate_and_share(cost, known or least, device, dtype))]
-    bound = f", {RESOURCES[cost.bound][0]}" if cost.bound else ""
-    found += [Figure("roof", f"{format_time(float(cost.roofline_s), 3)}{bound}")]
-    if memory is not None:
-        capacity = device.dram.capacity
-        found.append(Figure("memory", format_si(memory, "B", 3) + (f" of {format_si(capacity.number, 'B', 3)}" if capacity else "")))
-    return [one for one in found if one.value]
-
-
 def sentence(words: str) -> str:
     """``words`` with a capital letter and a full stop.
 
@@ -275,40 +181,20 @@ def capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
-    """A time as a bar: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
-    if known is None:
-        return Bar(f"{name} (not predicted)", [("roof", roof_s)])
-    return Bar(name, [("roof", min(roof_s, known.value)), ("beyond its roof", max(known.value - roof_s, 0.0))], known.low, known.high)
+def small(words: str) -> str:
+    """``words`` with a small first letter, but for an abbreviation.
 
-
-def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:
-    """Rows of a predicted time: its rate in matmul FLOP/s and what share of the peak that is."""
-    rate = float(cost.flops) / known.value if known and cost.flops else None
-    share = _of_peak(rate, device, dtype, dtype.matmul_unit, is_below_roof(cost, known))[0] if rate else None
-    return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
-
-
-def compared(reference: Side, other: Side) -> str:
-    """Which of two is faster, without a full stop and without the reasons, which ``against`` adds.
-
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
-    'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
-    'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
-    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
-    'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
-    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
-    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof counts'
+    >>> small("Limited by DRAM bandwidth"), small("DRAM bandwidth is the ceiling")
+    ('limited by DRAM bandwidth', 'DRAM bandwidth is the ceiling')
     """
-    if reference.time is None or other.time is None:
-        gain_at, most = roof_gain(reference, other)
-        words = f"{other.name} is {way(gain_at, reference.name, most)}"
-        unpredicted = next(one.name for one in (reference, other) if one.time is None)
-        return f"{words}; {unpredicted} is not predicted: its roof counts" if most else f"by the ratio of roofs {words}; not predicted"
-    gain = ratio(reference.time, other.time)
-    kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    within = ends(gain)
-    if EITHER in within:  # first, and short: a sentence is a line
-        return f"either may be faster: {other.name} is {kind} {way(gain.value)}{within.replace(EITHER, '')}"
-    return f"{other.name} is {kind} {way(gain.value, reference.name)}{within}"
+    return words if words[1:2].isupper() else words[:1].lower() + words[1:]
+
+
+def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
+    """Bytes that each way moves, given with its traffic to the multiprocessors and to DRAM. ``inside``: where the former comes from."""
+    bars = [
+        Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
+        for name, sram, dram in moved
+        for level, traffic in ((inside, sram), ("DRAM", dram))
+    ]
+    return BarChart(f"Bytes between {inside} and multiprocessors, and to DRAM", "B", bars, caption=caption)

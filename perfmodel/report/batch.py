@@ -8,9 +8,7 @@ from perfmodel.report.answer import fit
 from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import inputs_of
-from perfmodel.report.model_first import TIMES, formats_of, gpus_of, least, most, split_of
-from perfmodel.report.model_notes import kernels_note, weights_notes
+from perfmodel.report.model import TIMES, formats_of, gpus_of, inputs_of, kernels_note, least, most, split_of, weights_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import StepPart, step_meters, taken, tokens

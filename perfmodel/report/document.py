@@ -71,7 +71,7 @@ class DataTable(SavedPart):
         return cls(title, [column for column, _ in columns], [[value(item) for _, value in columns] for item in items])
 
     def records(self) -> list[dict[str, Value]]:
-        """Its rows by the keys of their columns."""
+        """The rows of the table, by the keys of its columns."""
         return [{column.key: value for column, value in zip(self.columns, row, strict=True)} for row in self.rows]
 
 
@@ -204,15 +204,9 @@ def on_screen(report: Report, room: int | None = None) -> list[Table]:
             excess, rows = sum(len(table.rows) for table in found) - room, found[place].rows
             if excess > 0:
                 kept = 0 if place in commands else max(len(rows) - excess, min(least, len(rows)))
-                found[place] = replace(found[place], rows=_first(rows, kept))
+                summed = rows[-1:] if 1 < kept < len(rows) and SUM.fullmatch(rows[-1][0]) else []
+                found[place] = replace(found[place], rows=[*rows[: kept - len(summed)], *summed])
     return [table for table in found if table.rows]
-
-
-def _first(rows: list[list[str]], count: int) -> list[list[str]]:
-    """So many of ``rows``; the last one is the last of all if that sums up the others."""
-    if 1 < count < len(rows) and SUM.fullmatch(rows[-1][0]):
-        return [*rows[: count - 1], rows[-1]]
-    return rows[:count]
 
 
 def made_lines(known: Provenance | None) -> list[str]:

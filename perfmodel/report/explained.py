@@ -77,33 +77,25 @@ def only(report: Report, name: str) -> Report:
 
 
 def _meant(steps: Sequence[Step], name: str) -> list[Step]:
-    """Those of ``steps`` that ``name`` means: by its whole name, by a word for it, else those with all its words."""
+    """The ``steps`` that ``name`` means: the one of that whole name, else those of that name or of a word for it (``SAME``)."""
     exact = [step for step in steps if step["name"] == name]
-    if exact:
-        return exact
-    wanted = [_plain(name), *SAME.get(_plain(name), ())]
-    for one in wanted:
-        alike = [step for step in steps if _plain(_bare(step["name"])) == one]
-        if alike:
-            rest = [step for other in wanted[wanted.index(one) + 1 :] for step in _totals(steps, other)]
-            return [*_whole(alike), *rest]
-    return []
+    found = [_called(steps, one) for one in (_plain(name), *SAME.get(_plain(name), ()))]
+    return exact or [step for alike in found for step in alike]
 
 
-def _totals(steps: Sequence[Step], name: str) -> list[Step]:
-    return _whole([step for step in steps if _plain(_bare(step["name"])) == name])
-
-
-def _whole(alike: list[Step]) -> list[Step]:
-    """Of all kernels together, where the number is one of each too."""
+def _called(steps: Sequence[Step], name: str) -> list[Step]:
+    """The ``steps`` of that plain name: of all kernels together, where the number is one of each too."""
+    alike = [step for step in steps if _plain(_bare(step["name"])) == name]
     return [step for step in alike if not step["name"].startswith("[")] or alike
 
 
 def _bare(name: str) -> str:
+    """The name of a number without the kernel that it is of."""
     return re.sub(r"^(?:\[[^\]]*\] |total )", "", name)
 
 
 def _plain(name: str) -> str:
+    """The words of ``name`` in small letters."""
     return " ".join(re.findall(r"[\w/]+", name.lower()))
 
 
@@ -124,42 +116,30 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
     """A step to a line: name, value, meaning and source; below it its formula, in names and in numbers."""
     rows = []
     for step in steps:
-        rows.append([f"{step['name']} = {_value(step)}{_words(step['meaning'])} {sources.cite(step['source'])}"])
+        meaning = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", step["meaning"]).strip()  # without its unit
+        words = f", {meaning}" if meaning else ""
+        rows.append([f"{step['name']} = {_value(step)}{words} {sources.cite(step['source'])}"])
         formulas = [step["formula"], *([step["numbers"]] if step["numbers"] != str(step["value"]) else [])]
         rows += [[f"  = {text}"] for text in formulas if text]
     return Table(title, [""], rows, "l")
 
 
-def _words(meaning: str) -> str:
-    """What is left of a meaning without the unit that it begins with."""
-    words = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", meaning).strip()
-    return f", {words}" if words else ""
-
-
-_UNITS = {
-    "s": r"^s(,|$| of| that| at)",
-    "B": r"^(B|bytes)\b",
-    "FLOP": r"^(matmul )?FLOP\b(?!/)",
-    "FLOP/B": "^FLOP/B",
-    "FLOP/s": "^FLOP/s",
-    "B/s": "^B/s",
-    "Hz": "^Hz,",
-    "W": "^W,",
-    "J": "^J,",
-}
-"""Units, as the meaning of a step begins."""
+_UNIT = re.compile(r"(?:matmul )?(?:(FLOP/B|FLOP/s|B/s|FLOP|B|bytes)\b|(s|Hz|W|J)(?=,|$| of| that| at))")
+"""The unit that the meaning of a step begins with."""
 _NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
 """Units, as the name of one ends, whose meaning says how it is summed."""
 
 
 def _value(step: Step) -> str:
-    """With its unit, as far as meaning or name tell it."""
-    value = step["value"]
+    """The value of ``step`` with its unit, as far as meaning or name tell it."""
+    value, written = step["value"], _UNIT.match(step["meaning"])
     if not isinstance(value, (int, float)):
         return str(value)
-    of_meaning = (unit for unit, words in _UNITS.items() if re.search(words, step["meaning"]))
-    unit = next(of_meaning, None) or next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), None)
-    if unit is not None:
+    if written:
+        unit = "B" if written[1] == "bytes" else written[1] or written[2]
+    else:
+        unit = next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), "")
+    if unit:
         return format_time(value) if unit == "s" else format_si(value, unit)
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else f"{value:.6g}"
 

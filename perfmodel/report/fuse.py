@@ -9,11 +9,14 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against, way
-from perfmodel.report.answer import meters
+from perfmodel.report.answer import headline, meters, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
 from perfmodel.report.op_common import head, unknown_rates, with_steps
+
+BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
+"""Keys of the rows that a screen shows."""
 
 
 def report(
@@ -38,7 +41,7 @@ def report(
         **head("fuse", {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}, device),
         "results": list(map(as_json, found.values())),
     }
-    reasons, tables, brief = [_summary(device, results)], [as_table("", found)], [as_table("", found, labels=BRIEF)]
+    reasons, tables, brief = [_moved(results)] * (w.ops > 1), [as_table("", found)], [as_table("", found, labels=BRIEF)]
     if published is not None:
         there = _published(w, published)
         reasons.insert(0, _published_summary(results, published))
@@ -47,11 +50,11 @@ def report(
         data["published"] = as_json(there)
     plain = Report(
         title,
-        _verdict(device, results),
+        _headline(device, results),
         tables,
         _notes(w, device, results, published),
         data,
-        charts=_pictures(results) if pictures else [],
+        charts=_charts(results) if pictures else [],
         meters=_meters(results[-1]),
         metered=f"time of {results[-1].name}" + (", launch included" if results[-1].total_s else " at its roof"),
         figures=_figures(results),
@@ -61,86 +64,6 @@ def report(
     if not explained:
         return plain
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
-
-
-BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
-"""Keys of the rows that a screen shows."""
-
-
-def _time(result: ChainResult) -> float:
-    """Seconds, launches included where they are known."""
-    return float(result.memory_s if result.total_s is None else result.total_s)
-
-
-def _meters(result: ChainResult) -> list[Meter]:
-    """How busy launches and every resource are while the chain runs."""
-    time, terms, amounts = _time(result), dict[str, Number](), dict[str, Number]()
-    for part, cost in result.parts:
-        for name, term in cost.terms.items():
-            terms[name] = terms.get(name, 0) + part.count * term
-        amounts["vector"] = amounts.get("vector", 0) + part.count * cost.work.vector
-    found = meters(terms, {**amounts, "l2": result.sram.total, "dram": result.dram.total}, time)
-    launches = result.launches * (result.launch_s or 0.0)
-    bound = launches > float(result.memory_s)
-    first = [Meter("launches", launches / time, f"{result.launches} x {format_time(result.launch_s or 0.0, 3)}", bound)] * (launches > 0)
-    return [*first, *(replace(meter, limits=False) if bound else meter for meter in found)]
-
-
-def _verdict(device: Device, results: list[ChainResult]) -> list[str]:
-    """Whether fusion pays; the time fused; what limits both."""
-    unfused, graph, fused = results
-    time, bound = _time(fused), unfused.launch_bound or 0
-    said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
-    if unfused.launches == 1:
-        return ["One operation is one kernel: there is nothing to fuse.", f"{said}."]
-    both = _faster(results)
-    if unfused.total_s is None or graph.total_s is None:
-        return [both, f"{said}; {device.id} has no launch overhead in its profile."]
-    alone = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
-    fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
-    count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
-    why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
-    return [both, f"{said}{alone}.", f"Limited by {fullest}; {why}."]
-
-
-def _faster(results: list[ChainResult]) -> str:
-    unfused, _, fused = results
-    counted = "roofs" if unfused.total_s is None else "roofs and launches"
-    return f"By the ratio of {counted} fused is {way(_time(unfused) / _time(fused))}; not predicted."
-
-
-def _figures(results: list[ChainResult]) -> list[Figure]:
-    unfused, _, fused = results
-    found = [Figure(result.name, format_time(_time(result), 3)) for result in results]
-    fewer = f"{unfused.sram.total / fused.sram.total:.3g}x"
-    return [
-        *found,
-        Figure("bytes through the L2, unfused / fused", fewer),
-        Figure("launches saved", format_count(unfused.launches - fused.launches)),
-    ]
-
-
-def _pictures(results: list[ChainResult]) -> list[Chart]:
-    """Times, what of them is waiting for launches, and bytes."""
-    times = [
-        Bar(
-            result.name,
-            [("moving bytes, at the roof", float(result.memory_s)), ("waiting for launches", _time(result) - float(result.memory_s))],
-        )
-        for result in results
-    ]
-    moved = [
-        Bar(f"{result.name}, {level}", [("read", traffic.read), ("written", traffic.write)])
-        for result in results
-        for level, traffic in (("L2", result.sram), ("DRAM", result.dram))
-    ]
-    unfused, _, fused = results
-    faster = _faster(results)
-    fewer = f"Fusion moves {unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2."
-    return [
-        BarChart("Time of each way, launches included", "s", times, caption=faster),
-        BarChart("Bytes between L2 and multiprocessors, and to DRAM", "B", moved, caption=fewer),
-    ]
 
 
 def _metrics(result: ChainResult, reference: ChainResult) -> list[Metric]:
@@ -198,17 +121,33 @@ def _fused_in_graph(results: list[ChainResult]) -> float | None:
     return None if graph.launch_s is None else with_launches(fused.parts, graph.launch_s)
 
 
-def _summary(device: Device, results: list[ChainResult]) -> str:
+def _headline(device: Device, results: list[ChainResult]) -> list[str]:
+    """Whether fusion pays; the time fused; what limits both."""
     unfused, graph, fused = results
+    time, bound = _time(fused), unfused.launch_bound or 0
+    said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
     if unfused.launches == 1:
-        return "One operation is one kernel: there is nothing to fuse."
-    fewer = unfused.sram.total / fused.sram.total
-    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
-    if unfused.total_s is None or fused.total_s is None:
-        return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
-    bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if graph.total_s is None else f", launches counted; a CUDA graph alone takes {format_time(graph.total_s, 3)}"
-    return f"{against(Side('unfused', unfused.total_s), Side('fused', fused.total_s))}{in_graph}. {moved}. {bound}."
+        return headline("One operation is one kernel: there is nothing to fuse", said, "")
+    if unfused.total_s is None or graph.total_s is None:
+        return headline(_faster(results), f"{said}; {device.id} has no launch overhead in its profile", "")
+    alone = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
+    fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
+    count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
+    why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
+    return headline(_faster(results), said + alone, f"limited by {fullest}; {why}")
+
+
+def _faster(results: list[ChainResult]) -> str:
+    unfused, _, fused = results
+    counted = "roofs" if unfused.total_s is None else "roofs and launches"
+    return f"By the ratio of {counted} fused is {way(_time(unfused) / _time(fused))}; not predicted."
+
+
+def _moved(results: list[ChainResult]) -> str:
+    """How many bytes and launches fusion saves."""
+    unfused, _, fused = results
+    fewer = f"{unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2"
+    return f"Fusion moves {fewer} and launches {unfused.launches} kernels as one."
 
 
 def _published_summary(results: list[ChainResult], times: Published) -> str:
@@ -223,6 +162,48 @@ def _published_summary(results: list[ChainResult], times: Published) -> str:
     lost = format_time((times.graph_s - times.fused_s) / times.calls)
     one = f"Fused, it has one launch per call left, of which a graph saves {saved} here"
     return f"{taught} {one}; what a graph cost there, {lost} per call, is not modelled."
+
+
+def _time(result: ChainResult) -> float:
+    """Seconds, launches included where they are known."""
+    return float(result.memory_s if result.total_s is None else result.total_s)
+
+
+def _meters(result: ChainResult) -> list[Meter]:
+    """How busy launches and every resource are while the chain runs."""
+    time, terms, amounts = _time(result), dict[str, Number](), dict[str, Number]()
+    for part, cost in result.parts:
+        for name, term in cost.terms.items():
+            terms[name] = terms.get(name, 0) + part.count * term
+        amounts["vector"] = amounts.get("vector", 0) + part.count * cost.work.vector
+    found = meters(terms, {**amounts, "l2": result.sram.total, "dram": result.dram.total}, time)
+    launches = result.launches * (result.launch_s or 0.0)
+    bound = launches > float(result.memory_s)
+    first = [Meter("launches", launches / time, f"{result.launches} x {format_time(result.launch_s or 0.0, 3)}", bound)] * (launches > 0)
+    return [*first, *(replace(meter, limits=False) if bound else meter for meter in found)]
+
+
+def _figures(results: list[ChainResult]) -> list[Figure]:
+    unfused, _, fused = results
+    return [
+        *(Figure(result.name, format_time(_time(result), 3)) for result in results),
+        Figure("bytes through the L2, unfused / fused", f"{unfused.sram.total / fused.sram.total:.3g}x"),
+        Figure("launches saved", format_count(unfused.launches - fused.launches)),
+    ]
+
+
+def _charts(results: list[ChainResult]) -> list[Chart]:
+    """Times, what of them is waiting for launches, and bytes."""
+    roofs = [(result, float(result.memory_s)) for result in results]
+    times = [
+        Bar(result.name, [("moving bytes, at the roof", roof), ("waiting for launches", _time(result) - roof)]) for result, roof in roofs
+    ]
+    unfused, _, fused = results
+    fewer = f"Fusion moves {unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2."
+    return [
+        BarChart("Time of each way, launches included", "s", times, caption=_faster(results)),
+        traffic_chart([(result.name, result.sram, result.dram) for result in results], fewer),
+    ]
 
 
 def _notes(w: FusedChain, device: Device, results: list[ChainResult], times: Published | None) -> list[str]:

@@ -11,8 +11,7 @@ from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model_first import TIMES, least
-from perfmodel.report.model_notes import file_notes
+from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
@@ -197,14 +196,14 @@ def _fitting(result: CacheResult) -> str:
     """Whether weights and cache fit, and how many GPUs would hold them."""
     w = result.workload
     more = smallest_tp(w, result.device) if result.fits is False else None
-    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --tp {more} would fit" if more else "", "")
+    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --tp {more} would fit" if more else "")
 
 
 def _room(result: CacheResult) -> str:
     """How many sequences fit, and to what length those of the question can grow."""
     w = result.workload
     if result.room is None:
-        return f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity."
+        return f"The cache takes {format_count(result.per_token)} B per token."
     if result.room <= 0:
         alone = result.capacity is None or result.weights >= result.capacity
         return f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache."

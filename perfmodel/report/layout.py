@@ -31,7 +31,7 @@ class _Column:
 
     @cached_property
     def widths(self) -> list[int]:
-        """From the widest to the least: all on one line; the head wrapped; texts wrapped, intervals below their values."""
+        """Widths from the widest to the least: all on one line; the head wrapped; texts wrapped, intervals below their values."""
         longest = max(map(len, self.cells), default=0)
         word = max(map(len, self.head.split()), default=0)
         broken = max((len(part) for cell in self.cells for part in interval_apart(cell)), default=0)
@@ -40,7 +40,8 @@ class _Column:
 
 
 def interval_apart(cell: str) -> list[str]:
-    """
+    """The value of a cell, and its interval apart.
+
     >>> interval_apart("79.1 us (72 us to 84.3 us)"), interval_apart("12 GB")
     (['79.1 us', '(72 us to 84.3 us)'], ['12 GB'])
     """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.report.answer import headline
 from perfmodel.report.charts.format_number import ABSENT, digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
@@ -35,86 +38,42 @@ def search_report(found: SearchResult, pictures: bool = False) -> Report:
         "flop_convention": MEANING,
         "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(asked, layouts, strict=True)],
     }
-    return Report(
-        title,
-        _verdict(found),
-        [as_rows("", layouts)] if layouts else [],
-        _search_notes(found),
-        data,
+    plain = Report(title, _refusal(found), [], _notes(found), data, metered="peaks, in the fastest layout")
+    if not found.layouts:
+        return plain
+    best, capacity = found.layouts[0], found.on.device.dram.capacity
+    size, mfu = format_si(best.bytes, "B") + (f" of {format_si(capacity.number, 'B')}" if capacity else ""), _mfu(best, found)
+    predicted = of_job(job_of(best.training, found.on, found.system, half=found.half)).prediction is not None
+    least, most = ("", "") if predicted else ("at least ", "at most ")  # where a kernel is not calibrated, its roof stands for it
+    step, rate = f"{least}{format_time(best.seconds, 3)}", f"{most}{tokens(best.tokens_per_s)}"
+    return replace(
+        plain,
+        verdict=headline(
+            f"{'fits: ' * bool(capacity)}{size} on the fullest of {found.gpus:,} GPUs",
+            f"a step takes {step}: {rate}, MFU {mfu:.1%}",
+            f"fastest: {options(best.training)}",
+        ),
+        tables=[as_rows("", layouts)],
         charts=_charts(found) if pictures else [],
-        meters=_meters(found),
-        metered="peaks, in the fastest layout",
-        figures=_figures(found),
-        brief=[_listed(found)] if layouts else [],
+        meters=[Meter("matmul peak (MFU)", mfu), *([Meter("memory of a GPU", best.bytes / capacity.number, size)] if capacity else [])],
+        figures=[
+            Figure("fastest layout", options(best.training)),
+            Figure("time of a step", step),
+            Figure("throughput", rate),
+            Figure("MFU", f"{most}{mfu:.1%}"),
+            Figure("memory of the fullest GPU", size),
+        ],
+        brief=[_listed(found)],
     )
 
 
-def _verdict(found: SearchResult) -> list[str]:
-    """Which layout, how long it takes, how full it is."""
+def _refusal(found: SearchResult) -> list[str]:
+    """Why there is no layout, and what would help."""
     t = found.training
-    if not found.tried:
-        divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
-        return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."]
-    if not found.layouts:
+    if found.tried:
         return [f"Does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
-    best, fits = found.layouts[0], "Fits: " * (_capacity(found) is not None)
-    least, most = _ends(found)
-    rate = f"{most}{tokens(best.tokens_per_s)}, MFU {_mfu(best, found):.1%}"
-    return [
-        f"{fits}{_held(best, found)} on the fullest of {found.gpus:,} GPUs.",
-        f"A step takes {least}{format_time(best.seconds, 3)}: {rate}.",
-        f"Fastest: {options(best.training)}.",
-    ]
-
-
-def _ends(found: SearchResult) -> tuple[str, str]:
-    """What goes before a time and before a rate: where a kernel of the fastest layout is not calibrated, roofs stand for predictions."""
-    predicted = of_job(job_of(found.layouts[0].training, found.on, found.system, half=found.half)).prediction is not None
-    return ("", "") if predicted else ("at least ", "at most ")
-
-
-def _held(layout: TimedLayout, found: SearchResult) -> str:
-    """Bytes of the fullest GPU, of its capacity where that is known."""
-    capacity = _capacity(found)
-    return format_si(layout.bytes, "B") + (f" of {format_si(capacity, 'B')}" if capacity else "")
-
-
-def _capacity(found: SearchResult) -> int | None:
-    known = found.on.device.dram.capacity
-    return None if known is None else int(known.number)
-
-
-def _meters(found: SearchResult) -> list[Meter]:
-    """MFU and memory of the fastest."""
-    if not found.layouts:
-        return []
-    best, capacity = found.layouts[0], _capacity(found)
-    memory = [Meter("memory of a GPU", best.bytes / capacity, _held(best, found))] if capacity else []
-    return [Meter("matmul peak (MFU)", _mfu(best, found)), *memory]
-
-
-def _figures(found: SearchResult) -> list[Figure]:
-    if not found.layouts:
-        return []
-    best = found.layouts[0]
-    least, most = _ends(found)
-    return [
-        Figure("fastest layout", options(best.training)),
-        Figure("time of a step", f"{least}{format_time(best.seconds, 3)}"),
-        Figure("throughput", f"{most}{tokens(best.tokens_per_s)}"),
-        Figure("MFU", f"{most}{_mfu(best, found):.1%}"),
-        Figure("memory of the fullest GPU", _held(best, found)),
-    ]
-
-
-def _charts(found: SearchResult) -> list[Chart]:
-    listed, capacity = found.layouts[:SCREEN_ROWS], _capacity(found)
-    if not listed:
-        return []
-    times = [Bar(options(layout.training), [("step", layout.seconds)]) for layout in listed]
-    peaks = [Bar(options(layout.training), [("peak", layout.bytes)]) for layout in listed]
-    limits = [Limit("capacity", capacity)] if capacity else []
-    return [BarChart("Time of a step by layout", "s", times), BarChart("Memory of the fullest GPU by layout", "B", peaks, limits)]
+    divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
+    return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."]
 
 
 def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
@@ -128,7 +87,7 @@ def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
 
 
 def _mfu(layout: TimedLayout, found: SearchResult) -> float:
-    """On visible scores."""
+    """Model FLOP utilization of ``layout``, on visible scores."""
     return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
 
 
@@ -162,7 +121,16 @@ def options(t: TrainingConfig) -> str:
     return " ".join(name if value == YES else f"{name} {value}" for name, value in _given(t).items() if value != ABSENT)
 
 
-def _search_notes(found: SearchResult) -> list[str]:
+def _charts(found: SearchResult) -> list[Chart]:
+    """Times of a step, and memory against the capacity."""
+    listed, capacity = found.layouts[:SCREEN_ROWS], found.on.device.dram.capacity
+    times = [Bar(options(layout.training), [("step", layout.seconds)]) for layout in listed]
+    peaks = [Bar(options(layout.training), [("peak", layout.bytes)]) for layout in listed]
+    limits = [Limit("capacity", int(capacity.number))] if capacity else []
+    return [BarChart("Time of a step by layout", "s", times), BarChart("Memory of the fullest GPU by layout", "B", peaks, limits)]
+
+
+def _notes(found: SearchResult) -> list[str]:
     system = found.system
     unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
     timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"

@@ -1,10 +1,13 @@
-"""The report of a matmul: counts, tile, waves, and the distance from the IO lower bound."""
+"""The report of a matmul: counts, tile, waves, its side of the ridge point, and the distance from the IO lower bound."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.cost import memory_bytes
 from perfmodel.core.occupancy import LIMIT_WORDS
+from perfmodel.core.roofline import rates_of
 from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
@@ -16,19 +19,30 @@ from perfmodel.kernels.matmul import (
     minimum_intensity,
     tile_quantization,
     tile_reuse,
+    tiled_loads,
     wave_count,
     wave_quantization,
 )
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.answer import below_roof, figures, metered, rates
+from perfmodel.report.against import alone
+from perfmodel.report.answer import WASTEFUL, fit, headline, launching, starting, too_few
+from perfmodel.report.charts.format_number import digits
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
-from perfmodel.report.matmul_verdict import memory_of, meters, pictures_of, reasons, tiled_elements, verdict
-from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory, seconds
+from perfmodel.report.kernel_time import KernelTime
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
-from perfmodel.report.power import drawn, of_power, power_note
+from perfmodel.report.power import power_note
 from perfmodel.timing.explain import explain_power, explain_time
+from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction
+
+BRIEF = (
+    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
+    *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
+)
+"""Keys of the rows that a screen shows."""
 
 
 def report(
@@ -39,26 +53,24 @@ def report(
     ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
     ``pictures``: with its time, its roofline and its bytes.
     """
-    w = result.workload
+    w, time = result.workload, _time(result, prediction)
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
     notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
     notes += [] if prediction is None else [note("The matmul", prediction), *guessed([prediction]), *power_note(prediction.power)]
-    known = seconds(prediction)
-    notes += below_roof("The matmul", result.total, known)
-    shown = meters(result, prediction)
+    rows = [Metric("", f"{result.tile.br} x {result.tile.bc} x {SLICE_DEPTH}", "tile", "text"), *_metrics(result, time), *time.rates]
     plain = Report(
         title,
-        verdict(result, prediction),
-        _tables(result, prediction),
-        notes,
-        data(result, prediction),
-        charts=pictures_of(result, prediction) if pictures else [],
-        meters=shown,
-        metered=metered(known, result.total),
-        figures=figures(result.total, known, result.device, w.dtype, memory_of(result)),
-        brief=[as_table("", {"total": _rows(result, prediction)}, labels=BRIEF if drawn(prediction) is None else POWERED)],
-        reasons=[reasons(result, prediction)],
+        _headline(result, time),
+        _tables(result, rows),
+        [*notes, *time.below_roof_note("The matmul")],
+        data(result, time),
+        charts=_charts(result, time) if pictures else [],
+        meters=time.meters,
+        metered=time.metered,
+        figures=time.figures,
+        brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
+        reasons=[f"{alone(time.side('The matmul'))}. {_bound(result)}"],
     )
     if not explained:
         return plain
@@ -66,7 +78,7 @@ def report(
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, steps)])
 
 
-def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str, Any]:
+def data(result: MatmulResult, time: KernelTime) -> dict[str, Any]:
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
     inputs = {name: getattr(w, name) for name in ("m", "n", "k", "batch", "split_k")} | {"dtype": w.dtype.name}
@@ -75,8 +87,8 @@ def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str
     entry = {
         "algorithm": "tiled",
         "pass": "forward",
-        **whose(prediction),
-        **as_json([*_metrics(result, prediction), *_traffic(result)]),
+        **whose(time.prediction),
+        **as_json([*_metrics(result, time), *_traffic(result)]),
         **filled,
         "kernels": [
             {"name": kernel.name, **as_json(of_cost(cost)), "tile": filled["tile"] if kernel.launch else None}
@@ -86,35 +98,14 @@ def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str
     return {**head("matmul", inputs, result.device), "results": [entry], "io_lower_bound": as_json(_io_lower_bound(result))}
 
 
-def _metrics(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
+def _metrics(result: MatmulResult, time: KernelTime) -> list[Metric]:
     w = result.workload
-    return [
-        *of_cost(result.total, seconds(prediction)),
-        *of_power(drawn(prediction)),
-        Metric("arithmetic_intensity.minimum", minimum_intensity(w)),
-        *of_memory(memory_of(result), result.device),
-        Metric("extra_memory_bytes", extra_memory_bytes(w)),
-    ]
-
-
-def _rows(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
-    """Of the tables that show counts, times and how the tiles fill the device."""
-    edges = Metric("", f"{result.tile.br} x {result.tile.bc} x {SLICE_DEPTH}", "tile", "text")
-    reached = rates(result.total, seconds(prediction), result.device, result.workload.dtype)
-    return [edges, *_metrics(result, prediction), *reached, *_fill(result)]
-
-
-BRIEF = (
-    *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
-    *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
-)
-"""Keys of the rows that a screen shows."""
-POWERED = tuple(key for key in BRIEF if key not in ("bound", "memory_bytes"))
-"""The same where power is known: the verdict has what limits and whether it fits, a meter the watts, and the screen no room for both."""
+    minimum = Metric("arithmetic_intensity.minimum", minimum_intensity(w))
+    return [*time.metrics(), minimum, Metric("extra_memory_bytes", extra_memory_bytes(w))]
 
 
 def _traffic(result: MatmulResult) -> list[Metric]:
-    w, least, tiled = result.workload, minimum_elements(result.workload), tiled_elements(result)
+    w, least, tiled = result.workload, minimum_elements(result.workload), _tiled_elements(result)
     return [
         Metric("minimum_traffic.elements", least, "minimum traffic"),
         Metric("minimum_traffic.bytes", in_bytes(w, least)),
@@ -125,7 +116,7 @@ def _traffic(result: MatmulResult) -> list[Metric]:
 
 
 def _io_lower_bound(result: MatmulResult) -> list[Metric]:
-    w, chip, tiled = result.workload, result.chip, tiled_elements(result)
+    w, chip, tiled = result.workload, result.chip, _tiled_elements(result)
     bound, in_sram = (io_lower_bound(w, size / w.dtype.bytes) for size in (chip.total, chip.sram))
     return [
         Metric("m_bytes", chip.total),
@@ -168,13 +159,16 @@ def _fill(result: MatmulResult) -> list[Metric]:
     ]
 
 
-def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
-    tile, bound = result.tile, {one.label: one.value for one in _io_lower_bound(result) if one.label}
+def _tiled_elements(result: MatmulResult) -> int:
+    """Elements of A, B and C that the tiles move, without the partial sums of split-k."""
+    return int(tiled_loads(result.workload, result.tile) + result.workload.outputs)
+
+
+def _tables(result: MatmulResult, rows: list[Metric]) -> list[Table]:
+    bound = {one.label: one.value for one in _io_lower_bound(result) if one.label}
     counts = {"IO lower bound": bound["IO lower bound"]} | {one.label: one.value for one in _traffic(result) if one.label}
     over = {label: f"{value:.3g}x" for label, value in bound.items()} | {"IO lower bound": "1x"}
     io = [[label, _elements(count), over.get(label, "-")] for label, count in counts.items()]
-    edges = Metric("", f"{tile.br} x {tile.bc} x {SLICE_DEPTH}", "tile", "text")
-    rows = [edges, *_metrics(result, prediction), *rates(result.total, seconds(prediction), result.device, result.workload.dtype)]
     return [
         as_table("", {"total": rows}, without=NO_EXPONENTIALS),
         Table("traffic between L2 and one multiprocessor at a time", ["", "elements", "over the bound"], io),
@@ -184,6 +178,62 @@ def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
 
 def _elements(count: float) -> str:
     return format_count(count) if isinstance(count, int) else f"{count:,.0f}"
+
+
+def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
+    """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
+    fits, rates = fit(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
+    best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
+    side = "memory bound" if best < ridge else "compute bound"
+    first = f"{side} if operands move once: {digits(best, 4)} FLOP/B, ridge point {ridge:.4g}"
+    return headline("; ".join(filter(None, [fits, first])), time.rate, time.limit)
+
+
+def _bound(result: MatmulResult) -> str:
+    """What bounds its tiles."""
+    return f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}."
+
+
+def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
+    """Time of ``result``, with what it takes beside work and traffic: the launch, too few blocks, a last wave half empty."""
+    if prediction:
+        causes = [*starting(prediction), *_few_blocks(result, prediction)]
+    else:
+        launched = launching(len(result.kernels), float(result.total.roofline_s), result.device)
+        causes = [*launched, *too_few(result.blocks, result.device)] if launched else []
+    memory = memory_bytes([kernel for kernel, _ in result.kernels])
+    return KernelTime(result.total, result.device, result.workload.dtype, memory, prediction, causes=causes)
+
+
+def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
+    """Cause: the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
+    tile = product_tile(prediction)
+    if tile is None or result.device.multiprocessors is None:
+        return []
+    w, slots = result.workload, result.device.multiprocessors.number
+    blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
+    half = wave_quantization(blocks, slots) < WASTEFUL
+    found = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in found]
+
+
+def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
+    """Rooflines of time and energy, the time beside its roof, and the bytes moved beside the least that must be."""
+    from perfmodel.report.roofline_chart import energy_roofline, point, roofline
+
+    w, device, cost = result.workload, result.device, result.total
+    name = f"{w.m} x {w.n} x {w.k}"
+    dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, time.prediction)
+    least, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, _tiled_elements(result))
+    sizes = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
+    bars = [Bar(label, [("bytes", value)]) for label, value in sizes.items()]
+    again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
+    return [
+        roofline(device, [dot], caption=_bound(result)),
+        BarChart("Predicted time, and how much of it is the roof", "s", [time.bar(name)], caption=f"{time.limit}."),
+        BarChart("Bytes that it moves", "B", bars, caption=again),
+        *energy_roofline(device, w.dtype, [(name, cost, time.prediction)]),
+    ]
 
 
 def _notes(result: MatmulResult) -> list[str]:

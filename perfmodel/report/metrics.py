@@ -24,9 +24,8 @@ class Metric:
     """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
 
     ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
-    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``formula``: what it is computed by,
-    in symbols, ``numbers``: with their values; ``source``: where it is from, which ends its JSON object. ``before``, ``after``: words
-    around it in a table.
+    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
+    it in a table. ``source``: where it is from, which ends its JSON object.
     """
 
     key: str
@@ -37,8 +36,6 @@ class Metric:
     high: float | None = None
     before: str = ""
     after: str = ""
-    formula: str = ""
-    numbers: str = ""
     source: str = ""
 
     @property
@@ -306,7 +303,7 @@ def bound_by(cost: Estimate) -> str:
 
 
 def seconds(prediction: Prediction | None) -> Interval | None:
-    """Its time and the ends of its interval."""
+    """Seconds of ``prediction`` with the ends of its interval; None without one."""
     if prediction is None:
         return None
     return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.hardware import Device
@@ -10,15 +11,18 @@ from perfmodel.core.units import format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels import mlp
 from perfmodel.kernels.mlp import Mlp, MlpResult, backward_flops, cached, forward_flops, layer_flops
-from perfmodel.report.against import launching
-from perfmodel.report.answer import figures, fit, limits, metered, meters_of, rate_of, unmarked
+from perfmodel.report.answer import fit, headline, launching, sentence
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory
+from perfmodel.report.kernel_time import KernelTime
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_rows, as_table, bound_by, of_cost
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.report.roofline_chart import point, roofline
 
 BOTH = "both"
+BRIEF = (*("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"), "memory_bytes")
+"""Keys of the rows that a screen shows."""
+KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
 
 
 def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False, pictures: bool = False) -> Report:
@@ -26,26 +30,28 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
 
     ``explained``: with every formula. ``pictures``: with its roofline and the time of each kernel.
     """
-    shown = _shown(results)
-    passes, whole, tables = " + ".join(result.direction for result in results), shown[-1], _tables(w, device, results)
-    title = f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}"
+    columns = {result.direction: _time(result, w, device) for result in _shown(results)}
+    passes, whole = " + ".join(result.direction for result in results), list(columns.values())[-1]
+    whole = replace(whole, name=passes)
+    rows = {direction: time.metrics() for direction, time in columns.items()}
     notes = [
         f"{mlp.SOURCE}. Tiles re-read operands: see perfmodel matmul.",
         "Biases are left out; ReLU and its gradient count 1 per element.",
+        *unknown_rates([result.total for result in results], device),
     ]
-    notes += unknown_rates([result.total for result in results], device)
+    gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first needs none of its input'}"
     plain = Report(
-        title,
-        _verdict(w, device, whole),
-        tables,
+        f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}",
+        _headline(w, whole),
+        [as_table("", rows, without=NO_EXPONENTIALS), *_tables(w, results)],
         notes,
         data(w, device, results),
-        charts=_pictures(w, device, results) if pictures else [],
-        meters=unmarked(meters_of(whole.total, None), _launched(whole, device)),
-        metered=metered(None, whole.total, passes),
-        figures=figures(whole.total, None, device, w.dtype, whole.memory_bytes),
-        brief=[as_table("", {result.direction: _mlp_metrics(result, device) for result in shown}, labels=BRIEF)],
-        reasons=[_mlp_summary(w, results)],
+        charts=_charts(w, device, results) if pictures else [],
+        meters=whole.meters,
+        metered=whole.metered,
+        figures=whole.figures,
+        brief=[as_table("", rows, labels=BRIEF)],
+        reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
     if not explained:
         return plain
@@ -54,45 +60,23 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     )
 
 
-BRIEF = (*("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"), "memory_bytes")
-"""Keys of the rows that a screen shows."""
-
-
-def _verdict(w: Mlp, device: Device, whole: MlpResult) -> list[str]:
-    """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
-    fitting = fit(whole.memory_bytes, device)
-    more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
-    first = f"{fitting.partition(':')[0].capitalize()}; {more}." if fitting else f"{more[0].upper()}{more[1:]}."
-    limit = limits(meters_of(whole.total, None), _launched(whole, device), roof=True)
-    return [first, f"{rate_of(whole.total, None, device, w.dtype, whole.memory_bytes)}.", f"{limit}."]
-
-
-def _launched(whole: MlpResult, device: Device) -> list[str]:
-    return launching(len(whole.kernels), float(whole.total.roofline_s), device)
-
-
-def _pictures(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
-    """Every kernel: its time at its roof, and its place on the roofline."""
-    kernels = [(result.direction, kernel, cost) for result in results for kernel, cost in result.kernels]
-    times = [Bar(f"{kernel.name}, {direction}", [("roof", float(cost.roofline_s))]) for direction, kernel, cost in kernels]
-    dots = [
-        point(number, kernel.name, cost, device, w.dtype.name, w.dtype.matmul_unit, group=direction)
-        for number, (direction, kernel, cost) in enumerate(kernels, 1)
-    ]
-    _, longest, most = max(kernels, key=lambda one: one[2].roofline_s)
-    caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
-    return [BarChart("Time of each kernel at its roof", "s", times, caption=caption), roofline(device, dots, caption=_bounds(results))]
-
-
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
     """The object of schema perfmodel.mlp/1."""
     sizes = {name: getattr(w, name) for name in ("batch", "d_in", "d_hidden", "d_out", "input_gradient")}
     kept = cached(w)
     return {
         **head("mlp", {**sizes, "dtype": w.dtype.name, "pass": BOTH if len(results) > 1 else results[0].direction}, device),
-        "results": [_entry(result, device) for result in _shown(results)],
+        "results": [_entry(result, w, device) for result in _shown(results)],
         "layers": [as_json(layer) for layer in _layers(w)],
         "cached_bytes": {"x": kept.x, "a1": kept.a1, "total": kept.total, "relu_sign_bits": kept.sign_bits},
+    }
+
+
+def _entry(result: MlpResult, w: Mlp, device: Device) -> dict[str, Any]:
+    return {
+        **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
+        **as_json(_time(result, w, device).metrics()),
+        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
     }
 
 
@@ -103,18 +87,6 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
     kernels = [kernel for result in results for kernel in result.kernels]
     largest = max(result.memory_bytes for result in results)
     return [*results, MlpResult(BOTH, kernels, total(result.total for result in results), largest)]
-
-
-def _entry(result: MlpResult, device: Device) -> dict[str, Any]:
-    return {
-        **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
-        **as_json(_mlp_metrics(result, device)),
-        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
-    }
-
-
-def _mlp_metrics(result: MlpResult, device: Device) -> list[Metric]:
-    return [*of_cost(result.total), *of_memory(result.memory_bytes, device)]
 
 
 def _layers(w: Mlp) -> list[list[Metric]]:
@@ -132,10 +104,7 @@ def _layer(name: str, forward: int, gradients: int) -> list[Metric]:
     ]
 
 
-KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
-
-
-def _tables(w: Mlp, device: Device, results: list[MlpResult]) -> list[Table]:
+def _tables(w: Mlp, results: list[MlpResult]) -> list[Table]:
     both = [Metric("", "both", "layer"), Metric("", forward_flops(w), FORWARD, "FLOP"), Metric("", backward_flops(w), BACKWARD, "FLOP")]
     kernels = [[Metric("name", kernel.name), *of_cost(cost)] for result in results for kernel, cost in result.kernels]
     kept = cached(w)
@@ -145,19 +114,35 @@ def _tables(w: Mlp, device: Device, results: list[MlpResult]) -> list[Table]:
         ["ReLU bits, in place of a1 > 0", format_si(kept.sign_bits, "B"), "one bit per element"],
     ]
     return [
-        as_table("", {result.direction: _mlp_metrics(result, device) for result in _shown(results)}, without=NO_EXPONENTIALS),
         as_rows("FLOP per layer", [*_layers(w), both]),
         as_rows("kernels", kernels, labels=KERNELS),
         Table("kept from forward to backward", ["tensor", "bytes", "needed by"], cache, "lrl"),
     ]
 
 
-def _mlp_summary(w: Mlp, results: list[MlpResult]) -> str:
-    ratio = backward_flops(w) / forward_flops(w)
-    why = "each layer has two gradients" if w.input_gradient else "two gradients per layer, but the first needs none of its input"
-    return f"Backward takes {ratio:.3g}x the FLOP of forward: {why}. {_bounds(results)}"
+def _headline(w: Mlp, whole: KernelTime) -> list[str]:
+    """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
+    more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
+    return headline("; ".join(filter(None, [fit(whole.memory, whole.device).partition(":")[0], more])), whole.rate, whole.limit)
 
 
 def _bounds(results: list[MlpResult]) -> str:
-    bounds = " and ".join(f"{result.direction} is bound by {bound_by(result.total)}" for result in results)
-    return f"{bounds[0].upper()}{bounds[1:]}."
+    return sentence(" and ".join(f"{result.direction} is bound by {bound_by(result.total)}" for result in results))
+
+
+def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
+    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
+    return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
+
+
+def _charts(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
+    """Every kernel: its time at its roof, and its place on the roofline."""
+    kernels = [(result.direction, kernel, cost) for result in results for kernel, cost in result.kernels]
+    times = [Bar(f"{kernel.name}, {direction}", [("roof", float(cost.roofline_s))]) for direction, kernel, cost in kernels]
+    dots = [
+        point(number, kernel.name, cost, device, w.dtype.name, w.dtype.matmul_unit, group=direction)
+        for number, (direction, kernel, cost) in enumerate(kernels, 1)
+    ]
+    _, longest, most = max(kernels, key=lambda one: one[2].roofline_s)
+    caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
+    return [BarChart("Time of each kernel at its roof", "s", times, caption=caption), roofline(device, dots, caption=_bounds(results))]

@@ -5,22 +5,38 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from perfmodel.core.units import format_time
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model_first import answered, least, most, phase_before, title_of
-from perfmodel.report.model_notes import notes, phases, stored_format
-from perfmodel.report.op_common import head, with_steps
-from perfmodel.report.power import of_power
-from perfmodel.report.step import by_share, moved_bytes
+from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.step import StepPart, by_share, limited, longest, moved_bytes, op_roofline, step_meters, taken, time_bars, tokens
+from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
-from perfmodel.transformer.estimate import CONVENTION, MIXED
+from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op import CACHE, WEIGHTS
-from perfmodel.transformer.parallel import HELD_BACK, draft_bytes
+from perfmodel.transformer.op_time import MODEL as STEP_MODEL
+from perfmodel.transformer.op_time import launch_saving_s
+from perfmodel.transformer.parallel import HELD_BACK, draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.step import DECODE, Request
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split, native_dtype
+from perfmodel.transformer.weight_formats._base import MatrixFormat
+
+TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
+"""Words for the kind of a time."""
+STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
+
+BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
+OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
+TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
+DRAWN = ("sustained.power_w", "sustained.sm_hz", "sustained.energy_j", "sustained.energy_per_token_j")
+TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
+STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
 def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -28,17 +44,60 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
 
     ``pictures``: with the time of its ops, and their roofline.
     """
-    r = found.request
-    first = by_share([_op(line, found) for line in found.lines], BRIEF)
-    plain = answered(Report(title_of(r), [], _tables(found), notes(found), data(found), brief=[first]), found, pictures)
+    r, ops = found.request, [_op(line, found) for line in found.lines]
+    rows = [
+        StepPart(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)
+        for line in found.lines
+    ]
+    step = STEPS[r.phase].partition(" ")[2]
+    metered = {ROOF: f"{step} at its roof: this device is not calibrated", MIXED: f"{step}, at roofs where not calibrated"}
+    plain = Report(
+        _title(r),
+        _headline(found, rows),
+        _tables(found, ops),
+        _notes(found),
+        data(found),
+        charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)] if pictures else [],
+        meters=with_power(step_meters(found.cost, rows, found.seconds), found.power, found.tokens),
+        metered=metered.get(found.times_from, f"predicted {step}"),
+        figures=_figures(found),
+        brief=[by_share(ops, BRIEF)],
+        reasons=_reasons(found, rows),
+    )
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
 
-    shown = {one.step.phase: one for one, _ in found.steps}  # of many decode steps the longest
-    lengths = {phase: one.step.kv_len for phase, one in shown.items()}
-    titles = {phase: f"{phase} at {kv_len:,} tokens" for phase, kv_len in lengths.items()}
-    return with_steps(plain, [(titles[phase], {"phase": phase, "kv_len": lengths[phase]}, explain(one)) for phase, one in shown.items()])
+    explanations = []
+    for phase, one in {one.step.phase: one for one, _ in found.steps}.items():  # of many decode steps the longest
+        kv_len = one.step.kv_len
+        explanations.append((f"{phase} at {kv_len:,} tokens", {"phase": phase, "kv_len": kv_len}, explain(one)))
+    return with_steps(plain, explanations)
+
+
+def _title(r: Request) -> str:
+    """What was asked: of which model, how much of it, in which formats, on which GPUs."""
+    sizes = {
+        PREFILL: f"prefill of {r.n:,} tokens",
+        DECODE: f"decode at {r.kv_len:,} tokens",
+        GENERATE: f"{r.kv_len - r.n:,} new tokens after {r.n:,}",
+    }[r.phase]
+    return f"{r.model.name}: {sizes}, batch {r.batch:,}, {formats_of(r)} on {gpus_of(r)}"
+
+
+def gpus_of(r: Request) -> str:
+    """The device and the number of GPUs."""
+    return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
+
+
+def formats_of(r: Request) -> str:
+    """The format of activations, and those of weights and cache where they differ."""
+    form, words = stored_format(r), r.dtype.name
+    if form is not None:
+        words += f", {form.name} weights" * (form.name != r.dtype.name)
+    elif r.weight_bits != 8 * r.dtype.size:
+        words += f", {'int' if r.integer_weights else 'fp'}{r.weight_bits} weights"
+    return words + f", {'int' if r.integer_kv else 'fp'}{r.kv_bits} KV cache" * (r.kv_bits != 8 * r.dtype.size)
 
 
 def inputs_of(r: Request) -> dict[str, Any]:
@@ -88,20 +147,12 @@ def data(found: ModelAnswer) -> dict[str, Any]:
     }
 
 
-BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
-OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
-TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
-DRAWN = ("sustained.power_w", "sustained.sm_hz", "sustained.energy_j", "sustained.energy_per_token_j")
-TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
-STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
-
-
 def _op(line: Line, found: ModelAnswer) -> list[Metric]:
     """One row: with the phase where there are two."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
     return [
-        Metric("name", op.name, "op", "text", before=phase_before(line, found)),
+        Metric("name", op.name, "op", "text", before=_phase_before(line, found)),
         Metric("phase", line.phase),
         Metric("group", op.group),
         Metric("count", line.count, "count"),
@@ -112,14 +163,14 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
         Metric("time_s.at_least", line.seconds),
         Metric("", line.seconds, "time", "s", before="" if times else ">= "),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
-        Metric("share", _share(line, found), "share", "share"),
+        Metric("share", line.seconds / found.seconds, "share", "share"),
         Metric("bytes", moved_bytes(op, line.cost, line.count), "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
     ]
 
 
 def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric]:
-    """Whose time it is, or why there is none; ``otherwise``: what a table says then."""
+    """The kernel whose time it is, or why there is none; ``otherwise``: what a table says then."""
     if p is None:
         return [Metric("implementation", None), Metric("not_predicted", missing), Metric("", otherwise, "source", "text")]
     name, source = p.calibration.implementation, {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
@@ -129,14 +180,8 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
 def _totals(found: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
     at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
-    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least, *_power(found)]
-
-
-def _power(found: ModelAnswer) -> list[Metric]:
-    """What the answer draws, and per token."""
-    power = found.power
-    each = [] if power is None else [Metric("sustained.energy_per_token_j", power.joules / found.tokens, "energy per token", "J")]
-    return [*of_power(power), *each]
+    each = [Metric("sustained.energy_per_token_j", found.power.joules / found.tokens, "energy per token", "J")] if found.power else []
+    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least, *of_power(found.power), *each]
 
 
 def _rates(found: ModelAnswer) -> list[Metric]:
@@ -151,14 +196,12 @@ def _rates(found: ModelAnswer) -> list[Metric]:
 
 
 def _host(found: ModelAnswer) -> list[Metric]:
-    """Launches of the host over all passes, where kernels are launched one by one."""
-    steps = [(one, times) for one, times in found.steps if one.host_s is not None]
-    known = [Interval(*(sum(times * (one.host_s or (0, 0, 0))[end] for one, times in steps) for end in range(3)))] if steps else []
+    """Launches of the host over all passes, and their seconds, where kernels are launched one by one."""
+    steps = [(one.launches, one.host_s, times) for one, times in found.steps if one.host_s is not None]
+    ends = [sum(times * host_s[end] for _, host_s, times in steps) if steps else None for end in range(3)]
     return [
-        Metric("host.launches", sum(one.launches * times for one, times in steps) if steps else None),
-        Metric("host.seconds", known[0].value if known else None),
-        Metric("host.low", known[0].low if known else None),
-        Metric("host.high", known[0].high if known else None),
+        Metric("host.launches", sum(launches * times for launches, _, times in steps) if steps else None),
+        *(Metric(f"host.{name}", value) for name, value in zip(("seconds", "low", "high"), ends, strict=True)),
         Metric("host.us_per_launch", found.request.host_us),
     ]
 
@@ -180,16 +223,214 @@ def _memory(found: ModelAnswer) -> list[Metric]:
     ]
 
 
-def _tables(found: ModelAnswer) -> list[Table]:
+def _tables(found: ModelAnswer, ops: list[list[Metric]]) -> list[Table]:
     title = "totals" + (" (times as if it fitted)" if found.memory.fits is False else "")
     hidden = set() if found.times_from == MIXED else {"time_s.at_least"}
     return [
-        as_rows("", [_op(line, found) for line in found.lines], labels=OPS),
+        as_rows("", ops, labels=OPS),
         as_table(title, {found.request.phase: [*_totals(found), *_rates(found)]}, labels=TOTALS, without=hidden),
         as_table("memory per GPU", {"bytes": _memory(found)}),
     ]
 
 
-def _share(line: Line, found: ModelAnswer) -> float:
-    """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
-    return line.seconds / found.seconds
+def _phase_before(line: Line, found: ModelAnswer) -> str:
+    """The phase of a row, where there are two."""
+    return f"{line.phase}: " if len({one.step.phase for one, _ in found.steps}) > 1 else ""
+
+
+def least(times_from: str) -> str:
+    """What goes before a time in which roofs stand for predictions."""
+    return "" if times_from == PREDICTED else "at least "
+
+
+def most(times_from: str) -> str:
+    """What goes before a rate at such a time."""
+    return "" if times_from == PREDICTED else "at most "
+
+
+def _headline(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
+    """Whether it fits, how long it takes, and what limits it; a host that sets the pace comes first."""
+    r, made, fits = found.request, found.times_from, _fits(found)
+    took, rate = taken(found.seconds, found.prediction, least(made)), f"{most(made)}{tokens(found.tokens_per_s)}"
+    takes = "takes" if found.memory.fits is not False else "would take"
+    said = f"{STEPS[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {found.mfu:.1%}"
+    if r.phase == GENERATE:
+        first, further = format_time(found.ttft_s or 0, 3), format_time(found.tpot_s or 0, 3)
+        said = f"{takes} {took}, {rate}: first token {first}, then {further}"
+    for one, _ in found.steps:
+        if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]:
+            host, device = format_time(one.host_s[0], 3), format_time(one.on_device[0], 3)
+            slow = f"limited by the host: {one.launches:,} launches take {host}, the kernels {device}"
+            return headline(slow, said, fits) if found.memory.fits is not False else headline(fits, slow, said)
+    return headline(fits, said, limited(rows, found.seconds))
+
+
+def _fits(found: ModelAnswer) -> str:
+    """Whether it fits, and how large a batch would, or how many GPUs."""
+    r, memory, more = found.request, found.memory, found.smallest_split
+    if memory.fits is not False:
+        beside = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
+        other = f", up to batch {memory.max_batch:,} beside {beside}" if memory.fits else ""
+    elif memory.max_batch:
+        other = f"; batch {memory.max_batch:,} would fit{f', or {split_of(more)}' if more else ''}"
+    elif more:
+        other = f"; {split_of(more)} would fit"
+    else:
+        other = "; the weights alone are too large" if memory.weights >= (memory.capacity or 0) else "; nor does one sequence"
+    return held(memory.total, r.device, " per GPU" * (r.split.gpus > 1), other)
+
+
+def split_of(split: Split) -> str:
+    """A split as the options that make it.
+
+    >>> split_of(Split(tp=8, pp=2)), split_of(Split(tp=2))
+    ('--tp 8 --pp 2', '--tp 2')
+    """
+    return " ".join(f"--{name} {size}" for name in ("tp", "pp") if (size := getattr(split, name)) > 1)
+
+
+def _figures(found: ModelAnswer) -> list[Figure]:
+    made, r, memory = found.times_from, found.request, found.memory
+    first = {"time to the first token": found.ttft_s, "time per output token": found.tpot_s} if r.phase == GENERATE else {}
+    return [
+        Figure(f"time of {STEPS[r.phase]}", taken(found.seconds, found.prediction, least(made))),
+        *(Figure(label, f"{least(made)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
+        Figure("throughput", f"{most(made)}{tokens(found.tokens_per_s)}"),
+        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(made)}{found.mfu:.1%}")]),
+        Figure("memory per GPU", format_si(memory.total, "B") + (f" of {format_si(memory.capacity, 'B')}" if memory.capacity else "")),
+    ]
+
+
+def _reasons(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
+    """What takes most, how near the time is to the bound, and what a rate is a share of."""
+    cost, r = found.cost, found.request
+    words = [longest(rows, found.seconds)]
+    words += [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
+    names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
+    if r.phase == GENERATE:
+        words.append(f"Throughput: {most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.")
+    if names != [r.dtype.name]:
+        words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
+    if found.memory.fits is False:
+        words.append("Times are those of a GPU with more memory.")
+    if found.times_from != PREDICTED:
+        words.append(f"Times: {TIMES[found.times_from]}.")
+    return words
+
+
+def phases(r: Request) -> list[str]:
+    """The kinds of passes that a request runs."""
+    return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
+
+
+def _notes(found: ModelAnswer) -> list[str]:
+    """Everything that the numbers of ``found`` rest on."""
+    r = found.request
+    stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
+    mean = "; here the mean over the steps" if r.phase == GENERATE else ""
+    words = [
+        f"Lower: each row a kernel of its own with operands in DRAM. Rows are sums over their runs{stages}.",
+        f"Time to the first token: the prefill. Time per output token: one decode step, which gives a token to every sequence{mean}.",
+    ]
+    longest = r.model.max_positions
+    if longest is not None and max(r.n, r.kv_len) > longest:
+        words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
+    if not r.cached:
+        words.append("Without a KV cache a step computes all tokens so far anew.")
+    if r.model.is_moe:
+        words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
+    apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{apart}."]
+    return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+
+
+def kernels_note(r: Request) -> str:
+    """Note on the kernels that are taken to run, as far as rows of ``r`` ask."""
+    kernels = r.kernels
+    asked = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
+    asked += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
+    listed = "; ".join(f"{kind} {' or '.join(names)}" for kind, names in asked)
+    return f"Kernels, of each the first that is calibrated: {listed}; element-wise work {'fused' if r.fused else 'unfused'}."
+
+
+def _prediction_notes(found: ModelAnswer) -> list[str]:
+    r, words, within = found.request, [], found.steps[0][0].within
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
+    if missing:
+        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
+        words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
+    words += guessed(line.row.prediction for line in found.lines if line.row.prediction is not None)
+    graphs = [phase for phase in phases(r) if r.in_graph(phase)]
+    if graphs and within.block is None and launch_saving_s(r.device) is None:
+        words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
+    elif graphs and (saving := within.saving_s(graph=True)):
+        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel takes {format_time(saving)} less than timed alone.")
+    if within.block is not None:
+        where = "here" if within.own else "on another architecture"
+        words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
+    words += [_host_note(found)] if len(graphs) < len(phases(r)) else []
+    if found.prediction is not None:
+        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
+    return words
+
+
+def _host_note(found: ModelAnswer) -> str:
+    """Who launches the kernels, and how long that takes."""
+    [one, *_] = [one for one, _ in found.steps if one.host_s is not None]
+    value, low, high = one.host_s or (0.0, 0.0, 0.0)
+    if found.request.host_us is not None:
+        return f"Launched one by one: {one.launches:,} kernels at {found.request.host_us:g} us of the host take {format_time(value)}."
+    known = f"{one.launches:,} at {FASTEST_US:g} to {SLOWEST_US:g} us, as hosts differ, take {format_time(low)} to {format_time(high)}"
+    return f"Launched one by one: {known}; --host-us says what yours takes."
+
+
+def _split_notes(r: Request) -> list[str]:
+    words, joined = [], joined_gpus(r.device)
+    if r.split.gpus > joined:
+        joins = f"{r.split.gpus:,} GPUs are more than the {joined} that the links of {r.device.name} join"
+        words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
+    if r.split.tp > 1:
+        words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
+    if r.split.dp > 1:
+        exchange = "; two exchanges per layer of experts carry tokens there and back" if r.model.is_moe else ""
+        words.append(f"Data parallel: {r.split.dp} groups of {r.split.tp} GPUs divide the sequences{exchange}.")
+    elif r.split.ep > 1:
+        words.append("Expert parallel: each GPU has all tokens and its own experts; the all-reduce after the MLP adds up.")
+    if r.split.pp > 1:
+        words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
+    return words
+
+
+def weights_notes(r: Request) -> list[str]:
+    """Notes on the formats in which weights and cache are stored and multiplied."""
+    words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
+    eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
+    if eight and r.dtype.size == 2:
+        inside = "activations are rounded to fp8 too, and products run in fp8 (W8A8)"
+        outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
+        words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
+    elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
+        runs = form is not None and form.multiplied in r.device.peaks_of("tensor")
+        how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
+        words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
+    if r.integer_kv:
+        words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
+    return words
+
+
+def stored_format(r: Request) -> MatrixFormat | None:
+    """The format that the model's file names for most matrices, if they are stored so."""
+    return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
+
+
+def file_notes(model: ModelSpec, published: bool) -> list[str]:
+    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
+    words, quantized = [], model.quantized
+    if published and quantized is not None:
+        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"Weights of {model.name} are stored as {quantized.words}: {kept}; --weights-dtype says otherwise.")
+    if model.draft:
+        size = format_si(draft_bytes(model, published), "B")
+        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
+    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())

@@ -16,10 +16,14 @@ from perfmodel.kernels.occupancy import (
     sectors_needed,
     sectors_per_request,
 )
+from perfmodel.report.answer import headline
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import head, with_steps
+
+LONGER = ("warps", "bytes")
+"""Rows that a screen leaves out."""
 
 
 def report(result: Filling, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -28,8 +32,6 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
     ``explained``: with every formula. ``pictures``: with the blocks that each resource allows.
     """
     block, access, filled = result.block, result.access, result.occupancy
-    registers = "" if block.registers is None else f", {block.registers} registers each"
-    shared = f"{format_binary(int(block.sram_bytes)) if block.sram_bytes else 'no'} shared memory"
     inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
     inputs |= {"stride": access and access.stride, "element_bytes": access and access.element_bytes}
     entry = {
@@ -40,25 +42,22 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
         "request": None if access is None else as_json(_request(access, result.sm.warp)),
     }
     data = {**head("occupancy", inputs, result.device), "results": [entry]}
-    title = f"Occupancy: {block.threads} threads{registers}, {shared} on {result.device.name}"
+    registers = "" if block.registers is None else f", {block.registers} registers each"
+    shared = f"{format_binary(int(block.sram_bytes)) if block.sram_bytes else 'no'} shared memory"
     tables = _tables(result)
     plain = Report(
-        title,
-        _summary(result),
+        f"Occupancy: {block.threads} threads{registers}, {shared} on {result.device.name}",
+        _headline(result),
         tables,
         _notes(result),
         data,
-        charts=[_picture(result)] if pictures else [],
+        charts=[_chart(result)] if pictures else [],
         meters=_meters(result),
         metered="blocks that each resource allows",
         figures=_figures(result),
-        brief=[replace(table, rows=[row for row in table.rows if row[0] not in BESIDE]) for table in tables[1:]],
+        brief=[replace(table, rows=[row for row in table.rows if row[0] not in LONGER]) for table in tables[1:]],
     )
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
-
-
-BESIDE = ("warps", "bytes")
-"""Rows that a screen leaves out."""
 
 
 def _active(result: Filling) -> list[Metric]:
@@ -82,17 +81,6 @@ def _on_device(result: Filling) -> list[Metric]:
     ]
 
 
-def _most_warps(result: Filling) -> int | None:
-    """The most warps that a multiprocessor holds."""
-    return None if result.sm.threads is None else int(result.sm.threads // result.sm.warp)
-
-
-def _share(result: Filling) -> float | None:
-    """Occupancy: active warps over the most that a multiprocessor holds. Source: CUDA C++ Best Practices Guide, section Occupancy."""
-    most = _most_warps(result)
-    return None if most is None else float(result.occupancy.warps / most)
-
-
 def _request(access: StridedLoad, warp: int) -> list[Metric]:
     touched = sectors_per_request(access.stride, access.element_bytes, warp)
     needed = sectors_needed(access.stride, access.element_bytes, warp)
@@ -105,12 +93,34 @@ def _request(access: StridedLoad, warp: int) -> list[Metric]:
     ]
 
 
-def _summary(result: Filling) -> list[str]:
+def _tables(result: Filling) -> list[Table]:
+    limits = [Metric("", limit, LIMIT_WORDS[name]) for name, limit in result.occupancy.limits.items()]
+    tables = [
+        as_table("blocks per multiprocessor that each resource allows", {"blocks": limits}, "resource"),
+        as_table("active at once", {"per multiprocessor": _active(result), "on the device": _on_device(result)}),
+    ]
+    if result.access is not None:
+        tables.append(as_table("one load of a warp", {"value": _request(result.access, result.sm.warp)}))
+    return tables
+
+
+def _share(result: Filling) -> float | None:
+    """Occupancy: active warps over the most that a multiprocessor holds. Source: CUDA C++ Best Practices Guide, section Occupancy."""
+    most = _most_warps(result)
+    return None if most is None else float(result.occupancy.warps / most)
+
+
+def _most_warps(result: Filling) -> int | None:
+    """The most warps that a multiprocessor holds."""
+    return None if result.sm.threads is None else int(result.sm.threads // result.sm.warp)
+
+
+def _headline(result: Filling) -> list[str]:
     filled, full = result.occupancy, _share(result)
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
     of_all = "" if full is None else f": {filled.warps} of {_most_warps(result)} warps ({full:.1%})"
-    sentences = [f"{blocks} per multiprocessor{of_all}.", f"Limited by {words}."]
+    sentences = headline("", f"{blocks} per multiprocessor{of_all}", f"limited by {words}")
     if result.access is not None:
         found = as_json(_request(result.access, result.sm.warp))
         kind = "Coalesced" if found["coalesced"] else "Not coalesced"
@@ -141,21 +151,10 @@ def _figures(result: Filling) -> list[Figure]:
     return found
 
 
-def _picture(result: Filling) -> BarChart:
+def _chart(result: Filling) -> BarChart:
     """The blocks that each resource allows; as many run as the one that allows fewest."""
     bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in result.occupancy.limits.items()]
-    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_summary(result)[1])
-
-
-def _tables(result: Filling) -> list[Table]:
-    limits = [Metric("", limit, LIMIT_WORDS[name]) for name, limit in result.occupancy.limits.items()]
-    tables = [
-        as_table("blocks per multiprocessor that each resource allows", {"blocks": limits}, "resource"),
-        as_table("active at once", {"per multiprocessor": _active(result), "on the device": _on_device(result)}),
-    ]
-    if result.access is not None:
-        tables.append(as_table("one load of a warp", {"value": _request(result.access, result.sm.warp)}))
-    return tables
+    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_headline(result)[1])
 
 
 def _notes(result: Filling) -> list[str]:

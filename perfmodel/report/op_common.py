@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.document import DOUBT, GUESSED, Report, Table
-from perfmodel.report.metrics import BOUND_WORDS, Metric
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.timing.base import CLEAN, STATE_WORDS, find_model
 from perfmodel.timing.predict import Prediction
 
@@ -43,11 +43,7 @@ class Sources:
         return [f"[{number}] {source}" for source, number in self._numbers.items()]
 
 
-def of_step(step: FormulaStep) -> Metric:
-    """One line of an explanation as a metric: what it is, its formula in symbols and in numbers, its source."""
-    return Metric(step.name, step.value, step.meaning, formula=step.formula, numbers=step.numbers, source=step.source)
-
-
+STEP_KEYS = ("name", "meaning", "formula", "numbers", "value", "source")
 Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
 """An explanation: (title of its table, keys that identify it in the JSON object, steps)."""
 
@@ -56,24 +52,18 @@ def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | Non
     """``plain`` with every number of ``parts`` and its formula. ``sources``: those cited before, which go on."""
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:
-        found = list(map(of_step, steps))
         columns = ["number", "", "source", "formula = with values = value"]
-        rows = [[one.key, one.label, sources.cite(one.source), _chain(one)] for one in found]
+        rows = [[one.name, one.meaning, sources.cite(one.source), _chain(one)] for one in steps]
         tables.append(Table(title, columns, rows, "llll"))
-        objects.append({**names, "steps": list(map(_step_data, found))})
+        objects.append({**names, "steps": [{key: getattr(one, key) for key in STEP_KEYS} for one in steps]})
     notes = [*plain.notes, *sources.notes()]
     return replace(plain, tables=tables, notes=notes, data={**plain.data, "explanation": objects})
 
 
-def _chain(one: Metric) -> str:
-    """formula = numbers = value; an input has a value only."""
+def _chain(one: FormulaStep) -> str:
+    """Formula = numbers = value; an input has a value only."""
     value = f"{one.value:,}" if isinstance(one.value, int) and abs(one.value) < 10**15 else f"{one.value:.6g}"
     return " = ".join(filter(None, [one.formula, one.numbers if one.numbers != value else "", value]))
-
-
-def _step_data(one: Metric) -> dict[str, Any]:
-    names = {"name": one.key, "meaning": one.label}
-    return {**names, "formula": one.formula, "numbers": one.numbers, "value": one.value, "source": one.source}
 
 
 def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out: str = "left out of the roof") -> list[str]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import Metric
-from perfmodel.timing.predict import Prediction
+
+if TYPE_CHECKING:
+    from perfmodel.core.power import PowerState
+    from perfmodel.transformer.answer import StepPower
+    from perfmodel.transformer.step_power import TrainingPower
+
+    Drawn = PowerState | StepPower | TrainingPower
 
 EXPLAINED = (
     "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "
@@ -18,45 +24,8 @@ WHEN = {"burst": ", run for seconds", "sustained": ""}
 CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
 
 
-class Drawn(Protocol):
-    """What runs under a limit, one kernel or a model."""
-
-    @property
-    def burst_s(self) -> float:
-        """Alone after a pause."""
-
-    @property
-    def sustained_s(self) -> float:
-        """For seconds."""
-
-    @property
-    def watts(self) -> float:
-        """Of one GPU, for seconds."""
-
-    @property
-    def sm_hz(self) -> float:
-        """Clock, for seconds."""
-
-    @property
-    def joules(self) -> float:
-        """Of a call."""
-
-    @property
-    def limit_w(self) -> float:
-        """Of one GPU."""
-
-    @property
-    def clock(self) -> str:
-        """Of the headline time."""
-
-
-def drawn(prediction: Prediction | None) -> Drawn | None:
-    """The power of a predicted call, where it is known."""
-    return None if prediction is None else prediction.power
-
-
 def of_power(state: Drawn | None) -> list[Metric]:
-    """Rows of a call as it runs; none where the device has no power model.
+    """Power, clock and energy of a kernel, a model's passes or a training step; none where the device has no power model.
 
     ``clock`` is of the predicted time; watts, clock and joules are of a call that runs for seconds, and stand under ``sustained``.
     """
@@ -84,5 +53,5 @@ def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_
 
 
 def power_note(state: Drawn | None) -> list[str]:
-    """What power, clock and the headline time are of."""
+    """Note on what power, clock and the headline time are of."""
     return [] if state is None else [EXPLAINED.format(limit=state.limit_w, clock=CLOCK_WORDS[state.clock])]

@@ -7,8 +7,8 @@ from typing import Any
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels import recompute
 from perfmodel.kernels.recompute import Level, RecomputeResult, stored_bytes
-from perfmodel.report.against import Side
-from perfmodel.report.answer import compared, headline
+from perfmodel.report.against import Side, compared
+from perfmodel.report.answer import headline
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows

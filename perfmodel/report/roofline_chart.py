@@ -8,15 +8,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfmodel.core.checks import sha256
+from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Microbenchmark
+from perfmodel.core.power import flops_per_joule
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import Quantity, parse_any
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import bound, flag, sentence, time_s
-from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Roofline, RooflinePoint
+from perfmodel.report.charts.schema import (
+    COMPUTE,
+    LEVELS,
+    MEASURED,
+    MEMORY,
+    Before,
+    Ceiling,
+    Chart,
+    Interval,
+    LineChart,
+    Mark,
+    Roofline,
+    RooflinePoint,
+    Series,
+)
 from perfmodel.report.document import Formula, ProfileUse
 from perfmodel.report.metrics import seconds
+from perfmodel.timing.power import energy_name
 
 if TYPE_CHECKING:
     from perfmodel.timing.base import Case
@@ -29,6 +47,10 @@ FMA_PROBE = "fp32 FMA"
 NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
 """Longest name in a sentence, in characters."""
+PER_DECADE, LEAST, MOST = 8, -1, 4
+"""Points of the line of energy, between these powers of ten of FLOP per byte."""
+PRODUCTS = "tensor."
+"""Start of the names of operations of matrix products."""
 UNEQUAL = 0.005
 """Relative difference from which on two counts or times are worth a word."""
 
@@ -200,12 +222,12 @@ def sentences(chart: Roofline) -> list[str]:
 
 def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
     """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
-    text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
+    words = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
-        return text
+        return words
     for own in (" of its roof:", " above its roof:"):
-        text = text.replace(own, own.replace("its roof", "the sum of its kernels' roofs"), 1)
-    return text
+        words = words.replace(own, own.replace("its roof", "the sum of its kernels' roofs"), 1)
+    return words
 
 
 def brief(name: str) -> str:
@@ -215,6 +237,29 @@ def brief(name: str) -> str:
     ('flash #15', 80, ' #15')
     """
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 21]}…{name[-20:]}"
+
+
+def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str, Estimate, Prediction | None]]) -> list[Chart]:
+    """FLOP per joule of ``dtype`` with operands from DRAM, and of kernels, by name, that run for seconds.
+
+    None without a power model, or where its fit gives products of any format no energy: records did not tell them from busy power.
+    """
+    fit, peak = device.power, device.peaks_of("tensor").get(dtype.name)
+    bandwidth, name = device.dram.bandwidth_bytes_per_s, energy_name(dtype.name)
+    if fit is None or peak is None or not bandwidth or name not in fit.picojoules:
+        return []
+    if not all(energy for operation, energy in fit.picojoules.items() if operation.startswith(PRODUCTS)):
+        return []
+    intensities = [10 ** (step / PER_DECADE) for step in range(LEAST * PER_DECADE, MOST * PER_DECADE + 1)]
+    line = [(one, float(flops_per_joule(fit, name, float(peak.number), bandwidth, one))) for one in intensities]
+    marks = []
+    for label, cost, known in predicted:
+        if known is not None and known.power is not None and cost.dram.total:
+            each = float(cost.flops) / known.power.joules
+            marks.append(Mark(float(cost.flops) / float(cost.dram.total), f"{label}: {text(each, 'FLOP/J')}", each))
+    words = f"At best: static power, {dtype.name} operations and bytes from DRAM alone; L2 and busy multiprocessors take more."
+    series, axes = [Series(f"{dtype.name}, at best", line)], ("arithmetic intensity", "FLOP per joule")
+    return [LineChart("Roofline of energy", *axes, series, "FLOP/B", "FLOP/J", marks=marks, caption=words)]
 
 
 def formulas(group: str, steps: Iterable[FormulaStep]) -> list[Formula]:

@@ -27,6 +27,13 @@ Shares = Mapping[str, float]
 NONE: Shares = MappingProxyType({})
 Times = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
+LATENT = 0.5
+"""A kernel whose roof is less than this share of its time is limited by no resource: it waits."""
+LATENCY = "latency"
+MOST_BARS = 8
+"""Bars that a first screen of a page has room for."""
+LEAST_METER = 0.005
+"""Resources that are busy for less of a step have no meter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +50,15 @@ class StepPart:
     seconds: float
 
     @property
-    def bound(self) -> str | None:
-        """The resource with the largest term, of those that are roofs."""
-        return max(self._terms, key=lambda name: self._terms[name], default=None)
-
-    @property
     def limit(self) -> str:
-        """That resource, where it is busy for ``LATENT`` of the time; else latency."""
-        return self.bound if self.bound and self._terms[self.bound] >= LATENT * self.seconds else LATENCY
-
-    @property
-    def _terms(self) -> dict[str, float]:
-        return {name: float(term) for name, term in self.cost.terms.items()}
-
-
-LATENT = 0.5
-"""A kernel whose roof is less than this share of its time is limited by no resource: it waits."""
-LATENCY = "latency"
-MOST_BARS = 8
-"""Bars that a first screen of a page has room for."""
-LEAST_METER = 0.005
-"""Resources that are busy for less of a step have no meter."""
+        """The resource with the largest term of the roof, if it is busy for ``LATENT`` of the time; else latency."""
+        name, term = max(self.cost.terms.items(), key=lambda one: one[1], default=(LATENCY, 0))
+        return name if term >= LATENT * self.seconds else LATENCY
 
 
 def taken(seconds: float, known: Times | None, least: str = "") -> str:
-    """
+    """A time to three digits with its interval, after ``least``.
+
     >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
     ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
     """
@@ -75,7 +66,8 @@ def taken(seconds: float, known: Times | None, least: str = "") -> str:
 
 
 def tokens(per_s: float) -> str:
-    """
+    """A rate to three digits.
+
     >>> tokens(584.12), tokens(46953)
     ('584 tokens/s', '47,000 tokens/s')
     """

@@ -17,7 +17,7 @@ from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul import in_bytes, minimum_elements
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
-from perfmodel.report.attention_verdict import left_out
+from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline import NO_ROOM

@@ -92,7 +92,6 @@ ROLES = {
     "arrow-head": Style("quiet"),
     "leader": Style(stroke="quiet", width=0.7),
     "number": Style("ink", bold=True, halo=True),
-    "number-inside": Style("page", bold=True),
     "series": Style(stroke="series", width=2.0),
     "series-dashed": Style(stroke="series", width=1.6, dash="6 4"),
     "band": Style("series", opacity=0.16),

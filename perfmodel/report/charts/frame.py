@@ -17,7 +17,7 @@ _SMALL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From ``low`` to ``high``, over the pixels ``start`` to ``end``."""
+    """An axis from ``low`` to ``high``, over the pixels ``start`` to ``end``."""
 
     low: float
     high: float
@@ -141,22 +141,22 @@ class Plot:
 
     @property
     def left(self) -> float:
-        """Its left edge."""
+        """Left edge."""
         return self.x.start
 
     @property
     def right(self) -> float:
-        """Its right edge."""
+        """Right edge."""
         return self.x.end
 
     @property
     def top(self) -> float:
-        """Its upper edge."""
+        """Upper edge."""
         return self.y.end
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """Lower edge."""
         return self.y.start
 
     @property

@@ -69,7 +69,7 @@ def noise(point: RooflinePoint) -> float | None:
 
 
 def flag(point: RooflinePoint) -> str:
-    """In words, what cannot be: a time below its lower bound or its roof; empty if there is nothing to say."""
+    """What cannot be, in words: a time below its lower bound or its roof; empty if there is nothing to say."""
     spent = point.measured.value if point.measured else None
     if spent is None:
         return ""
@@ -83,7 +83,7 @@ def flag(point: RooflinePoint) -> str:
 
 
 def above_roof(point: RooflinePoint) -> str:
-    """In words, that a prediction without a measurement is faster than its roof; empty if it is not."""
+    """Words for a prediction without a measurement that is faster than its roof; empty if it is not."""
     known = point.predicted
     if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
         return ""
@@ -124,13 +124,9 @@ def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
         advice = "more work per launch or fewer launches help, no higher roof"
         return f"{point.name} is bound by its launch: {kind} {text(spent, 's')}, while {roof}; {advice}."
     if share is not None:
-        head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {_gain(share, 'it')}"
+        gain = f"reaching it makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
+        head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
     return f"{head}; {near}."
-
-
-def _gain(share: float, roof: str) -> str:
-    faster = f"reaching {roof} makes it at most {text(1 / share, 'ratio')} faster"
-    return faster if share < 1 - 0.005 else "there is nothing left to gain"
 
 
 def _roof(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
@@ -146,8 +142,5 @@ def _next(near: tuple[str, float] | None) -> str:
     if near is None:
         return "no other roof is known"
     name, ratio = near
-    return (
-        f"the next roof, {RESOURCES.get(name, name)}, is {text(ratio, 'ratio')} away"
-        if ratio > 1.005
-        else f"{RESOURCES.get(name, name)} binds as much"
-    )
+    roof = RESOURCES.get(name, name)
+    return f"the next roof, {roof}, is {text(ratio, 'ratio')} away" if ratio > 1.005 else f"{roof} binds as much"

@@ -30,7 +30,7 @@ def limits(ceilings: Sequence[Ceiling]) -> tuple[float, float, float, float]:
 
 
 def _round_numbers(value: float) -> list[float]:
-    """Those around ``value``: 1, 2, 5 and 10 times a power of ten."""
+    """Round numbers around ``value``: 1, 2, 5 and 10 times a power of ten."""
     return [step * 10.0 ** math.floor(math.log10(value)) for step in (1, 2, 5, 10)]
 
 
@@ -142,7 +142,7 @@ def _clear_of(shapes: list[Box | Segment], every: list[Text], twin: bool, placer
 
 
 def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """From the right end to the left, above the line, then below it, then further away; what was measured first below."""
+    """Places of a label from right to left, above the line, then below it, then further away; what was measured first below."""
     font, ((start, y), (end, _)) = view.font, view.horizontal(ceiling).points
     above, below, right = y - font * 0.42, y + font * 1.12, end - font * 0.5
     sides = (below, above) if ceiling.measured else (above, below)
@@ -152,7 +152,7 @@ def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 
 
 def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """From the lower end upwards, a corner at the line: to the left, above it, or to the right, below; what was measured first there."""
+    """Places of a label from the lower end up, a corner at the line: left above it, or right below, where measured ones begin."""
     plot, gap = view.plot, view.font * 0.3
     low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(view.top / ceiling.value)
     left = (-gap, -gap - 1, "end"), (gap, view.font * 1.05, "start")

@@ -138,7 +138,7 @@ class Roofline(SavedPart):
         return list(dict.fromkeys([*(c.key for c in self.compute_roofs()), *(point.key for point in self.points)]))
 
     def shown_keys(self) -> list[str]:
-        """Those shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
+        """Keys shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
         keys = self.all_keys()
         if self.dtypes:
             return [known for known in keys if known.split()[-1] in self.dtypes]

@@ -64,7 +64,7 @@ def left_out(report: Report, said: int = 0, room: int | None = None) -> str:
 
 
 def aligned(table: Table) -> list[str]:
-    """Its lines, columns padded; none of heads if all are empty."""
+    """Lines of a table, columns padded; none of heads if all are empty."""
     rows = [*([table.columns] if any(table.columns) else []), *table.rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]

@@ -1,0 +1,185 @@
+"""The time of kernels in an answer: what it says of rate and limit, its meters, figures and rows, alike for every kind of kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Work
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.hardware import Device
+from perfmodel.core.power import PowerState
+from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.against import EVEN, Side
+from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, small, taken
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.schema import Bar, Interval
+from perfmodel.report.document import Figure, Meter
+from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
+from perfmodel.report.power import of_power, with_power
+from perfmodel.timing.predict import Prediction
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Kernels in turn on ``device``: their ``cost`` at the roof, their ``prediction`` where there is one, ``memory`` in bytes.
+
+    ``name``: of the kernels, where there are others beside them. ``causes``: what takes time beside work and traffic, in words.
+    ``least``: seconds that unpredicted kernels take at least. ``flop``: which FLOP its rates count.
+    """
+
+    cost: Estimate
+    device: Device
+    dtype: Dtype
+    memory: Number
+    prediction: Prediction | None = None
+    name: str = ""
+    causes: Sequence[str] = ()
+    least: Interval | None = None
+    flop: str = "FLOP"
+
+    @cached_property
+    def predicted(self) -> Interval | None:
+        """Predicted seconds with their interval."""
+        return seconds(self.prediction)
+
+    @property
+    def power(self) -> PowerState | None:
+        """What a predicted call draws, where that is known."""
+        return None if self.prediction is None else self.prediction.power
+
+    @property
+    def crowded_out(self) -> tuple[str, ...]:
+        """Keys of rows for which a screen has no room where power is known: headline and meters say what they do."""
+        return () if self.power is None else ("bound", "memory_bytes")
+
+    @property
+    def time(self) -> Interval | None:
+        """Predicted seconds, else the least ones; None where the roof is all that is known."""
+        return self.predicted or self.least
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that meters and rates are of: the time, else the roof."""
+        return float(self.cost.roofline_s if self.time is None else self.time.value)
+
+    @property
+    def below_roof(self) -> bool:
+        """Whether the time is shorter than the roof of these tiles: its kernel has others, or runs at a higher clock."""
+        return self.time is not None and self.time.value < (1 - EVEN) * float(self.cost.roofline_s)
+
+    @cached_property
+    def counted(self) -> Estimate:
+        """What meters and rates count: the cost; of a time below its roof, what every kernel needs at the highest clocks."""
+        if not self.below_roof:
+            return self.cost
+        needs, unit = self.cost.needs, "tensor" if self.cost.work.tensor else "vector"
+        terms = {unit: needs.work_s} if needs.work_s else {}
+        terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
+        return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
+
+    def below_roof_note(self, name: str) -> list[str]:
+        """Note on a predicted time of ``name`` that is shorter than its roof."""
+        if self.predicted is None or not self.below_roof:
+            return []
+        times = f"{format_time(self.seconds)} is below its roof of {format_time(float(self.cost.roofline_s))}"
+        why = "the kernel that is predicted computes or moves less than these tiles do, or runs at a higher clock than that of the roof"
+        return [f"{name}: {times}: {why}. Meters and shares of a peak are of what any kernel needs, at the highest clocks."]
+
+    @cached_property
+    def _meters(self) -> list[Meter]:
+        found = meters(self.counted.terms, amounts_of(self.counted), self.seconds)
+        beside = self.prediction is None and bool(self.causes)
+        return [replace(one, limits=one.limits and not beside) for one in found]
+
+    @property
+    def meters(self) -> list[Meter]:
+        """How busy each resource is, and the power; of a roof none limits where causes do that it leaves out."""
+        return with_power(self._meters, self.power)
+
+    @property
+    def metered(self) -> str:
+        """What the meters are a share of, in words, and why its tensor unit does more than the rates say."""
+        of = f" of {self.name}" if self.name else ""
+        if self.predicted and self.below_roof:
+            return f"predicted time{of}, below its roof: what any kernel needs"
+        time = "predicted time" if self.predicted else "least time" if self.least else "roof"
+        over = float(self.cost.work.tensor / self.cost.flops) if self.cost.work.tensor and self.cost.flops else 1.0
+        more = f"{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
+        return f"{time}{of}{more * (over > 1 + ROOFS_EVEN)}"
+
+    @property
+    def limit(self) -> str:
+        """What limits it, without a full stop."""
+        return limits(self._meters, self.causes, self.predicted is None, self.cost.unknown)
+
+    @property
+    def rate(self) -> str:
+        """The time with its interval, its rate and share of the peak, without a full stop; of what does not fit, as if it fitted."""
+        if self.predicted is None and self.least:
+            return f"Not predicted; at least {format_time(self.seconds, 3)}, with {self.causes[-1]}: at most {self.rate_and_share}"
+        start = f"Predicted {taken(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
+        start = f"If it fitted: {small(start)}" if self.device.fits(int(self.memory)) is False else start
+        return ", ".join(filter(None, [start, self.rate_and_share]))
+
+    @cached_property
+    def rate_and_share(self) -> str:
+        """Rate of its time and share of the peak: of bytes where DRAM bounds it, else of visible matmul FLOP."""
+        cost, time = self.counted, self.seconds
+        if not time:
+            return ""
+        term = float(cost.terms.get("dram", 0))
+        if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
+            share = f", {percent(term / time)} of the DRAM peak" if self.time or term < (1 - ROOFS_EVEN) * time else ""
+            return format_si(float(cost.dram.total) / time, "B/s", 3) + share
+        rate, unit = float(cost.flops) / time, self.device.matmul_unit(self.dtype.name, self.dtype.matmul_unit)
+        clock = " at the highest clock" * self.below_roof
+        return f"{format_si(rate, 'FLOP/s', 3)}, {percent(self._of_peak(rate, unit))} of the {unit} peak{clock}"
+
+    def _of_peak(self, rate: float, unit: str) -> float:
+        """Share of the peak of ``unit`` at the clock at work; of a time below its roof, at the highest clock."""
+        if self.below_roof:
+            return rate / self.device.best_matmul_rate(self.dtype.name)
+        return rate / (self.device.matmul_peak(self.dtype.name, unit).number * clock_at_work(self.device))
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The numbers that decide about it: time, rate, roof, memory."""
+        time = [Figure("predicted time" if self.predicted else "least time", taken(self.time))] if self.time else []
+        rate = "rate" if self.predicted else "rate at most" if self.least else "rate at the roof"
+        bound = f", {RESOURCES[self.cost.bound][0]}" if self.cost.bound else ""
+        capacity = self.device.dram.capacity
+        memory = format_si(self.memory, "B", 3) + (f" of {format_si(capacity.number, 'B', 3)}" if capacity else "")
+        return [
+            *time,
+            *([Figure(rate, self.rate_and_share)] if self.rate_and_share else []),
+            Figure("roof", f"{format_time(float(self.cost.roofline_s), 3)}{bound}"),
+            Figure("memory", memory),
+        ]
+
+    def metrics(self, labels: Mapping[str, str] | None = None, extra: Number | None = None) -> list[Metric]:
+        """Counts, times, power and memory. ``labels``: other than usual, by key; ``extra``: bytes beyond inputs and outputs."""
+        return [*of_cost(self.cost, self.predicted, labels), *of_power(self.power), *of_memory(self.memory, self.device, extra)]
+
+    @property
+    def rates(self) -> list[Metric]:
+        """Predicted rate in matmul FLOP/s and what share of the peak that is."""
+        rate = float(self.cost.flops) / self.predicted.value if self.predicted and self.cost.flops else None
+        share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
+        return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
+
+    def side(self, name: str, left_out: tuple[str, ...] = ()) -> Side:
+        """Time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
+        by = "" if self.prediction is None else self.prediction.calibration.implementation
+        return Side(name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out)
+
+    def bar(self, name: str) -> Bar:
+        """The bar ``name`` of the time: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
+        known, roof = self.predicted, float(self.cost.roofline_s)
+        if known is None:
+            return Bar(f"{name} (not predicted)", [("roof", roof)])
+        parts = [("roof", min(roof, known.value)), ("beyond its roof", max(known.value - roof, 0.0))]
+        return Bar(name, parts, known.low, known.high)
