@@ -146,7 +146,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
         _notes(result),
         data(result, point, pasted),
         charts=[picture(front, point)] if pictures else [],
-        figures=_figures(result, point),
+        figures=figures(result, point),
         brief=[as_rows("", [_metrics(one, result) for one in shown], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
 
@@ -246,7 +246,8 @@ def _pools_words(found: Search) -> str:
     return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
-def _figures(result: Searched, point: Candidate) -> list[Figure]:
+def figures(result: Searched, point: Candidate) -> list[Figure]:
+    """The numbers that decide about one point of the front."""
     name, price = "best" if result.found.best is not None else "nearest", result.price(point)
     return [
         Figure(name, f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"),

@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from perfmodel import __version__
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
-from perfmodel.report import roofline as roofline_report
+from perfmodel.report import roofline as roofline_answer
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.format_number import as_text
 from perfmodel.report.charts.schema import Chart, Roofline
@@ -95,7 +95,7 @@ def first_of_each(parts: Sequence[SectionResult]) -> list[str]:
 def _brief(parts: Sequence[SectionResult]) -> list[Table]:
     """The table of a screen: that of the first section, points of its rooflines, or its first table."""
     for part in parts:
-        points = roofline_report.table([chart for chart in part.charts if isinstance(chart, Roofline)])
+        points = roofline_answer.table([chart for chart in part.charts if isinstance(chart, Roofline)])
         if found := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
             return found[:1]
     return []
@@ -113,7 +113,7 @@ def _figures(parts: Sequence[SectionResult], charts: Sequence[Chart]) -> list[Fi
     """Of each section the first, then the second, at most five in all; of rooflines alone those of their points."""
     given = [one for one in chain.from_iterable(zip_longest(*(part.figures for part in parts))) if one is not None]
     rooflines = [chart for chart in charts if isinstance(chart, Roofline)]
-    return given[:FIGURES] or roofline_report.figures(rooflines)[:FIGURES]
+    return given[:FIGURES] or roofline_answer.figures(rooflines)[:FIGURES]
 
 
 def with_base(report: Report, base: Report, name: str) -> Report:

@@ -12,7 +12,7 @@ from perfmodel.core.dtypes import DTYPES, canonical
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report import roofline as roofline_report
+from perfmodel.report import roofline as roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
@@ -79,7 +79,7 @@ class RooflineSection(Options):
         whole = together([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        answers = whole.answers or [*roofline_report.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
+        answers = whole.answers or [*roofline_answer.answers(leveled), *(said for said in whole.verdict if UNKNOWN_FLOP in said)]
         said = answers if any(chart.points for chart in leveled) else whole.verdict
         different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
         said = [*said[:SEEN], *different, *said[SEEN:]]
@@ -109,11 +109,11 @@ class RooflineSection(Options):
         """``made`` with what a screen says of workloads: of models as a whole, and the meters of what is alone."""
         device, models = chart.device_name, any(one.parts for one in found)
         answers = [_short_of(one, device * several) for one in found] if models else []
-        figures = roofline_report.figures([replace(chart, points=[one.point for one in found])]) if models else []
+        figures = roofline_answer.figures([replace(chart, points=[one.point for one in found])]) if models else []
         if several or len(self.workloads) > 1 or (len(found) < len(chart.points) and not models):
             return replace(made, answers=answers, figures=figures)
         last = found[-1].point
-        made = replace(made, meters=roofline_report.meters_of(last), metered=[roofline_report.metered(last)])
+        made = replace(made, meters=roofline_answer.meters_of(last), metered=[roofline_answer.metered(last)])
         return replace(made, answers=answers, figures=figures)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
@@ -173,7 +173,7 @@ def _without_point(rows: Sequence[RecordRow]) -> list[str]:
 
 def _short_of(found: WorkloadAnswer, device: str) -> str:
     """Time, rate and roof of a workload; of a model with the kernel that takes most of it."""
-    said = roofline_report.answer_of(found.point, device)
+    said = roofline_answer.answer_of(found.point, device)
     if found.parts:
         most = max(found.parts, key=lambda part: part.share or 0)
         said += f"; {percent(most.share or 0)} of the time is {most.name}"
