@@ -39,15 +39,17 @@ def headline(fits: str, time: str, limit: str) -> list[str]:
     return [sentence(words.removesuffix(".")) for words in (fits, time, limit) if words]
 
 
-def held(needed: Number, device: Device, where: str = "", more: str = "") -> str:
+def held(needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity") -> str:
     """Whether ``needed`` bytes fit ``device``, without a full stop: ``where`` they are, and what else fits (``more``).
+
+    ``unknown``: said in place of ``more`` where the profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
     >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
     'fits: 1 GB of 150.1 GB per GPU; batch 8 would fit'
     """
     fits = fit(needed, device)
-    return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}; the profile of {device.id} has no capacity"
+    return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}{unknown.format(device.id)}"
 
 
 def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:

@@ -140,7 +140,7 @@ class _Answer:
 
     def side(self, result: AttentionResult) -> Side:
         """``result`` as one of two that are compared."""
-        return self.time(result).side(result.algorithm.name, left_out(result, self.comparison.device))
+        return self.time(result).side(left_out=left_out(result, self.comparison.device))
 
     @cached_property
     def faster(self) -> str:

@@ -171,10 +171,11 @@ class KernelTime:
         share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
-    def side(self, name: str, left_out: tuple[str, ...] = ()) -> Side:
-        """Time and roof as one of two that are compared. ``left_out``: what its roof leaves out although it dominates."""
+    def side(self, name: str = "", left_out: tuple[str, ...] = ()) -> Side:
+        """Time and roof as one of two that are compared. ``left_out``: by its roof although it dominates; by default the causes."""
         by = "" if self.prediction is None else self.prediction.calibration.implementation
-        return Side(name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out)
+        causes = (f"{self.name}: {' and '.join(self.causes)}",) if self.causes else ()
+        return Side(name or self.name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out or causes)
 
     def bar(self, name: str) -> Bar:
         """The bar ``name`` of the time: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""

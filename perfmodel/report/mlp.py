@@ -92,15 +92,14 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
 def _layers(w: Mlp) -> list[list[Metric]]:
     """Each layer: the FLOP of one of its matmuls, and of the gradients that its backward pass computes."""
     first, second = layer_flops(w.batch, w.d_in, w.d_hidden), layer_flops(w.batch, w.d_hidden, w.d_out)
-    return [_layer("x W1", first, 2 if w.input_gradient else 1), _layer("a1 W2", second, 2)]
-
-
-def _layer(name: str, forward: int, gradients: int) -> list[Metric]:
     return [
-        Metric("name", name, "layer", "text"),
-        Metric("forward_flops", forward, FORWARD, "FLOP"),
-        Metric("backward_flops", gradients * forward, BACKWARD, "FLOP"),
-        Metric("gradients", gradients),
+        [
+            Metric("name", name, "layer", "text"),
+            Metric("forward_flops", flops, FORWARD, "FLOP"),
+            Metric("backward_flops", gradients * flops, BACKWARD, "FLOP"),
+            Metric("gradients", gradients),
+        ]
+        for name, flops, gradients in (("x W1", first, 2 if w.input_gradient else 1), ("a1 W2", second, 2))
     ]
 
 

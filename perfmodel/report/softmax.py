@@ -38,16 +38,16 @@ def report(
 
     ``prediction``: the time of a kernel that was asked for. ``explained``: with every formula. ``pictures``: with times and bytes.
     """
-    runs = [result for result in results if result.row_fits is not False]
+    ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
     best = runs[-1]
-    time = _time(best, w, device, prediction)
-    columns = {result.variant.name: _metrics(result, w, _time(result, w, device)) for result in results}
+    time, faster = _time(best, w, device, prediction), compared(ways[0].side(), ways[len(runs) - 1].side())
+    columns = {way.name: _metrics(result, w, way) for way, result in zip(ways, results, strict=True)}
     same = {"pass": "forward", "implementation": None}
     data = {
         **head("softmax", {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}, device),
         "results": [{"algorithm": name, **same, **as_json(metrics)} for name, metrics in columns.items()],
     }
-    reasons, notes = [_reasons(w, device, results)], _notes(w, device, results)
+    reasons, notes = [_reasons(w, results, *ways)], _notes(w, device, results)
     if prediction is not None:
         roof = min(float(result.cost.roofline_s) for result in runs)
         reasons.insert(0, f"{alone(Side('The softmax', roof, time.predicted, by=time.name))}.")
@@ -59,11 +59,11 @@ def report(
         columns |= {time.name: _metrics(best, w, time)}
     plain = Report(
         f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}",
-        _headline(w, results, best, time),
+        _headline(w, results[-1].row_fits, faster, time),
         [as_table("", columns, without=NO_MATMUL)],
         [*notes, *time.below_roof_note("The softmax")],
         data,
-        charts=_charts(w, device, runs, time) if pictures else [],
+        charts=_charts(runs, faster, time) if pictures else [],
         meters=time.meters,
         metered=time.metered,
         figures=time.figures,
@@ -90,30 +90,22 @@ def _metrics(result: SoftmaxResult, w: Softmax, time: KernelTime) -> list[Metric
     ]
 
 
-def _headline(w: Softmax, results: list[SoftmaxResult], best: SoftmaxResult, time: KernelTime) -> list[str]:
+def _headline(w: Softmax, row_fits: bool | None, faster: str, time: KernelTime) -> list[str]:
     """Which way is faster, and whether a row fits; time and rate; what limits it."""
-    fits = {None: "may fit SRAM", True: "fits SRAM", False: "does not fit SRAM"}[results[-1].row_fits]
-    faster = compared(*(Side(result.variant.name, float(result.cost.roofline_s)) for result in (results[0], best)))
+    fits = {None: "may fit SRAM", True: "fits SRAM", False: "does not fit SRAM"}[row_fits]
     unfit = "does not fit; " * (time.device.fits(time.memory) is False)
     first = f"{unfit}{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}"
     return headline(first, time.rate, time.limit)
 
 
-def _reasons(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
+def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online: KernelTime, fused: KernelTime) -> str:
     """How fused, or the next best, compares with safe."""
-    safe, online, fused = results
-    if fused.row_fits is False:
-        row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {device.id}"
-        return f"fused does not fit: {row}. online is the next best: {against(_side(safe, w, device), _side(online, w, device))}."
+    if results[-1].row_fits is False:
+        row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {safe.device.id}"
+        return f"fused does not fit: {row}. online is the next best: {against(safe.side(), online.side())}."
     fewer = f"{safe.cost.sram.total / fused.cost.sram.total:.3g}x fewer bytes through the L2"
     even = ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
-    both = against(_side(safe, w, device), _side(fused, w, device))
-    return f"{both}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
-
-
-def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:
-    time = _time(result, w, device)
-    return time.side(time.name, (f"{time.name}: {' and '.join(time.causes)}",) if time.causes else ())
+    return f"{against(safe.side(), fused.side())}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
 
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
@@ -124,14 +116,13 @@ def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Predict
     return KernelTime(result.cost, device, w.dtype, result.memory_bytes, prediction, name, causes)
 
 
-def _charts(w: Softmax, device: Device, runs: list[SoftmaxResult], time: KernelTime) -> list[Chart]:
+def _charts(runs: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Chart]:
     """Times at the roof and the predicted one, and the bytes that each way moves."""
     times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
     times += [time.bar(time.name)] if time.predicted else []
-    faster = sentence(compared(_side(runs[0], w, device), _side(runs[-1], w, device)))
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
-        BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=faster),
+        BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=sentence(faster)),
         traffic_chart([(one.variant.name, one.cost.sram, one.cost.dram) for one in runs], f"Reads of an element: {counted}."),
     ]
 
