@@ -196,14 +196,14 @@ def _fitting(result: CacheResult) -> str:
     """Whether weights and cache fit, and how many GPUs would hold them."""
     w = result.workload
     more = smallest_tp(w, result.device) if result.fits is False else None
-    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --tp {more} would fit" if more else "")
+    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --tp {more} would fit" if more else "", "")
 
 
 def _room(result: CacheResult) -> str:
     """How many sequences fit, and to what length those of the question can grow."""
     w = result.workload
     if result.room is None:
-        return f"The cache takes {format_count(result.per_token)} B per token."
+        return f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity."
     if result.room <= 0:
         alone = result.capacity is None or result.weights >= result.capacity
         return f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache."
