@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from json import dumps, loads
 from pathlib import Path
@@ -103,9 +104,7 @@ class _Kept:
 def _timings(path: Path) -> list[dict[str, Any]]:
     """The timings in ``path``, up to a line that was cut; none if there is no such file, or it holds records."""
     found: list[dict[str, Any]] = []
-    try:
+    with suppress(OSError, ValueError):
         for line in path.read_text(encoding="utf-8").splitlines():
             found.append(loads(line))
-    except (OSError, ValueError):
-        pass
     return [one for one in found if {"item", "seconds", "wall_s", "spent_s"} <= set(one)]

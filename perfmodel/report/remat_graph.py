@@ -106,12 +106,9 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
     """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
     units, found = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = found["forward"].values()
+    ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]
     top = max(picture.eager_peak, picture.lazy_peak)
-    peaks = [("gradients in backward", picture.lazy_peak), ("gradients with values", picture.eager_peak)]
-    lines = [
-        ["gradients with values", units.size(picture.eager_peak), sparkline(columns(picture.eager, NARROW), top)],
-        ["gradients in backward", units.size(picture.lazy_peak), sparkline(columns(picture.lazy, NARROW), top)],
-    ]
+    lines = [[name, units.size(peak), sparkline(columns(moments, NARROW), top)] for name, moments, peak in reversed(ways)]
     grown = [[str(layer), *map(units.size, sizes)] for layer, sizes in enumerate(zip(early, late, strict=True))]
     heads = ["layer", "gradients with values", "gradients in backward"]
     tables = [
@@ -119,7 +116,7 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
         _ends(Table("forward, after each layer, its input not counted", heads, grown)),
         Table("memory over forward and backward, all of it", ["", "peak", "time"], lines, "lrl", drawn=True),
     ]
-    over = [("gradients in backward", list(picture.lazy)), ("gradients with values", list(picture.eager))]
+    over = [(name, list(moments)) for name, moments, _ in ways]
     return Report(
         f"What autograd keeps: {source.title}",
         _autograd_headline(picture, early[-1], late[-1], found["kept"], units),
@@ -127,9 +124,9 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
         _notes(picture, source),
         found,
         charts=[timeline(over, "time" if source.timed else "steps", units)] if pictures else [],
-        meters=[Meter(name, float(peak / top), units.held(peak)) for name, peak in peaks] if top else [],
+        meters=[Meter(name, float(peak / top), units.held(peak)) for name, _, peak in ways] if top else [],
         metered="larger peak",
-        figures=[Figure(f"peak, {name}", units.held(peak)) for name, peak in peaks],
+        figures=[Figure(f"peak, {name}", units.held(peak)) for name, _, peak in ways],
     )
 
 
