@@ -30,10 +30,12 @@ def test_the_lecture_example_is_printed_and_explained(run):
     outcome = run("remat --layers 10 --checkpoints 5")
     assert outcome.code == 0
     text = outcome.out
-    assert "Everything kept: 30 steps; nothing kept but the input: 75 = 30 + 45 steps." in text
-    assert "With the output of layer 5 kept, each value rebuilt from the nearest one: 55 = 30 + 25 steps" in text
-    assert "the last output, which no backward step needs, not rebuilt: 51 = 30 + 21 steps." in text
-    assert "Each segment rebuilt once: 38 = 30 + 8 steps; the last segment kept from the forward pass: 35 = 30 + 5 steps." in text
+    assert "keep-all: 30 steps, 12 values at the peak." in text
+    assert "keep-none: 75 = 30 + 45 steps, 4 values at the peak." in text
+    assert "nearest-and-output: 55 = 30 + 25 steps" in text
+    assert "nearest: 51 = 30 + 21 steps" in text
+    assert "segments: 38 = 30 + 8 steps" in text
+    assert "segments-last-kept: 35 = 30 + 5 steps" in text
     assert "A count of 75 with this checkpoint is that of nothing kept, or of closures" in text
     assert "59 and 54 steps" in text
 
@@ -139,13 +141,17 @@ def test_strategies_can_be_named(run):
 
 def test_a_budget(run):
     outcome = run("remat --layers 10 --budget 6")
-    assert "Within 6 values the cheapest is optimal: 36 = 30 + 6 steps, 20.0% more than with everything kept" in outcome.out
+    assert "Fits: 6 values of 6 values with optimal, the cheapest that fits." in outcome.out
+    assert "It takes 36 steps, 20% more than with everything kept." in outcome.out
+    assert "optimal: 36 = 30 + 6 steps, 6 values at the peak." in outcome.out
     assert "12 (too much)" in outcome.out
     data = run("remat --layers 10 --budget 6 --json").json
     assert [row["fits"] for row in data["results"]] == [row["peak"] <= 6 for row in data["results"]]
     assert data["curve"][0] == {"memory": 4, "cost": 66, "overhead": pytest.approx(1.2)}
     assert data["curve"][-1] == {"memory": 12, "cost": 30, "overhead": 0}
-    assert "None of the schedules fits 3 values; the least that any of them takes is 4 values." in run("remat --layers 10 --budget 3").out
+    short = run("remat --layers 10 --budget 3").out
+    assert "Does not fit: no schedule takes 3 values or less." in short
+    assert "The least is 4 values, with " in short
     assert "no schedule of the chain fits the memory" in run("remat --layers 10 --budget 3").out
 
 

@@ -17,9 +17,9 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.remat.evaluate import evaluate
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.source import listed
-from perfmodel.report import remat_first
 from perfmodel.report.batch import report as batch_report
-from perfmodel.report.memory_first import over_step
+from perfmodel.report.memory import over_step
+from perfmodel.report.remat import POINTS, Units, moments_of, outline, timeline
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.cache_plan import workload
 from perfmodel.transformer.generation import Curve, curve
@@ -240,7 +240,7 @@ def test_a_schedule_peaks_where_it_does():
     source = listed(10, None, None, None, None)
     found = evaluate(source, Plan((5,)))
     run = found.of("segments")
-    chart = remat_first.timeline([("segments", remat_first.moments_of(run))], "steps", timed=False, sized=False)
+    chart = timeline([("segments", moments_of(run))], "steps", Units(timed=False, sized=False))
     [series], [mark] = chart.series, chart.marks
     assert max(y for _, y in series.points) == mark.y == run.peak
     start = max(moment.end for moment in run.moments if moment.end < run.worst.end)
@@ -250,8 +250,8 @@ def test_a_schedule_peaks_where_it_does():
 
 def test_a_long_schedule_is_drawn_with_its_peak():
     moments = [(step, 5000 if step == 4800 else step % 7) for step in range(1, 10001)]
-    drawn = remat_first.steps_of(moments)
-    assert len(drawn) <= 2 * remat_first.MOST_POINTS
+    drawn = outline(moments)
+    assert len(drawn) <= 2 * POINTS
     assert max(drawn, key=lambda point: point[1])[0] == pytest.approx(4800, abs=50)
 
 

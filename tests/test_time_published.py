@@ -15,7 +15,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.report.validation_answer import beyond
+from perfmodel.report.validation import beyond
 from perfmodel.timing.base import Case, find_model, models_of
 from perfmodel.timing.implementations import find, kernel_name, listed
 from perfmodel.timing.lenders import with_parts

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.commands._output import WORDS, as_text, asked_in, signed
+from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
@@ -54,6 +54,7 @@ class Destination(Question):
         """Write ``report`` to every file, and to stdout unless only files were asked for: a terminal then reads which."""
         from perfmodel.report import write
 
+        report = self.chosen(report)
         if self.files:
             made = signed(report)
             for name in self.files:
@@ -63,6 +64,10 @@ class Destination(Question):
         elif sys.stdout.isatty():
             sys.stdout.write(f"wrote {', '.join(self.files)}\n")
 
+    def chosen(self, report: Report) -> Report:
+        """What of ``report`` is written: all of it."""
+        return report
+
     def show(self, report: Report) -> None:
         """Write ``report`` to stdout."""
         sys.stdout.write(as_text(report, self.json, self.full or bool(getattr(self, "explain", False))))
@@ -70,7 +75,7 @@ class Destination(Question):
 
 @dataclass(frozen=True)
 class Pictured(Destination):
-    """Of a report with charts: .svg and .png are written from them."""
+    """Where a report with charts goes: .svg and .png are written from them."""
 
     OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
@@ -87,15 +92,20 @@ _ALL = "all"
 
 
 @dataclass(frozen=True)
-class _Explaining(Question):
+class _Explanation(Question):
     explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
+
+
+@dataclass(frozen=True)
+class Explained(Destination, _Explanation):
+    """Where a report with formulas goes."""
 
     @property
     def explain(self) -> bool:
         """Whether formulas are asked for."""
         return self.explained is not None
 
-    def shown(self, report: Report) -> Report:
+    def chosen(self, report: Report) -> Report:
         """``report``, or the one number of it that is to be explained."""
         if self.explained in (None, _ALL):
             return report
@@ -105,17 +115,8 @@ class _Explaining(Question):
 
 
 @dataclass(frozen=True)
-class Explained(Destination, _Explaining):
-    """Of a report with formulas."""
-
-    def emit(self, report: Report) -> None:
-        """Write ``report``, or one number of it, whole."""
-        Destination.emit(self, self.shown(report))
-
-
-@dataclass(frozen=True)
 class ExplainedPicture(Pictured, Explained):
-    """Of a report with formulas and charts."""
+    """Where a report with formulas and charts goes."""
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -157,13 +158,13 @@ def _questions(function: Callable[..., None]) -> list[type[Question]]:
     return [one for parameter, one in get_type_hints(function).items() if parameter != "return"]
 
 
-def _carry_out(function: Callable[..., None], asked: Sequence[Question]) -> None:
-    for one in asked:
+def _carry_out(function: Callable[..., None], questions: Sequence[Question]) -> None:
+    for one in questions:
         one.check_read()
-    for one in asked:
+    for one in questions:
         if isinstance(one, Destination) and one.OFFERS is not None:
             one.check(one.OFFERS)
-    function(*asked)
+    function(*questions)
 
 
 def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mapping[str, Any]) -> Report:
@@ -181,7 +182,8 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if not any(issubclass(one, Destination) for one in _questions(function)):
         raise UsageError(f"{name} gives no report", "run it on the command line")
     found: list[Report] = []
-    questions = [_kept(one, found) if issubclass(one, Destination) else one for one in _questions(function)]
+    kept = {"show": lambda self, report: found.append(report), "pictures": True}  # in place of stdout
+    questions = [type(one.__name__, (one,), kept) if issubclass(one, Destination) else one for one in _questions(function)]
     arguments = [one.name for question in questions for one in fields(question) if one.metadata["option"].argument]
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
@@ -196,34 +198,25 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     return found[0]
 
 
-def _kept(destination: type[Destination], found: list[Report]) -> type[Destination]:
-    """``destination`` with ``found`` in place of stdout, which shows pictures."""
-    pictures = {"pictures": True} if issubclass(destination, Pictured) else {}
-    return type(destination.__name__, (destination,), {"show": lambda self, report: found.append(report), **pictures})
-
-
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
+    """An argument or option per field; of fields with one name the last."""
     found: dict[str, Parameter] = {}
-    for question in questions:
-        kinds = get_type_hints(question)
-        for one in fields(question):
-            found.pop(one.name, None)
-            found[one.name] = _parameter(one, kinds[one.name])
+    kinds = {question: get_type_hints(question) for question in questions}
+    for question, one in ((each, one) for each in kinds for one in fields(each)):
+        shown: Option = one.metadata["option"]
+        kind = kinds[question][one.name]
+        listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
+        names = shown.names or (f"--{one.name.replace('_', '-')}",)
+        info = (
+            typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
+            if shown.argument
+            else typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=shown.group or None)
+        )
+        annotation: Any = listed[0] | None if listed else kind  # a text alone is for Python and files
+        default = Parameter.empty if shown.argument and one.default is MISSING else one.default
+        found.pop(one.name, None)
+        found[one.name] = Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
     return list(found.values())
-
-
-def _parameter(one: Field[Any], kind: Any) -> Parameter:
-    asked: Option = one.metadata["option"]
-    listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
-    annotation = listed[0] | None if listed else kind  # a text alone is for Python and files
-    names = asked.names or (f"--{one.name.replace('_', '-')}",)
-    info = (
-        typer.Argument(metavar=asked.metavar, help=asked.help, show_default=False)
-        if asked.argument
-        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False, rich_help_panel=asked.group or None)
-    )
-    default = Parameter.empty if asked.argument and one.default is MISSING else one.default
-    return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
 
 
 class Command(TyperCommand):
@@ -261,14 +254,19 @@ class Command(TyperCommand):
         parsed: list[str] = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
             _check_repeated(self.make_parser(ctx).parse_args(args)[-1])
-            _check_numbers(self, ctx)
+            for param in self.params:
+                if ctx.params.get(param.name) != param.default:
+                    _check_number(max(param.opts, key=len), ctx.params[param.name])
             _note_short_names(ctx.params.values())
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what it writes says by which command line."""
-        with asked_in(ctx):
+        token = CONTEXT.set(ctx)
+        try:
             return super().invoke(ctx)
+        finally:
+            CONTEXT.reset(token)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All options, with plain conversions."""
@@ -324,28 +322,22 @@ class _Conversion:
         self.annotation = annotation
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """``value`` converted; a usage error that names the option otherwise."""
+        """``value`` converted, a number also from what people write: 8k, 8Ki, 1e6; a usage error that names the option otherwise."""
         if value is None or self.annotation not in _WORDS:
             return value
-        try:
+        with suppress(ValueError):
             return self.annotation(value)
-        except ValueError:
-            return self._as_written(value, param, ctx)
-
-    def _as_written(self, text: str, param: Any, ctx: Any) -> int | float:
-        """A number as people write it: 8k, 8Ki, 1e6."""
+        wrong = f"{value[:40]!r} is not {_WORDS[self.annotation]}"
         try:
-            number = parse_number(text)
+            number = parse_number(value)
         except DataError as error:
-            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[self.annotation]}; {error.fix}", ctx=ctx, param=param) from None
+            raise typer.BadParameter(f"{wrong}; {error.fix}", ctx=ctx, param=param) from None
         if self.annotation is int and not isinstance(number, int):
-            raise typer.BadParameter(f"{text[:40]!r} is not {_WORDS[int]}", ctx=ctx, param=param)
+            raise typer.BadParameter(wrong, ctx=ctx, param=param)
         return number
 
 
 _WORDS = {int: "a whole number", float: "a number"}
-
-
 _ZERO = re.compile(r"-0+(\.0*)?")
 
 
@@ -399,15 +391,8 @@ def _check_repeated(given: Sequence[Any]) -> None:
             raise UsageError(f"{names} is given {count} times, and only one value counts", "give it once")
 
 
-def _check_numbers(command: TyperCommand, ctx: Any) -> None:
-    """UsageError for a number that no option takes."""
-    for param in command.params:
-        value = ctx.params.get(param.name)
-        if value != param.default:
-            _check_number(max(param.opts, key=len), value)
-
-
 def _check_number(name: str, value: Any) -> None:
+    """UsageError for a number that no option takes."""
     from perfmodel.core.workload import LARGEST_SIZE
 
     if not isinstance(value, (int, float)) or isinstance(value, bool):

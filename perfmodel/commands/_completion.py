@@ -81,19 +81,18 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
         return _matching([*commands, "--help", "--version", "--show-completion"], unfinished)
     if before == ["--show-completion"]:
         return _matching(list(SCRIPTS), unfinished)
-    if before[0] not in commands:
+    name, *rest = before
+    if name not in commands:
         return []
-    command, rest = find(before[0]), before[1:]
+    command = find(name)
     inner = getattr(command, "commands", None)
+    if inner is not None and not rest:
+        return _matching([*inner, "--help"], unfinished)
     if inner is not None:
-        if not rest:
-            return _matching([*inner, "--help"], unfinished)
-        if rest[0] not in inner:
-            return []
-        command, rest = inner[rest[0]], rest[1:]
-    if before[0] == "sweep":
-        return _in_sweep(command.params, rest, unfinished)
-    return _in_command(command.params, rest, unfinished)
+        command, rest = inner.get(rest[0]), rest[1:]
+    if command is None:
+        return []
+    return (_in_sweep if name == "sweep" else _in_command)(command.params, rest, unfinished)
 
 
 def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
@@ -133,6 +132,6 @@ def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> 
 
 
 def _matching(values: Sequence[str], unfinished: str) -> list[str]:
-    """Those that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
+    """``values`` that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
     text = unfinished.lower()
     return [value for value in values if value.startswith(text)] or [value for value in values if text and text in value]

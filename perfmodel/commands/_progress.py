@@ -55,13 +55,12 @@ class ProgressBar:
         if self.rich is not None:
             self.rich.console.print(text, markup=False, highlight=False)
         else:
-            say(f"{text}{self._left()}")
-
-    def _left(self) -> str:
-        if not 0 < self.share < 1:
-            return ""
-        left = (self.clock() - self.began) * (1 / self.share - 1)
-        return f" ({self.share:.0%} done, about {left:.0f} s left)"
+            left = (
+                f" ({self.share:.0%} done, about {(self.clock() - self.began) * (1 / self.share - 1):.0f} s left)"
+                if 0 < self.share < 1
+                else ""
+            )
+            say(f"{text}{left}")
 
 
 def _bar() -> Any:
@@ -77,7 +76,7 @@ def _bar() -> Any:
 
 
 class SweepProgress(ProgressBar):
-    """Of a sweep, in rows: where there is no terminal, a line every ten seconds."""
+    """Progress of a sweep, in rows: where there is no terminal, a line every ten seconds."""
 
     def __init__(self) -> None:
         super().__init__(time.monotonic)
@@ -86,7 +85,7 @@ class SweepProgress(ProgressBar):
         self.said = False
 
     def expect(self, total: int) -> Callable[[int], None]:
-        """To be told of rows, of which there will be ``total``."""
+        """A function to tell of rows that are done, of ``total`` in all."""
         self.total = total
         return self.tell
 
@@ -98,15 +97,11 @@ class SweepProgress(ProgressBar):
             self.words = f"{self.points:,} of {self.total:,} rows"
             self.done(self.points / self.total if self.total else 1.0)
         elif now - self.begun > AFTER_S and (not self.said or now - self.told > 10):
-            self.told, self.said = now, True
-            self._write(now - self.begun)
+            from perfmodel.core.units import format_si, format_time
 
-    def _write(self, seconds: float) -> None:
-        from perfmodel.core.units import format_si, format_time
-
-        rate = self.points / seconds
-        left = format_time((self.total - self.points) / rate, 2)
-        say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {left} left")
+            self.told, self.said, rate = now, True, self.points / (now - self.begun)
+            left = format_time((self.total - self.points) / rate, 2)
+            say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {left} left")
 
     def interrupted(self, path: Path | None) -> None:
         """Say what there is, and how to go on."""

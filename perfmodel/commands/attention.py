@@ -24,7 +24,7 @@ class AttentionRun(Question):
 
 
 @command
-def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture) -> None:
+def attention(options: AttentionQuestion, run: AttentionRun, to: ExplainedPicture) -> None:
     """Compare standard attention with FlashAttention: FLOP, IO, bound, roofline and predicted time.
 
     Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
@@ -36,8 +36,8 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     from perfmodel.timing.select_kernel import answered
 
     if run.config:
-        asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())
-    comparison = asked.compare(device_for(asked.hardware))
+        options = load_config(run.config, "attention", AttentionQuestion).updated(options.given())
+    comparison = options.compare(device_for(options.hardware))
     comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
     check_state_read(run.cache, bool(known))
     if comparison.device.power is not None or run.power_limit or run.clock:

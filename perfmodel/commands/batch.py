@@ -7,7 +7,7 @@ from perfmodel.transformer.question import BatchQuestion
 
 
 @command
-def batch(asked: BatchQuestion, to: ExplainedPicture) -> None:
+def batch(options: BatchQuestion, to: ExplainedPicture) -> None:
     """Throughput and latency of decode against the batch: the knee, what bounds each side, where memory ends.
 
     Example: perfmodel batch llama-3-8b --kv-len 2048 --hardware h200
@@ -18,7 +18,7 @@ def batch(asked: BatchQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.batch import report
     from perfmodel.transformer.generation import curve
 
-    device = device_for(asked.hardware)
-    request = asked.request_for(find_model(asked.name), device)
-    request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
+    device = device_for(options.hardware)
+    request = options.request_for(find_model(options.name), device)
+    request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
     to.emit(report(curve(request, cache(calibrated_devices)), explained=to.explain, pictures=to.pictures))

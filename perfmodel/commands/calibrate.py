@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from json import dumps, loads
 from pathlib import Path
@@ -13,7 +14,7 @@ from perfmodel.commands._command import Destination, command, say
 from perfmodel.commands._shared import SHIPPED, record_paths, require
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
-_FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(asked.from_records))
+_FITTED = Condition("is for --from-records", "leave it out", lambda options: bool(options.from_records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class _Fits(Destination):
 
 
 @command
-def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
+def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
     PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps what it measured and says how to go on.
     Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
-    to.check(["profile"] if asked.from_records else ["records", "profile"])
+    to.check(["profile"] if options.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._progress import ProgressBar
     from perfmodel.core.errors import UnavailableError
@@ -49,21 +50,21 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
 
-    names = asked.implementation or []
+    names = options.implementation or []
     with _Kept(to.files) as kept:
         with ProgressBar() as bar:
-            options = CalibrationOptions(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
-            if asked.from_records:
-                paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)
-                found = fit_records(paths, find_device, asked.hardware, names, bar, one, calibrated_devices, options)
+            how = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
+            if options.from_records:
+                paths, one = record_paths(options.from_records), any(name.endswith(".yaml") for name in to.files)
+                found = fit_records(paths, find_device, options.hardware, names, bar, one, calibrated_devices, how)
                 fitted = sum(len(one.blocks) for one in found)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
-                require(asked.required, fitted, "kernels were calibrated", why)
+                require(options.required, fitted, "kernels were calibrated", why)
             else:
-                found = [this_machine(find_device, asked.hardware, names, bar, options)]
+                found = [this_machine(find_device, options.hardware, names, bar, how)]
         if not found and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-        to.emit(calibration_report(found, asked.quick))
+        to.emit(calibration_report(found, options.quick))
 
 
 class _Kept:
@@ -103,9 +104,7 @@ class _Kept:
 def _timings(path: Path) -> list[dict[str, Any]]:
     """The timings in ``path``, up to a line that was cut; none if there is no such file, or it holds records."""
     found: list[dict[str, Any]] = []
-    try:
+    with suppress(OSError, ValueError):
         for line in path.read_text(encoding="utf-8").splitlines():
             found.append(loads(line))
-    except (OSError, ValueError):
-        pass
     return [one for one in found if {"item", "seconds", "wall_s", "spent_s"} <= set(one)]

@@ -17,7 +17,7 @@ class ClaimsQuestion(Question):
 
 
 @command
-def claims(asked: ClaimsQuestion, to: Explained) -> None:
+def claims(options: ClaimsQuestion, to: Explained) -> None:
     """Statements of lecture notes and papers, recomputed: what holds, what is wrong and why.
 
     Example: perfmodel claims --verdict wrong
@@ -25,4 +25,4 @@ def claims(asked: ClaimsQuestion, to: Explained) -> None:
     from perfmodel.claims import find_claims
     from perfmodel.report.claims import report
 
-    to.emit(report(find_claims(asked.ids or (), asked.verdict), explained=to.explain))
+    to.emit(report(find_claims(options.ids or (), options.verdict), explained=to.explain))

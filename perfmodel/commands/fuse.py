@@ -7,7 +7,7 @@ from perfmodel.kernels.question import FuseQuestion
 
 
 @command
-def fuse(asked: FuseQuestion, to: ExplainedPicture) -> None:
+def fuse(options: FuseQuestion, to: ExplainedPicture) -> None:
     """Fuse a chain of elementwise operations: bytes, launches and time unfused, in a CUDA graph, fused.
 
     Example: perfmodel fuse --elements 1048576 --ops 30
@@ -15,6 +15,6 @@ def fuse(asked: FuseQuestion, to: ExplainedPicture) -> None:
     from perfmodel.kernels.fuse import evaluate
     from perfmodel.report.fuse import report
 
-    device = device_for(asked.hardware)
-    chain, published = asked.workload(device)
+    device = device_for(options.hardware)
+    chain, published = options.workload(device)
     to.emit(report(chain, device, evaluate(chain, device), published=published, explained=to.explain, pictures=to.pictures))

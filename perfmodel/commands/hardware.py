@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from perfmodel.commands._command import Destination, ExplainedPicture, add_command, new_app
+from perfmodel.core.errors import DataError, UsageError, visible
 from perfmodel.core.question import Question, argument, option
 
 app = new_app(help="List, show, check and add device profiles.", no_args_is_help=True)
@@ -70,7 +71,7 @@ def list_devices(to: Destination) -> None:
 
 
 @add_command(app, short_help="Show every number of one profile, with kind and source.")
-def show(asked: DeviceQuestion, to: ExplainedPicture) -> None:
+def show(options: DeviceQuestion, to: ExplainedPicture) -> None:
     """Show every number of one profile with its kind and source, and the ridge points they imply.
 
     Example: perfmodel hardware show h200
@@ -78,28 +79,27 @@ def show(asked: DeviceQuestion, to: ExplainedPicture) -> None:
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
 
-    to.emit(show_report(find_device(asked.device), to.explain, to.pictures))
+    to.emit(show_report(find_device(options.device), to.explain, to.pictures))
 
 
 @add_command(app, short_help="Check a profile: schema, units, sources, rules.")
-def check(asked: ProfileQuestion) -> None:
+def check(options: ProfileQuestion) -> None:
     """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak.
 
     Example: perfmodel hardware check h200
     """
     from perfmodel.catalog import find_device
-    from perfmodel.core.errors import DataError, visible
     from perfmodel.core.sanity import check as problems_of
 
-    device = find_device(asked.file)
+    device = find_device(options.file)
     problems = problems_of(device)
     if problems:
-        raise DataError("\n  ".join([f"{asked.file}: {len(problems)} value(s) contradict each other", *problems]))
-    typer.echo(visible(f"{asked.file}: {device.name} is sound"))
+        raise DataError("\n  ".join([f"{options.file}: {len(problems)} value(s) contradict each other", *problems]))
+    typer.echo(visible(f"{options.file}: {device.name} is sound"))
 
 
 @add_command(app, short_help="Write the profile of a card that is not shipped.")
-def add(asked: AddedQuestion, to: _Profile) -> None:
+def add(options: AddedQuestion, to: _Profile) -> None:
     """Write the profile of a card that is not shipped: what is known of it, the rest from the device that it is like.
 
     Peaks go with --sms and --clock, or with a peak that is given. What was measured on that device is taken where nothing given changes it.
@@ -108,20 +108,19 @@ def add(asked: AddedQuestion, to: _Profile) -> None:
     """
     from perfmodel.catalog import device_ids, find_device
     from perfmodel.core.custom_device import FIELDS, device_like
-    from perfmodel.core.errors import UsageError
     from perfmodel.report.hardware import added_report
 
-    to = replace(to, output=to.output or [f"{asked.name}.yaml", "-"])
-    [like] = asked.require("hardware add my-card --like l4 --dram-bandwidth 432GB/s", "like")
-    given = {name: value for name in FIELDS if (value := getattr(asked, name)) is not None}
+    to = replace(to, output=to.output or [f"{options.name}.yaml", "-"])
+    [like] = options.require("hardware add my-card --like l4 --dram-bandwidth 432GB/s", "like")
+    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     if not given:
-        raise UsageError(f"nothing says how {asked.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
-    if asked.name in device_ids():
-        raise UsageError(f"{asked.name} is the id of a shipped device", "choose another; 'perfmodel hardware list' shows those taken")
+        raise UsageError(f"nothing says how {options.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
+    if options.name in device_ids():
+        raise UsageError(f"{options.name} is the id of a shipped device", "choose another; 'perfmodel hardware list' shows those taken")
     reference = find_device(like, "--like")
-    device = device_like(reference, asked.name, given)
+    device = device_like(reference, options.name, given)
     to.check(["profile"])
-    there = [name for name in to.files if not asked.force and Path(name).exists()]
+    there = [name for name in to.files if not options.force and Path(name).exists()]
     if there:
         raise UsageError(f"{there[0]} is there already", "add --force to replace it, or name another with -o")
     to.emit(added_report(device, reference, to.files))

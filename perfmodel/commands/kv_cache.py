@@ -7,7 +7,7 @@ from perfmodel.transformer.question import CacheQuestion
 
 
 @command
-def kv_cache(asked: CacheQuestion, to: ExplainedPicture) -> None:
+def kv_cache(options: CacheQuestion, to: ExplainedPicture) -> None:
     """KV cache of a model: bytes per token, sequence and batch, what fits a device, what generation costs without it.
 
     Example: perfmodel kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm
@@ -19,8 +19,8 @@ def kv_cache(asked: CacheQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.kv_cache import report
     from perfmodel.transformer.cache_plan import evaluate, generation_on
 
-    if asked.model is None:
+    if options.model is None:
         raise UsageError("MODEL is missing", f"give one of {', '.join(model_names())}; or the path of a config.json")
-    w, device = asked.workload(find_model(asked.model)), device_for(asked.hardware)
+    w, device = options.workload(find_model(options.model)), device_for(options.hardware)
     times = generation_on(w, device, cache(calibrated_devices))
     to.emit(report(evaluate(w, device), times, explained=to.explain, pictures=to.pictures))

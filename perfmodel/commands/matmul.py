@@ -21,7 +21,7 @@ class MatmulRun(MatmulQuestion):
 
 
 @command
-def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
+def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     """Matrix multiplication: FLOP, tiled traffic, waves, roofline, predicted time and the IO lower bound.
 
     C [m, n] = A [m, k] B [k, n], tile by tile. Example: perfmodel matmul -m 8192 -n 128 -k 8192
@@ -37,21 +37,21 @@ def matmul(asked: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.timing.predict import lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_product
 
-    own = device_for(asked.hardware)
-    device = asked.on(own)
-    w = asked.workload(device)
-    w = replace(w, scale_block=scale_block(asked.implementation or "", w.dtype.name))
-    result = evaluate(w, device, asked.tile_m, asked.tile_n)
-    if asked.implementation is not None:
-        check_implementation(asked.implementation, "matmul", device, calibrated_devices)
-    state = state_named(asked.cache)
+    own = device_for(options.hardware)
+    device = options.on(own)
+    w = options.workload(device)
+    w = replace(w, scale_block=scale_block(options.implementation or "", w.dtype.name))
+    result = evaluate(w, device, options.tile_m, options.tile_n)
+    if options.implementation is not None:
+        check_implementation(options.implementation, "matmul", device, calibrated_devices)
+    state = state_named(options.cache)
     lower, known, missing = lower_in(result.total, state), None, ""
     try:
-        known = select_product(w, result.tile, own, lower, calibrated_devices, asked.implementation, state)
-        result = as_predicted(result, known) if asked.implementation and not asked.sram else result
+        known = select_product(w, result.tile, own, lower, calibrated_devices, options.implementation, state)
+        result = as_predicted(result, known) if options.implementation and not options.sram else result
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, known is not None)
-    known = of_product(result, known, asked.power_limit, asked.clock)
-    measured = measured_s(asked.measured)
+    known = of_product(result, known, options.power_limit, options.clock)
+    measured = measured_s(options.measured)
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures, measured_s=measured))

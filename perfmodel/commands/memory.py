@@ -7,7 +7,7 @@ from perfmodel.transformer.question import MemoryQuestion
 
 
 @command
-def memory(asked: MemoryQuestion, to: ExplainedPicture) -> None:
+def memory(options: MemoryQuestion, to: ExplainedPicture) -> None:
     """Memory of training a transformer: weights, gradients, optimizer state, activations by tensor, and the peak with its moment.
 
     Example: perfmodel memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full
@@ -16,6 +16,6 @@ def memory(asked: MemoryQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.memory import report
     from perfmodel.transformer.training.memory import evaluate
 
-    training = asked.training(find_model(asked.name))
-    found = evaluate(training, device_for(asked.hardware), asked.implementation)
+    training = options.training(find_model(options.name))
+    found = evaluate(training, device_for(options.hardware), options.implementation)
     to.emit(report(found, explained=to.explain, pictures=to.pictures))

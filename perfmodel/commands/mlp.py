@@ -7,7 +7,7 @@ from perfmodel.kernels.question import MlpQuestion
 
 
 @command
-def mlp(asked: MlpQuestion, to: ExplainedPicture) -> None:
+def mlp(options: MlpQuestion, to: ExplainedPicture) -> None:
     """Two-layer MLP, forward and backward: FLOP per layer, kernels, what must be kept.
 
     x W1, ReLU, W2. Example: perfmodel mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024
@@ -15,6 +15,6 @@ def mlp(asked: MlpQuestion, to: ExplainedPicture) -> None:
     from perfmodel.kernels.mlp import evaluate
     from perfmodel.report.mlp import report
 
-    passes, device = asked.passes(), device_for(asked.hardware)
-    w = asked.workload(device)
+    passes, device = options.passes(), device_for(options.hardware)
+    w = options.workload(device)
     to.emit(report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explain, pictures=to.pictures))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @command
-def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
+def model(options: ModelQuestion, to: ExplainedPicture) -> None:
     """A transformer as a sum of kernels, in every phase, on one GPU or several.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
@@ -27,19 +27,19 @@ def model(asked: ModelQuestion, to: ExplainedPicture) -> None:
     from perfmodel.transformer.answer import answer
 
     if to.explain:
-        ONE_LAYOUT.check("--explain", asked)
-    if asked.trains:
-        to.emit(_training(asked, to.explain, to.pictures))
+        ONE_LAYOUT.check("--explain", options)
+    if options.trains:
+        to.emit(_training(options, to.explain, to.pictures))
         return
-    device = device_for(asked.hardware)
-    request = asked.request_for(find_model(asked.name), device)
-    request = request if asked.engine is None else find_engine(asked.engine).on(device).runs(request)
+    device = device_for(options.hardware)
+    request = options.request_for(find_model(options.name), device)
+    request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
     found = answer(request, cache(calibrated_devices))
-    measured = measured_s(asked.measured)
+    measured = measured_s(options.measured)
     to.emit(report(found, explained=to.explain, pictures=to.pictures, measured_s=measured))
 
 
-def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
+def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
     """A training step, or a search for the fastest layout."""
     from functools import cache
 
@@ -47,13 +47,13 @@ def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import timed
 
-    gpus = None if asked.search is None else asked.check_search()
-    model = find_model(asked.name)
-    system = None if asked.system is None else find_system(asked.system)
-    device = device_for(system.device if asked.hardware is None and system is not None else asked.hardware)
-    half, precision = asked.training_formats(device)
-    implementation = implementation_named(asked.implementation or FUSED).name
-    training, fallbacks, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
+    gpus = None if options.search is None else options.check_search()
+    model = find_model(options.name)
+    system = None if options.system is None else find_system(options.system)
+    device = device_for(system.device if options.hardware is None and system is not None else options.hardware)
+    half, precision = options.training_formats(device)
+    implementation = implementation_named(options.implementation or FUSED).name
+    training, fallbacks, overlap = options.training(model, precision), cache(calibrated_devices), options.overlap is not False
     if gpus is not None:
         from perfmodel.report.layouts import search_report
         from perfmodel.transformer.training.step.layer_time import machine
@@ -69,7 +69,7 @@ def _training(asked: ModelQuestion, explained: bool, pictures: bool) -> Report:
 
     joined = _joined(timed(training).parallel.gpus, device, system)
     one = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
-    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerAsked(asked.power_limit)))
+    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerAsked(options.power_limit)))
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

@@ -7,7 +7,7 @@ from perfmodel.kernels.question import OccupancyQuestion
 
 
 @command
-def occupancy(asked: OccupancyQuestion, to: ExplainedPicture) -> None:
+def occupancy(options: OccupancyQuestion, to: ExplainedPicture) -> None:
     """Occupancy: blocks and threads per multiprocessor, what limits them, and the sectors of a strided load.
 
     Example: perfmodel occupancy --threads 256 --registers 64 --sram 48KiB --stride 2
@@ -15,5 +15,5 @@ def occupancy(asked: OccupancyQuestion, to: ExplainedPicture) -> None:
     from perfmodel.kernels.occupancy import evaluate
     from perfmodel.report.occupancy import report
 
-    block, access = asked.block(), asked.access()
-    to.emit(report(evaluate(block, device_for(asked.hardware), access), explained=to.explain, pictures=to.pictures))
+    block, access = options.block(), options.access()
+    to.emit(report(evaluate(block, device_for(options.hardware), access), explained=to.explain, pictures=to.pictures))

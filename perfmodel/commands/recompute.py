@@ -7,7 +7,7 @@ from perfmodel.kernels.question import RecomputeQuestion
 
 
 @command
-def recompute(asked: RecomputeQuestion, to: ExplainedPicture) -> None:
+def recompute(options: RecomputeQuestion, to: ExplainedPicture) -> None:
     """Recompute a tensor or store it: times at the roof, break-even FLOP/B, verdict.
 
     Example: perfmodel recompute --bytes 64MiB --flops 10GFLOP
@@ -15,5 +15,5 @@ def recompute(asked: RecomputeQuestion, to: ExplainedPicture) -> None:
     from perfmodel.kernels.recompute import evaluate
     from perfmodel.report.recompute import report
 
-    device = device_for(asked.hardware)
-    to.emit(report(evaluate(asked.workload(device), device), explained=to.explain, pictures=to.pictures))
+    device = device_for(options.hardware)
+    to.emit(report(evaluate(options.workload(device), device), explained=to.explain, pictures=to.pictures))

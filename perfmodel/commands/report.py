@@ -11,6 +11,7 @@ import typer
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import based, command_line
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
     A saved report is rendered again without computing. Example: perfmodel report standard-vs-flash -o report.html -o report.md
     Or: perfmodel report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200
     """
-    from perfmodel.core.errors import UsageError
-
     if asked.schema:
         if len(asked.given()) > 1 or to.given():
             raise UsageError("--schema only prints a schema", "give it alone")
@@ -80,7 +79,6 @@ def _asked(asked: StudyQuestion) -> Report:
 
 def _named(asked: StudyQuestion) -> Report:
     """A study of a file, shipped or not, or a saved report."""
-    from perfmodel.core.errors import UsageError
     from perfmodel.study.schema import read_study, study_names
 
     if asked.study is None:
@@ -103,8 +101,6 @@ def _named(asked: StudyQuestion) -> Report:
 
 
 def _save(name: str, text: str) -> None:
-    from perfmodel.core.errors import DataError
-
     try:
         Path(name).write_text(text, encoding="utf-8")
     except OSError as error:

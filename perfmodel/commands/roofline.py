@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import based, command_line, require, workloads_of
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 _TIMED = Condition(
     "is for attention and matmuls",
     "add --attention or --matmul, or leave it out",
-    lambda asked: bool(asked.study or asked.ncu_command or asked.attention or asked.matmul),
+    lambda options: bool(options.study or options.ncu_command or options.attention or options.matmul),
 )
-_MEASURED = Condition("is for --records and --ncu", "leave it out", lambda asked: bool(asked.records or asked.ncu))
+_MEASURED = Condition("is for --records and --ncu", "leave it out", lambda options: bool(options.records or options.ncu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,25 @@ class RooflineQuestion(Question):
 
 
 @command
-def roofline(asked: RooflineQuestion, to: Pictured) -> None:
+def roofline(options: RooflineQuestion, to: Pictured) -> None:
     """Workloads, measurements and profiled kernels on a device's roofline.
 
     Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
     """
-    from perfmodel.core.errors import UsageError
-
-    given = asked.given()
-    if asked.ncu_command:
+    given = options.given()
+    if options.ncu_command:
         from perfmodel.validation.ncu_points import COMMAND
 
         if len(given) > 1 or to.given():
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
-    options = {name: value for name, value in given.items() if name not in ("study", "required")}
-    line = command_line("roofline", *([asked.study] if asked.study else []), **options)
-    to.emit(based(_of_options(asked, line) if asked.study is None else _of_study(asked.study, line, options), asked.baseline))
+    drawn = {name: value for name, value in given.items() if name not in ("study", "required")}
+    line = command_line("roofline", *([options.study] if options.study else []), **drawn)
+    to.emit(based(_of_options(options, line) if options.study is None else _of_study(options.study, line, drawn), options.baseline))
 
 
 def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
-    from perfmodel.core.errors import UsageError
     from perfmodel.study.document import build
     from perfmodel.study.schema import read_study
 
@@ -78,41 +76,42 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
     return found
 
 
-def _of_options(asked: RooflineQuestion, line: str) -> Report:
-    from perfmodel.core.errors import UsageError
+def _of_options(options: RooflineQuestion, line: str) -> Report:
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.document import joined
     from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
     from perfmodel.study.recorded import records_of
     from perfmodel.study.schema import Scope
 
-    if asked.flops and not asked.ncu:
+    if options.flops and not options.ncu:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
-    if asked.ncu and not asked.hardware:
+    if options.ncu and not options.hardware:
         raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
-    scope, absent = Scope(), list[str]()
-    counts = dict(_flop_count(text) for text in asked.flops or ())
-    workloads = workloads_of(asked, asked.implementation)
-    choices = [records_of(text) for text in asked.records or ()]
-    if asked.hardware:
-        choices, absent = _on(choices, asked.hardware, scope)
-    devices = list(asked.hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
+    scope, absent, counts = Scope(), list[str](), dict[str, str]()
+    for text in options.flops or ():
+        name, _, count = text.rpartition("=")
+        if not name:
+            raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
+        counts[name] = count
+    workloads = workloads_of(options, options.implementation)
+    choices = [records_of(text) for text in options.records or ()]
+    if options.hardware:
+        choices, absent = _on(choices, options.hardware, scope)
+    devices = list(options.hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
     sections = [RooflineSection([], records=choice) for choice in choices]
-    if workloads or asked.ncu or not choices:
-        sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(asked.ncu, counts) if asked.ncu else None))
+    if workloads or options.ncu or not choices:
+        sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(options.ncu, counts) if options.ncu else None))
     parts = [section.build(scope) for section in sections]
-    if asked.records or asked.ncu:
-        drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]
-        measured = sum(point.measured is not None for chart in drawn for point in chart.points)
-        require(asked.required, measured, "measurements are on the roofline", [note for part in parts for note in part.reasons])
-    return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
+    if options.records or options.ncu:
+        points = [point for part in parts for chart in part.charts if isinstance(chart, Roofline) for point in chart.points]
+        measured = sum(point.measured is not None for point in points)
+        require(options.required, measured, "measurements are on the roofline", [note for part in parts for note in part.reasons])
+    drawn = list({chart.device: chart.device_name for part in parts for chart in part.charts if isinstance(chart, Roofline)}.values())
+    return joined(f"Roofline of {' and '.join(drawn)}", _one_chart_each(parts), scope, line, absent)
 
 
 def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
-    """Those of ``choices`` that name no device on those of --hardware, and which of these have no record. UsageError if none has."""
-    from dataclasses import replace
-
-    from perfmodel.core.errors import UsageError
+    """``choices`` with the devices of --hardware where they name none, and a note on each that has no record. UsageError if none has."""
     from perfmodel.study.recorded import devices_of
 
     found, absent = [], []
@@ -131,24 +130,8 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
     return found, absent
 
 
-def _flop_count(text: str) -> tuple[str, str]:
-    from perfmodel.core.errors import UsageError
-
-    name, equals, count = text.rpartition("=")
-    if not equals or not name:
-        raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
-    return name, count
-
-
-def _title(parts: Sequence[Any]) -> str:
-    names = dict.fromkeys(chart.device_name for part in parts for chart in part.charts)
-    return f"Roofline of {' and '.join(names)}"
-
-
 def _one_chart_each(parts: Sequence[Any]) -> list[Any]:
     """``parts`` with the points of one device in one picture."""
-    from dataclasses import replace
-
     from perfmodel.report.roofline_chart import at_one_level
 
     charts: dict[str, Any] = {}

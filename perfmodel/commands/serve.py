@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 @command
-def serve(asked: ServeQuestion, to: Pictured) -> None:
+def serve(options: ServeQuestion, to: Pictured) -> None:
     """What a serving engine delivers to its users: first token, time per token, tokens/s, memory, power, price.
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8
     """
-    made = _searched(asked, to.pictures) if asked.search else _served(asked, to.pictures)
+    made = _searched(options, to.pictures) if options.search else _served(options, to.pictures)
     to.emit(made)
-    if asked.search and made.data["best"] is None:
+    if options.search and made.data["best"] is None:
         import typer
 
         raise typer.Exit(3)
 
 
-def _served(asked: ServeQuestion, pictures: bool) -> Report:
+def _served(options: ServeQuestion, pictures: bool) -> Report:
     """The report of one layout."""
     from functools import cache
 
@@ -38,22 +38,22 @@ def _served(asked: ServeQuestion, pictures: bool) -> Report:
     from perfmodel.serving.steps import step_times
     from perfmodel.transformer.hf import served_as
 
-    device = device_for(asked.hardware)
-    model, stored = served_as(find_model(asked.name), asked.weights_dtype)
-    engine, fallbacks = find_engine(asked.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
+    device = device_for(options.hardware)
+    model, stored = served_as(find_model(options.name), options.weights_dtype)
+    engine, fallbacks = find_engine(options.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
 
     def times(own: Engine, like: ModelPass) -> KernelTimes:
         return step_times(model, device, own, like, fallbacks)
 
-    return report(answered(asked, model, stored, device, engine, times), pictures)
+    return report(answered(options, model, stored, device, engine, times), pictures)
 
 
-def _searched(asked: ServeQuestion, pictures: bool) -> Report:
+def _searched(options: ServeQuestion, pictures: bool) -> Report:
     """The report of a search: every layout and number of users, under one engine or all."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, engine_names, find_engine
     from perfmodel.report.serve_search import report, searched
 
-    names = [name for name in engine_names() if not find_engine(name).roof_shares] if asked.engine is None else [asked.engine]
-    return report(searched(asked, device_for(asked.hardware), names, cache(calibrated_devices)), pictures)
+    names = [name for name in engine_names() if not find_engine(name).roof_shares] if options.engine is None else [options.engine]
+    return report(searched(options, device_for(options.hardware), names, cache(calibrated_devices)), pictures)

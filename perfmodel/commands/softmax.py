@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from perfmodel.kernels.softmax import Softmax, SoftmaxResult
     from perfmodel.timing.predict import Prediction
 
-STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda asked: asked.store)
+STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda options: options.store)
 
-_PREDICTED = Condition("is of a kernel that is predicted", "name one with --implementation", lambda asked: asked.implementation is not None)
+_PREDICTED = Condition(
+    "is of a kernel that is predicted", "name one with --implementation", lambda options: options.implementation is not None
+)
 
 
 LIBRARY = "torch-softmax"
@@ -33,7 +35,7 @@ class SoftmaxRun(SoftmaxQuestion):
 
 
 @command
-def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
+def softmax(options: SoftmaxRun, to: ExplainedPicture) -> None:
     """Softmax in three ways (safe, online, fused): reads per element, bytes, roofline.
 
     Example: perfmodel softmax --rows 4096 --cols 32768
@@ -45,19 +47,19 @@ def softmax(asked: SoftmaxRun, to: ExplainedPicture) -> None:
     from perfmodel.kernels.softmax import evaluate
     from perfmodel.report.softmax import report
 
-    device = device_for(asked.hardware)
-    w = asked.workload(device)
+    device = device_for(options.hardware)
+    w = options.workload(device)
     results = evaluate(w, device)
-    known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device, asked.cache)
-    own = measured_s(asked.measured)
+    known = None if options.implementation is None else _predicted(w, results[-1], options.implementation, device, options.cache)
+    own = measured_s(options.measured)
     if own is not None and known is None:
         with suppress(UnavailableError):
-            known = _predicted(w, results[-1], LIBRARY, device, asked.cache)
+            known = _predicted(w, results[-1], LIBRARY, device, options.cache)
     to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures, measured_s=own))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:
-    """Its time for ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError where there is none."""
+    """Predicted time of ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError for no time."""
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case, state_named

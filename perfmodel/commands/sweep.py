@@ -19,10 +19,13 @@ from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.run_sweep import SweepResult
     from perfmodel.sweep.study import SweepStudy
 
 app = new_app()
+ROWS = (".csv", ".jsonl", ".parquet")
+"""Suffixes of files of rows."""
+TIME = "time"
+"""Word for a column that is a roof of kernels, and a prediction of models: for one version more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class SweepCommand(Command):
     named = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As usual, ``--help`` with the workload in view."""
+        """Parse as every command does, and keep the workload for ``--help``."""
         from perfmodel.sweep.study import WORKLOADS
 
         self.named = next((word for word in args if word in WORKLOADS), WORKLOADS[0])
@@ -69,30 +72,39 @@ class SweepCommand(Command):
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, then axes and columns."""
-        return f"{super().get_help(ctx).rstrip()}\n\n{axes_help(self.named)}"
+        return f"{super().get_help(ctx).rstrip()}\n\n{_axes_help(self.named)}"
 
 
 @add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
-def sweep(asked: SweepQuestion, to: _Rows) -> None:
+def sweep(options: SweepQuestion, to: _Rows) -> None:
     """Evaluate a grid of configurations: rows to a file, and a summary.
 
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
-    rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
+    rows, reports = _outputs(to.output, options.form, options.resume, options.dask)
     shown = replace(to, output=reports)
     shown.check(["charts"])
+    from perfmodel.report.sweep import report
     from perfmodel.sweep.run_sweep import run_sweep
 
-    study = merged(asked).complete()
-    budget = memory_bytes(asked.memory)
-    progress = SweepProgress()
+    study, progress = _study(options).complete(), SweepProgress()
     try:
         with _terminated_is_interrupted(), progress:
-            result = run_sweep(study, rows, budget, progress.expect)
+            result = run_sweep(study, rows, _row_memory(options.memory), progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
-    _show(result, rows, shown)
+    if rows is None or rows.path is not None:
+        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
+        shown.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", shown.pictures))
+        return
+    from perfmodel.report.formats import readable
+    from perfmodel.report.formats.txt import render
+
+    made = report(result, pictures=shown.pictures)
+    sys.stderr.write(render(readable(made)))  # rows took stdout
+    if shown.files:
+        Destination(False, shown.files).emit(made)
 
 
 @contextmanager
@@ -112,59 +124,28 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: SweepResult, rows: Output | None, to: Pictured) -> None:
-    """The report, on stderr where the rows took stdout."""
-    from perfmodel.report.sweep import report
-
-    if rows is None or rows.path is not None:
-        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
-        to.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", to.pictures))
-        return
-    from perfmodel.report.formats import readable
-    from perfmodel.report.formats.txt import render
-
-    made = report(result, pictures=to.pictures)
-    sys.stderr.write(render(readable(made)))
-    if to.files:
-        Destination(False, to.files).emit(made)
-
-
-# The words
-
-
-def merged(asked: SweepQuestion) -> SweepStudy:
+def _study(options: SweepQuestion) -> SweepStudy:
     """The study that is named or spelt out, options before what its file says."""
-    from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study
+    from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 
-    words = asked.words or []
-    named = words[:1] if words and not words[0].startswith("-") else []
-    study = SweepStudy() if not named else SweepStudy(named[0]) if named[0] in WORKLOADS else read_study(named[0])
-    if asked.top is not None and not (asked.minimize or asked.maximize or study.minimize or study.maximize):
+    words, study = options.words or [], SweepStudy()
+    if words and not words[0].startswith("-"):
+        name, *words = words
+        study = SweepStudy(name) if name in WORKLOADS else read_study(name)
+    if options.top is not None and not (options.minimize or options.maximize or study.minimize or study.maximize):
         fix = "give a column with one of them, or leave it out"
         raise UsageError("--top is for --minimize and --maximize, and nothing here reads it", fix)
-    options = {name: getattr(asked, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    _note_of_time(study.workload, asked)
-    axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
-    where = [*study.where, *(asked.where or ()), *(asked.subject_to or ())]
-    return replace(study, axes=axes, where=where, **given)
+    conditions = [*(options.where or ()), *(options.subject_to or ())]
+    column = workload_named(study.workload).words.get(TIME)
+    texts = filter(None, [options.minimize, options.pareto, options.columns, *conditions])
+    if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts):
+        say(f"note: time is {column} of {study.workload}; name roofline_s or predicted_s, the short name is taken for one more version")
+    values = {name: getattr(options, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(study, axes={**study.axes, **_axes(words, study.workload)}, where=[*study.where, *conditions], **given)
 
 
-TIME = "time"
-"""A word for a column that is a roof of kernels, and a prediction of models: for one version more."""
-
-
-def _note_of_time(workload: str, asked: SweepQuestion) -> None:
-    """Say which column ``time`` is, where an option has that word."""
-    from perfmodel.sweep.study import workload_named
-
-    texts = [asked.minimize, asked.pareto, asked.columns, *(asked.where or ()), *(asked.subject_to or ())]
-    column = workload_named(workload).words.get(TIME)
-    if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts if text):
-        say(f"note: time is {column} of {workload}; name roofline_s or predicted_s, the short name is taken for one more version")
-
-
-def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
+def _axes(words: Sequence[str], kind: str) -> dict[str, Any]:
     """``--n 512 --causal`` as axes; an option given twice has both values."""
     from perfmodel.sweep.study import workload_named
 
@@ -193,14 +174,14 @@ def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
     return found
 
 
-def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
+def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
     """The output for rows, if any, and those for the report. UsageError if they do not go together."""
     from perfmodel.report.formats import suffixes
 
     reports, rows = list[str](), list[str]()
     for name in output or ():
         suffix = Path(name).suffix
-        if name.endswith("/") or suffix in (".csv", ".jsonl", ".parquet") or (name == "-" and form is not None) or (dask and not suffix):
+        if name.endswith("/") or suffix in ROWS or (name == "-" and form is not None) or (dask and not suffix):
             rows.append(name)
         elif name == "-" or suffix in suffixes(["charts"]):
             reports.append(name)
@@ -239,7 +220,7 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
     return Output(path, written, folder, resume, dask)
 
 
-def memory_bytes(text: str | None) -> int:
+def _row_memory(text: str | None) -> int:
     """The memory that ``--row-memory`` gives a sweep."""
     from perfmodel.core.checks import size_bytes
     from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
@@ -251,13 +232,13 @@ def memory_bytes(text: str | None) -> int:
     return size_bytes("row-memory", text, least=1 << 20)
 
 
-def axes_help(name: str = "") -> str:
-    """Axes and columns of the workload called ``name``, of attention where none is, in 78 columns."""
+def _axes_help(name: str) -> str:
+    """Axes and columns of the workload called ``name``, in 78 columns."""
     from textwrap import wrap
 
     from perfmodel.sweep.study import WORKLOADS, workload_named
 
-    workload = workload_named(name or WORKLOADS[0])
+    workload = workload_named(name)
     others = ", ".join(other for other in WORKLOADS if other != workload.name)
     axes = ", ".join(one.option.removeprefix("--") for one in workload.inputs)
     short = ", ".join(f"{word} = {column}" for word, column in workload.words.items() if word != TIME)

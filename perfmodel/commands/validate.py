@@ -9,12 +9,15 @@ import typer
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, share_of
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _RUN = {"backend", "counters"}
 _ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
 """Options beside which others would be ignored."""
-_TIMED = Condition("is for measurements of time", "leave it out", lambda asked: asked.counters_csv is None and asked.backend != "simulator")
+_TIMED = Condition(
+    "is for measurements of time", "leave it out", lambda options: options.counters_csv is None and options.backend != "simulator"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,8 @@ class ValidationQuestion(Question):
 
     def check_together(self) -> None:
         """UsageError for options that exclude each other, since one would be ignored."""
-        from perfmodel.core.errors import UsageError
-
-        given = list(self.given())
-        clashes = ((name, other) for name, others in _ALONE.items() for other in given if name in given and other in others)
-        for name, other in clashes:
+        given = self.given()
+        for name, other in ((name, other) for name in given for other in given if other in _ALONE.get(name, ())):
             raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
 
 
@@ -45,47 +45,46 @@ class _Records(Pictured):
 
 
 @command
-def validate(asked: ValidationQuestion, to: _Records) -> None:
+def validate(options: ValidationQuestion, to: _Records) -> None:
     """Run attention, matmul and copy kernels here and hold bound, prediction and counts against them.
 
     Exit code 3 if a measurement beats its lower bound, a count of a run is wrong or a group is out of tolerance. -o FILE.jsonl writes
     the records. Example: perfmodel validate --records shipped
     """
-    allowed = share_of("--tolerance", asked.tolerance)
+    allowed = share_of("--tolerance", options.tolerance)
     from functools import cache
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.report.validation import counters_report, report, scoreboard_report
-    from perfmodel.report.validation_answer import beyond
+    from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import run as validation_run
 
-    asked.check_together()
-    if asked.counters_csv is not None:
+    options.check_together()
+    if options.counters_csv is not None:
         from perfmodel.validation.cuda.ncu_csv import parse
 
-        kernels = parse(Path(asked.counters_csv))
-        require(asked.required, len(kernels), "kernels are in the file")
+        kernels = parse(Path(options.counters_csv))
+        require(options.required, len(kernels), "kernels are in the file")
         to.emit(counters_report(kernels))
         return
     with ProgressBar() as bar:
-        if asked.records or asked.scoreboard:
-            paths = record_paths(asked.records or [SHIPPED])
-            found = validation_run.read(paths, find_device, asked.hardware, cache(calibrated_devices), bar.done, asked.scoreboard)
+        if options.records or options.scoreboard:
+            paths = record_paths(options.records or [SHIPPED])
+            found = validation_run.read(paths, find_device, options.hardware, cache(calibrated_devices), bar.done, options.scoreboard)
         else:
-            chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
-            if chosen != asked.backend and chosen == "cpu":
+            chosen = validation_run.best_backend() if options.backend in (None, "auto") else str(options.backend)
+            if chosen != options.backend and chosen == "cpu":
                 bar(validation_run.NO_GPU)
-            found = validation_run.run(chosen, find_device, asked.hardware, asked.counters, bar)
-    if asked.scoreboard:
+            found = validation_run.run(chosen, find_device, options.hardware, options.counters, bar)
+    if options.scoreboard:
         from perfmodel.validation.run import scoreboard as lines
 
         made = lines(found.rows)
-        require(asked.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
+        require(options.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
         to.emit(scoreboard_report(made))
     else:
         checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
-        require(asked.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
+        require(options.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
         to.emit(report(found, allowed, to.pictures))
     wrong = found.backend and not all(count.agrees for count in found.counts)
     if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):

@@ -12,6 +12,12 @@ from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import Sources, head, with_steps
 
+BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement", "why": "reason"}
+COLUMNS = {name: name for name in ("id", "statement", "claimed", "computed", "verdict", "why", "cited")} | {"cited": "source"}
+SHOWN, CARDS = 8, 2
+"""Claims in a list of a screen; claims up to which each is shown whole."""
+FIRST = ("wrong", "incomplete", "holds with relabelling")
+"""Verdicts that a screen shows first."""
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (
     "In quotation marks: the source's own words. A printed number agrees if the computed one lies within half a unit of its last digit "
@@ -24,52 +30,42 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     """``claims`` as a Report of schema perfmodel.claims/1; ``explained``: with the formula of every computed number."""
     sources, counts = Sources(), Counter(claim.verdict for claim in claims)
     found = [_metrics(claim, sources) for claim in claims]
-    data = {**head("claims"), "counts": {verdict: counts[verdict] for verdict in VERDICTS}, "claims": list(map(as_json, found))}
-    tables = [as_rows("", found, labels=COLUMNS)] if found else []
-    brief = [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", _first(claims, found), labels=BRIEF)] * bool(found)
-    title = "Claims of lecture notes and papers, recomputed"
-    figures = [Figure("claims", str(len(claims))), Figure("sources", str(len({claim.source for claim in claims})))]
-    figures += [Figure(verdict, str(number)) for verdict, number in counts.most_common(3)]
-    plain = Report(title, [_summary(len(claims), counts)], tables, [_NOTE], data, brief=brief, figures=figures)
+    ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
+    first = [found[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
+    plain = Report(
+        "Claims of lecture notes and papers, recomputed",
+        [_headline(len(claims), counts)],
+        [as_rows("", found, labels=COLUMNS)] if found else [],
+        [_NOTE],
+        {**head("claims"), "counts": {verdict: counts[verdict] for verdict in VERDICTS}, "claims": list(map(as_json, found))},
+        figures=[
+            Figure("claims", str(len(claims))),
+            Figure("sources", str(len({claim.source for claim in claims}))),
+            *(Figure(verdict, str(number)) for verdict, number in counts.most_common(3)),
+        ],
+        brief=[_cards(found)] if 0 < len(found) <= CARDS else [as_rows("", first, labels=BRIEF)] * bool(found),
+    )
     if not explained:
         return replace(plain, notes=[*plain.notes, *sources.notes()])
-    parts = [(claim, check) for claim in claims for check in claim.checks]
-    steps = [(f"{claim.id}, {check.what}", {"id": claim.id, "what": check.what}, claim.explain(check)) for claim, check in parts]
+    checks = [(claim, check) for claim in claims for check in claim.checks]
+    steps = [(f"{claim.id}, {check.what}", {"id": claim.id, "what": check.what}, claim.explain(check)) for claim, check in checks]
     return with_steps(plain, steps, sources)
 
 
-def _summary(number: int, counts: Counter[str]) -> str:
-    words = {"holds": ("holds", "hold"), "holds with relabelling": ("holds with relabelling", "hold with relabelling")}
+def _headline(number: int, counts: Counter[str]) -> str:
+    """How many claims there are, and how many have each verdict."""
     parts = []
     for verdict in VERDICTS:
-        one, many = words.get(verdict, (f"is {verdict}", f"are {verdict}"))
-        if counts[verdict]:
-            parts.append(f"{counts[verdict]} {one if counts[verdict] == 1 else many}")
-    return f"{number} claim{'' if number == 1 else 's'}{': ' if parts else ''}{', '.join(parts)}."
+        one, many = (verdict, verdict.replace("holds", "hold")) if verdict.startswith("holds") else (f"is {verdict}", f"are {verdict}")
+        parts += [f"{counts[verdict]} {one if counts[verdict] == 1 else many}"] * bool(counts[verdict])
+    return f"{number} claim{'s' * (number != 1)}{': ' * bool(parts)}{', '.join(parts)}."
 
 
-BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement", "why": "reason"}
-FIRST = ("wrong", "incomplete", "holds with relabelling")
-"""Verdicts that a screen shows first."""
-SHOWN = 8
-CARDS = 2
-"""Claims up to which each is shown whole on a screen."""
-
-
-def _first(claims: Sequence[Claim], found: Sequence[Sequence[Metric]]) -> list[Sequence[Metric]]:
-    """Those that a screen shows."""
-    ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
-    return [found[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
-
-
-def _card(found: Sequence[Sequence[Metric]]) -> Table:
+def _cards(found: Sequence[Sequence[Metric]]) -> Table:
     """A column per claim."""
     columns = [{one.key or one.label: one for one in metrics} for metrics in found]
     rows = [[name, *(column[name].brief for column in columns)] for name in ("statement", "claimed", "computed", "verdict", "why")]
     return Table("", ["", *(column["id"].brief for column in columns)], rows, "l" * (1 + len(columns)))
-
-
-COLUMNS = {name: name for name in ("id", "statement", "claimed", "computed", "verdict", "why", "cited")} | {"cited": "source"}
 
 
 def _metrics(claim: Claim, sources: Sources) -> list[Metric]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.custom_device import USER
 from perfmodel.core.device_scaling import REFERENCE
@@ -17,52 +16,55 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.validation.profile_text import profile_text
 
-if TYPE_CHECKING:
-    pass
+FIGURES = "DRAM", "bandwidth", "L2", "SRAM per block", "fp16 tensor"
+BRIEF = (
+    *("memory.dram.capacity", "memory.dram.bandwidth", "memory.l2.capacity", "memory.sram.per_block"),
+    *("peaks.tensor.fp16", "peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.vector.fp32", "peaks.exp"),
+    *("multiprocessors", "clocks.max", "launch_overhead.stream"),
+)
+"""Fields that a screen shows."""
+PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
+CALIBRATIONS = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
 
 
 def list_report(devices: list[Device]) -> Report:
     """One line per device: memory, bandwidth, SRAM per block, dense peaks."""
     found = [_line(device) for device in devices]
-    data = {**head("hardware"), "devices": list(map(as_json, found))}
-    notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}  # by maker, of NVIDIA's by generation
     for device in devices:
+        group = f"{device.vendor} {device.architecture.split()[0]}" if device.vendor == "NVIDIA" else device.vendor
         name = device.id.removeprefix(f"{device.vendor.lower()}-")
-        groups.setdefault(_group(device), []).append(f"{name}{'*' * bool(device.calibration)}")
-    brief = [Table("", ["devices", ""], [[", ".join(names), group] for group, names in sorted(groups.items())], "ll")]
+        groups.setdefault(group, []).append(f"{name}{'*' * bool(device.calibration)}")
     own = sum(bool(device.calibration) for device in devices)
-    title = f"{len(devices)} device profiles"
-    said = [f"{own} are calibrated on their own measurements (*).", "The others borrow times of a calibrated device, or of all together."]
-    return Report(title, said, [as_rows("", found)], notes, data, brief=brief)
-
-
-def _group(device: Device) -> str:
-    """The maker, of NVIDIA's with the generation."""
-    return f"{device.vendor} {device.architecture.split()[0]}" if device.vendor == "NVIDIA" else device.vendor
+    return Report(
+        f"{len(devices)} device profiles",
+        [f"{own} are calibrated on their own measurements (*).", "The others borrow times of a calibrated device, or of all together."],
+        [as_rows("", found)],
+        ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."],
+        {**head("hardware"), "devices": list(map(as_json, found))},
+        brief=[Table("", ["devices", ""], [[", ".join(names), group] for group, names in sorted(groups.items())], "ll")],
+    )
 
 
 def _line(device: Device) -> list[Metric]:
-    l2, sram, tensor = device.level("l2"), device.level("sram"), device.peaks.tensor
+    """Metrics of one device as its profile writes them; a table has all bandwidths in one unit."""
+    l2, sram, tensor, bandwidth = device.level("l2"), device.level("sram"), device.peaks.tensor, device.dram.bandwidth_bytes_per_s
+    written = _rate(device.dram.bandwidth or device.dram.measured_bandwidth)
     values = {
-        "DRAM": _size(device.dram.capacity),
-        "bandwidth": _rate(device.dram.bandwidth or device.dram.measured_bandwidth),
         "L2": _size(l2.capacity if l2 else None),
         "SRAM per block": _size(sram.per_block if sram else None),
         "fp32": _rate(device.peaks.vector.get("fp32")),
         "fp16 tensor": _rate(tensor.get("fp16") or tensor.get("bf16")),
         "fp8 tensor": _rate(tensor.get("fp8")),
     }
-    shown = {"bandwidth": device.dram.bandwidth_bytes_per_s}
     return [
-        *(Metric("id", device.id, "device"), Metric("name", device.name)),
-        *(one for key, value in values.items() for one in _cells(key, value, shown.get(key))),
+        Metric("id", device.id, "device"),
+        Metric("name", device.name),
+        Metric("DRAM", _size(device.dram.capacity), "DRAM"),
+        Metric("bandwidth", written, "" if bandwidth else "bandwidth"),
+        Metric("", f"{(bandwidth or 0) / 1e12:.4g} TB/s", "bandwidth" if bandwidth else "", "text"),
+        *(Metric(key, value, key) for key, value in values.items()),
     ]
-
-
-def _cells(key: str, value: str, number: float | None) -> list[Metric]:
-    """``value`` in JSON as its profile writes it, in a table ``number``, where it is known, in one unit for every device."""
-    return [Metric(key, value, key)] if number is None else [Metric(key, value), Metric("", f"{number / 1e12:.4g} TB/s", key, "text")]
 
 
 def _size(quantity: Quantity | None) -> str:
@@ -78,92 +80,82 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
 
     ``pictures``: with its roofline.
     """
-    ridges = _ridge_points(device)
-    tables = [
-        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in named_quantities(device)], "lrlll"),
-        Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]),
-        *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
-        *([_power(device.power)] if device.power is not None else []),
-        *([_calibrations(device)] if device.calibration else []),
-    ]
-    data = {
-        **head("device"),
-        "device": asdict(device, dict_factory=_known),
-        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
-    }
-    notes = [f"{key}: {source}" for key, source in device.sources.items()] + device.notes
+    ridges, quantities, line = _ridge_points(device), named_quantities(device), _line(device)
+    known = dict(quantities)
+    brief = [[name, str(known[name].value), _kind(known[name])] for name in BRIEF if name in known]
     shown = Report(
         f"{device.name} ({device.id}), {device.architecture}",
-        [_summary(ridges), *_sizes(device), *_errors(device)],
-        tables,
-        notes,
-        data,
-        charts=[_picture(device, ridges)] if pictures else [],
-        figures=[Figure(one.label, str(one.value)) for one in _line(device) if one.label in FIGURES and one.value != "-"],
-        brief=[_brief(device)],
+        [_memory_bound(ridges), *_sizes(line), _errors(device)],
+        [
+            Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in quantities], "lrlll"),
+            Table(
+                "ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]
+            ),
+            *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
+            *([_power(device.power)] if device.power is not None else []),
+            *([_calibrations(device)] if device.calibration else []),
+        ],
+        [f"{key}: {source}" for key, source in device.sources.items()] + device.notes,
+        {
+            **head("device"),
+            "device": asdict(device, dict_factory=lambda items: {key: value for key, value in items if value is not None}),
+            "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
+        },
+        charts=[_chart(device, ridges)] if pictures else [],
+        figures=[Figure(one.label, str(one.value)) for one in line if one.label in FIGURES and one.value != "-"],
+        brief=[Table("", ["field", "value", "kind"], brief, "lrl")],
     )
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
 
 
 def added_report(device: Device, reference: Device, files: Sequence[str]) -> Report:
     """``device``, made of what was given and of ``reference``, with its profile to write to ``files``."""
-    shown, sources = show_report(device), [quantity.source for _, quantity in named_quantities(device)]
-    given = ", ".join(f"{place} {quantity.value}" for place, quantity in named_quantities(device) if quantity.source == USER)
-    copied = f"{sources.count(REFERENCE)} copied from {reference.id}"
-    count = sources.count(USER)
-    said = f"{count} value{'s' * (count != 1)} given{f' ({given})' if given else ''}, {copied}."
-    profiles = [name for name in files if name.endswith(".yaml")]
-    used = [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {name}" for name in profiles[:1]]
-    return replace(shown, verdict=[said, *shown.verdict[:1], *used], profile=profile_text(device))
-
-
-FIGURES = "DRAM", "bandwidth", "L2", "SRAM per block", "fp16 tensor"
-BRIEF = (
-    *("memory.dram.capacity", "memory.dram.bandwidth", "memory.l2.capacity", "memory.sram.per_block"),
-    *("peaks.tensor.fp16", "peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.vector.fp32", "peaks.exp"),
-    *("multiprocessors", "clocks.max", "launch_overhead.stream"),
-)
-"""Fields that a screen shows."""
-
-
-def _brief(device: Device) -> Table:
-    found = dict(named_quantities(device))
-    return Table(
-        "", ["field", "value", "kind"], [[name, str(found[name].value), _kind(found[name])] for name in BRIEF if name in found], "lrl"
+    shown, quantities = show_report(device), named_quantities(device)
+    given = [f"{place} {quantity.value}" for place, quantity in quantities if quantity.source == USER]
+    copied = sum(quantity.source == REFERENCE for _, quantity in quantities)
+    values = f"{len(given)} value{'s' * (len(given) != 1)} given" + (f" ({', '.join(given)})" if given else "")
+    profile = next((name for name in files if name.endswith(".yaml")), None)
+    used = [] if profile is None else [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {profile}"]
+    return replace(
+        shown, verdict=[f"{values}, {copied} copied from {reference.id}.", shown.verdict[0], *used], profile=profile_text(device)
     )
 
 
 def _kind(quantity: Quantity) -> str:
-    """Its kind, and the device that lends it."""
+    """Kind of a quantity, and the device that lends it."""
     return quantity.kind + (f" on {quantity.measured_on}" if quantity.measured_on else "")
 
 
-def _sizes(device: Device) -> list[str]:
-    """Its memory, from DRAM inwards."""
-    known = {one.label: one.value for one in _line(device)}
+def _memory_bound(ridges: dict[str, tuple[Quantity, float]]) -> str:
+    """The ratio that decides what is memory bound."""
+    name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
+    if name is None:
+        return "No peak or no DRAM bandwidth is known: no ridge point."
+    peak, ridge = ridges[name]
+    return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
+
+
+def _sizes(line: Sequence[Metric]) -> list[str]:
+    """Sizes of the memories, from DRAM inwards."""
+    known = {one.label: one.value for one in line}
     parts = [f"{known[name]} of {name}" for name in ("DRAM", "L2", "SRAM per block") if known[name] != "-"]
     return [f"Memory: {', '.join(parts)}."] * bool(parts)
 
 
-def _errors(device: Device) -> list[str]:
+def _errors(device: Device) -> str:
     """How far predictions for it are off, on records that no fit saw."""
     known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
     date = max((block.date for block in device.calibration), default="")
     if not date:
-        return ["Not calibrated: times are borrowed from a device of its vendor, or not predicted."]
+        return "Not calibrated: times are borrowed from a device of its vendor, or not predicted."
     errors = f", held-out median errors {min(known):.1%} to {max(known):.1%}" if known else ""
-    return [f"Calibrated {date}: {len(device.calibration)} fitted kernels{errors}."]
+    return f"Calibrated {date}: {len(device.calibration)} fitted kernels{errors}."
 
 
-def _picture(device: Device, ridges: dict[str, tuple[Quantity, float]]) -> Chart:
+def _chart(device: Device, ridges: dict[str, tuple[Quantity, float]]) -> Chart:
     from perfmodel.report.roofline_chart import roofline
 
-    return replace(roofline(device, [], caption=_summary(ridges)), dtypes=["fp8", "fp16", "fp32"])
-
-
-def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without what is unknown."""
-    return {key: value for key, value in items if value is not None}
+    return replace(roofline(device, [], caption=_memory_bound(ridges)), dtypes=["fp8", "fp16", "fp32"])
 
 
 def _quantity(place: str, quantity: Quantity) -> list[str]:
@@ -182,9 +174,6 @@ def _power(fit: PowerFit) -> Table:
     return Table(title, ["what", "at the highest clock"], rows, "lr")
 
 
-PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
-
-
 def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
     """A row per microbenchmark, in the columns ``PROBES``; of one run there is no noise to tell."""
     rows = []
@@ -196,7 +185,6 @@ def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
 
 
 def _calibrations(device: Device) -> Table:
-    columns = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
     rows = []
     for block in device.calibration:
         median = block.held_out_median_error if block.held_out else block.median_error
@@ -204,7 +192,7 @@ def _calibrations(device: Device) -> Table:
         interval = f"{block.low:.3f} to {block.high:.3f}"
         name = f"{block.workload}/{block.implementation}/{block.direction}"
         rows.append([name, block.model, str(block.points), interval, str(block.held_out), *errors, block.date, block.source])
-    return Table("calibrations: measured / predicted, and errors on records that no fit saw", columns, rows, "llrrrrrll")
+    return Table("calibrations: measured / predicted, and errors on records that no fit saw", CALIBRATIONS, rows, "llrrrrrll")
 
 
 # Ridge points
@@ -233,12 +221,3 @@ def _ridge_steps(device: Device) -> list[FormulaStep]:
         ridge = symbol(f"P_{name.replace(' ', '_')}", peak, "FLOP/s, dense") / bytes_per_s
         trace.define(f"ridge point, {name}", "FLOP/B", ridge, "roofline model, Williams, Waterman & Patterson 2009")
     return list(trace.steps.values())
-
-
-def _summary(ridges: dict[str, tuple[Quantity, float]]) -> str:
-    """The ratio that decides what is memory bound."""
-    name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
-    if name is None:
-        return "No peak or no DRAM bandwidth is known: no ridge point."
-    peak, ridge = ridges[name]
-    return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."

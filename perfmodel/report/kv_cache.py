@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.units import format_binary, format_count, format_si
-from perfmodel.report.document import Report, Table
-from perfmodel.report.kv_cache_first import Generated, answered, both, copies, weights_format
+from perfmodel.core.units import format_binary, format_count, format_si, format_time
+from perfmodel.report.answer import headline, held
+from perfmodel.report.charts.format_number import digits
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
+from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
 from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
-from perfmodel.transformer.cache_plan import CacheResult
-from perfmodel.transformer.estimate import MIXED, ROOF
+from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
+from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
 from perfmodel.transformer.explain import explain_cache
-from perfmodel.transformer.generation import Generation, Measured, heads_at_every_token, score_flops
-from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
+from perfmodel.transformer.generation import Generation, heads_at_every_token, score_flops
+from perfmodel.transformer.kv_cache import LayerCache, attention_kinds, batch_bytes, equivalent_kv_heads, kind_label
 from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention
+
+STOPS = 16
+"""Lengths of the line over the context."""
+BRIEF = (
+    *("bytes_per_token", "bytes_per_sequence", "this cache", "memory.weights_bytes", "memory.reserve_bytes"),
+    *("left for the cache", "memory.capacity_bytes", "max_batch", "longest context at this batch"),
+)
+"""Rows that a screen shows."""
+Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
+"""A generation with a cache and without, or why there is no time for it."""
 
 
 def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -28,13 +39,23 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
 
     ``pictures``: with the parts of the memory, and bytes over the length.
     """
-    w, several = result.workload, f"{result.workload.tp} x " * (result.workload.tp > 1)
-    title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {several}{result.device.name}"
+    w, gain = result.workload, _generation_gain(result, times)
     brief = as_table(
         "", {"": [*_sizes(result), *_memory(result)]}, "cache", labels=BRIEF, without=() if w.reserve else ["memory.reserve_bytes"]
     )
-    plain = Report(title, [], _tables(result, times), _notes(result, times), data(result, times), brief=[brief])
-    plain = answered(plain, result, times, pictures)
+    plain = Report(
+        f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {f'{w.tp} x ' * (w.tp > 1)}{result.device.name}",
+        headline(_fitting(result), _room(result), "" if result.fits is False else gain),
+        _tables(result, times),
+        _notes(result, times),
+        data(result, times),
+        charts=_charts(result) if pictures else [],
+        meters=_meters(result),
+        metered=f"memory of {'each ' * (w.tp > 1)}{result.device.name}",
+        figures=_figures(result),
+        brief=[brief],
+        reasons=[gain] if result.fits is False and gain else [],
+    )
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain_cache(result))]) if explained else plain
 
 
@@ -62,6 +83,24 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
             ],
         },
     }
+
+
+def both(size: int) -> str:
+    """Decimal and binary: the two that are most often confused."""
+    return f"{format_si(size, 'B')} ({format_binary(size)})" if size >= 1024 else f"{size} B"
+
+
+def weights_format(result: CacheResult) -> str:
+    """The format of the weights; of a quantized checkpoint that of most of its matrices."""
+    w = result.workload
+    main = w.spec.quantized.main if w.weights_from_file and w.spec.quantized is not None else None
+    return w.weights_dtype if main is None else main.name
+
+
+def _parts(result: CacheResult) -> dict[str, int]:
+    """What the memory of a GPU holds."""
+    parts = {"weights": result.weights, "KV cache": result.total, "held back": result.workload.reserve}
+    return {name: size for name, size in parts.items() if size}
 
 
 def _sizes(result: CacheResult) -> list[Metric]:
@@ -97,16 +136,16 @@ def _binary(key: str, size: int | None, label: str) -> Metric:
 def _layer(cache: LayerCache) -> list[Metric]:
     attention = cache.attention
     grouped = attention if isinstance(attention, GroupedAttention) else None
-    heads: Number | None
     read = cache.bytes_per_token - attention.index_bytes
+    heads = equivalent_kv_heads(attention) if isinstance(attention, LatentAttention) else grouped and grouped.kv_heads
     if isinstance(attention, GroupedAttention):
-        heads, kept = attention.kv_heads, f"K, V of {attention.kv_heads} x {attention.head_dim}"
-        kept += "" if attention.indexer is None else f" + index key {attention.indexer.head_dim}"
+        kept = f"K, V of {attention.kv_heads} x {attention.head_dim}"
     elif isinstance(attention, LatentAttention):
-        heads, kept = equivalent_kv_heads(attention), f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
-        kept += "" if attention.indexer is None else f" + fp8 index key {attention.indexer.head_dim}"
+        kept = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
     else:
-        heads, kept = None, f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
+        kept = f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
+    if isinstance(attention, (GroupedAttention, LatentAttention)) and attention.indexer is not None:
+        kept += f" + {'fp8 ' * (grouped is None)}index key {attention.indexer.head_dim}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
@@ -128,20 +167,15 @@ def _layer(cache: LayerCache) -> list[Metric]:
 
 def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
     """Metrics of generation with a KV cache, and without one."""
-    if isinstance(times, UnavailableError):
-        return _generated(result.cached, None, "", ""), _generated(result.uncached, None, "", "")
-    kinds = {one.times_from for one in times}
-    made = MIXED if len(kinds) > 1 else kinds.pop()
+    found = (None, None) if isinstance(times, UnavailableError) else times
     fitted = ", if it fitted" if result.fits is False else ""
-    roof, time = f"roofline, no launches{fitted}", "" if made == ROOF else f"{TIMES[made]}{fitted}"
-    return _generated(result.cached, times[0], roof, time), _generated(result.uncached, times[1], roof, time)
+    kinds = {one.times_from for one in found if one is not None} or {ROOF}
+    label = "" if kinds == {ROOF} else f"{TIMES[MIXED if len(kinds) > 1 else kinds.pop()]}{fitted}"
+    return _generated(result.cached, found[0], fitted, label), _generated(result.uncached, found[1], fitted, label)
 
 
-def _generated(cost: Generation, found: ModelAnswer | None, roof: str, time: str) -> list[Metric]:
-    """``roofline_s``, ``lower_s``: sums over the rows of ``perfmodel model``; ``seconds``: predicted ones, roofs elsewhere.
-
-    ``roof``, ``time``: labels of the times that a table has.
-    """
+def _generated(cost: Generation, found: ModelAnswer | None, fitted: str, label: str) -> list[Metric]:
+    """Metrics of one generation: ``roofline_s`` and ``lower_s`` as ``perfmodel model`` has them, ``seconds`` under ``label``."""
     known = None if found is None else found.prediction
     return [
         Metric("layers_flops", cost.layers, "matrices of the layers", "FLOP"),
@@ -150,11 +184,66 @@ def _generated(cost: Generation, found: ModelAnswer | None, roof: str, time: str
         Metric("flops", cost.flops, "all", "FLOP"),
         Metric("weights_read_bytes", cost.weights_read, "weights read", "B"),
         Metric("cache_read_bytes", cost.cache_read, "cache read", "B"),
-        Metric("roofline_s", found and found.cost.roofline_s, roof, "s"),
+        Metric("roofline_s", found and found.cost.roofline_s, f"roofline, no launches{fitted}", "s"),
         Metric("lower_s", found and found.cost.lower_s),
         Metric("predicted_s", known and known[0]),
-        Metric("seconds", found and found.seconds, time, "s", before=least(found.times_from) if found else ""),
+        Metric("seconds", found and found.seconds, label, "s", before=least(found.times_from) if found else ""),
         Metric("times_from", found and found.times_from),
+    ]
+
+
+def _fitting(result: CacheResult) -> str:
+    """Whether weights and cache fit, and how many GPUs would hold them."""
+    w = result.workload
+    more = smallest_tp(w, result.device) if result.fits is False else None
+    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --gpus {more} would fit" if more else "", "")
+
+
+def _room(result: CacheResult) -> str:
+    """How many sequences fit, and to what length those of the question can grow."""
+    w = result.workload
+    if result.room is None:
+        return f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity."
+    if result.room <= 0:
+        alone = result.capacity is None or result.weights >= result.capacity
+        return f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache."
+    sequences = f"{result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens"
+    beside = f"{format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "nothing reserved"
+    grows = f"{'one' if w.batch == 1 else f'{w.batch:,}'} can grow to {'any length' if result.endless else f'{result.context:,}'}"
+    return f"Room for {sequences}, {beside}; {grows}."
+
+
+def _generation_gain(result: CacheResult, times: Generated) -> str:
+    """Time of a generation, and how much longer it takes without a cache; empty where no time is known."""
+    if isinstance(times, UnavailableError):
+        return ""
+    cached, uncached = times
+    took, longer = (f"{least(one.times_from)}{format_time(one.seconds, 3)}" for one in times)
+    if cached.times_from == uncached.times_from == PREDICTED and cached.seconds:
+        longer = f"{digits(uncached.seconds / cached.seconds, 3)}x that time"
+    return f"One sequence is generated in {took}; without a cache in {longer}{', with more memory' * (result.fits is False)}."
+
+
+def _meters(result: CacheResult) -> list[Meter]:
+    """Parts of the capacity; where they do not fit, the largest limits."""
+    if result.capacity is None:
+        return []
+    parts = _parts(result)
+    most = max(parts, key=lambda name: parts[name])
+    return [
+        Meter(name, size / result.capacity, format_si(size, "B"), name == most and result.fits is False) for name, size in parts.items()
+    ]
+
+
+def _figures(result: CacheResult) -> list[Figure]:
+    w = result.workload
+    gpu = " per GPU" * (w.tp > 1)
+    return [
+        Figure(f"cache per token{gpu}", f"{format_count(result.per_token)} B"),
+        Figure(f"cache of {w.batch} x {w.n:,} tokens{gpu}", format_si(result.total, "B")),
+        Figure(f"weights{gpu}", format_si(result.weights, "B")),
+        *([] if result.batch is None else [Figure(f"sequences of {w.n:,} tokens that fit", f"{result.batch:,}")]),
+        *([Figure(f"longest context of {w.batch}", f"{result.context:,} tokens")] if result.context else []),
     ]
 
 
@@ -172,19 +261,31 @@ def _tables(result: CacheResult, times: Generated) -> list[Table]:
     ]
 
 
-BRIEF = (
-    *("bytes_per_token", "bytes_per_sequence", "this cache", "memory.weights_bytes", "memory.reserve_bytes"),
-    *("left for the cache", "memory.capacity_bytes", "max_batch", "longest context at this batch"),
-)
-"""Rows that a screen shows."""
+def _charts(result: CacheResult) -> list[Chart]:
+    """What the memory holds against its capacity, and the same over the length."""
+    w, parts, here = result.workload, _parts(result), result.workload.here
+    limits = [Limit("capacity", result.capacity)] if result.capacity else []
+    longest = max(w.n, min(result.context or w.n, 4 * w.n))
+    lengths = sorted({*(longest * place // STOPS for place in range(STOPS + 1)), w.n, longest} - {0})
+    beside = result.weights + w.reserve
+    sizes = [1] if w.batch == 1 else [1, w.batch]
+    series = [Series(f"{b} sequence{'s' * (b > 1)}", [(n, beside + int(batch_bytes(here, n, b, w.form))) for n in lengths]) for b in sizes]
+    marks = [Mark(w.n, f"{w.n:,} tokens", beside + result.total)]
+    if result.context and w.n < result.context <= longest:
+        full = beside + int(batch_bytes(here, result.context, w.batch, w.form))
+        marks.append(Mark(result.context, f"memory ends at {result.context:,}", full))
+    title, caption = "Memory of each GPU" if w.tp > 1 else "Memory", f"With weights{' and what is held back' * (w.reserve > 0)}."
+    bars = BarChart(title, "B", [Bar(f"{w.batch} x {w.n:,} tokens", list(parts.items()))], limits)
+    title = f"{title} over the context"
+    return [bars, LineChart(title, "tokens", "memory", series, "count", "B", "linear", "linear", marks, limits, caption)]
 
 
 def _notes(result: CacheResult, times: Generated) -> list[str]:
     w = result.workload
-    shares = [f"{cost.attention / cost.flops:.2%}" for cost in (result.cached, result.uncached)]
+    with_cache, without = (f"{cost.attention / cost.flops:.2%}" for cost in (result.cached, result.uncached))
     notes = [
         "For n tokens of width d the cache turns O(n^2 d^2 + n^3 d) into O(n d^2 + n^2 d); attention, the term that n^2 d^2 and n d^2 "
-        f"leave out, is {shares[0]} of the FLOP with it and {shares[1]} without.",
+        f"leave out, is {with_cache} of the FLOP with it and {without} without.",
         f"Weights: {format_count(result.parameters)} parameters; {weights_format(result)}, multiplied in {_multiplied(result, times)}.",
         f"Configuration: {w.spec.source}.",
     ]
@@ -202,11 +303,15 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
         for cache in result.layers
         if isinstance(cache.attention, LatentAttention)
     ]
-    notes += copies(result)
+    notes += _copies(result)
     if w.spec.is_moe:
         notes.append("Weights read are those of the experts that one token visits; all experts stay in memory.")
     notes += file_notes(w.spec, w.weights_from_file)
-    return notes + [_measured(row) for row in result.measured]
+    for row in result.measured:
+        cached, uncached = (f"{mean} +- {deviation} s" for mean, deviation in (row.cached_s, row.uncached_s))
+        measured = f"{cached} with, {uncached} without a cache, {row.uncached_s[0] / row.cached_s[0]:.3g}x"
+        notes.append(f"Measured on {row.device}, {row.tokens:,} tokens: {measured}; {row.source}.")
+    return notes
 
 
 def _multiplied(result: CacheResult, times: Generated) -> str:
@@ -217,7 +322,12 @@ def _multiplied(result: CacheResult, times: Generated) -> str:
     return " and ".join(dict.fromkeys(as_multiplied(op, result.device).dtype.name for op in rows))
 
 
-def _measured(row: Measured) -> str:
-    cached, uncached = (f"{mean} +- {deviation} s" for mean, deviation in (row.cached_s, row.uncached_s))
-    gain = f"{row.uncached_s[0] / row.cached_s[0]:.3g}x"
-    return f"Measured on {row.device}, {row.tokens:,} tokens: {cached} with, {uncached} without a cache, {gain}; {row.source}."
+def _copies(result: CacheResult) -> list[str]:
+    """What several GPUs keep more than once."""
+    w, words = result.workload, []
+    for attention, _ in attention_kinds(w.spec) if w.tp > 1 else ():
+        if isinstance(attention, LatentAttention):
+            words.append(f"Each of the {w.tp} GPUs keeps the whole latent: all heads read it.")
+        elif isinstance(attention, GroupedAttention) and w.tp > attention.kv_heads:
+            words.append(f"{attention.kv_heads} KV heads on {w.tp} GPUs: each is kept {w.tp // attention.kv_heads} times.")
+    return list(dict.fromkeys(words))

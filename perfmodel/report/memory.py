@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
-from perfmodel.report.document import SCREEN_ROWS, Report, Table
-from perfmodel.report.memory_first import STEPS, answered
+from perfmodel.report.answer import headline, held
+from perfmodel.report.charts.bars import FAR
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
+from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unread_notes, with_steps
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.huggingface import WORKSPACES
-from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, HUGGINGFACE, Kept, StepMoment
+from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, HUGGINGFACE, OPTIMIZER, Kept, StepMoment
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, TrainingConfig
 from perfmodel.transformer.training.state import StatePart
+
+KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
+STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
+PARTS = ("weights", "gradients", "optimizer", "activations")
+BRIEF = {f"{place}.{name}": name for name in PARTS for place in ("bytes", "at_peak")} | {"together": "together"}
+MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
+STEPS = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer's step"}
+PARALLEL = {"zero": "zero", "tensor_parallel": "tp", "sequence_parallel": "sp", "pipeline_parallel": "pp", "interleave": "interleave"}
+PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel": "dp"}
 
 
 def report(result: MemoryResult, *, explained: bool = False, pictures: bool = False) -> Report:
@@ -24,12 +36,26 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
 
     ``pictures``: with bytes over the step and by part.
     """
-    training = result.training
+    training, moment = result.training, result.peak.moment
+    parts = parts_of(result, moment)
+    most = max(parts, key=lambda name: parts[name])
     precision = f"{training.precision} precision" if training.precision == MIXED else training.precision
-    title = f"Training memory of {training.model.name}: {training.batch:,} x {training.n:,} tokens, {precision}, {training.optimizer}"
-    tables = _tables(result)
-    plain = Report(title, [], tables, _notes(result), data(result), brief=_brief(result), reasons=_reasons(result))
-    plain = answered(plain, result, pictures)
+    plain = Report(
+        f"Training memory of {training.model.name}: {training.batch:,} x {training.n:,} tokens, {precision}, {training.optimizer}",
+        headline(
+            _fitting(result),
+            f"The peak is in the {STEPS[moment.phase]}{f' ({_place(moment)})' * bool(moment.at)}",
+            f"Most of it is {most}: {_size(parts[most], 3)}, {percent(float(parts[most] / result.peak.bytes))}",
+        ),
+        _tables(result),
+        _notes(result),
+        data(result),
+        charts=_charts(result) if pictures else [],
+        meters=_meters(result, parts, most),
+        metered=f"memory of {'each ' * (training.parallel.gpus > 1)}{result.device.name}",
+        figures=_figures(result, parts, most),
+        brief=_brief(result),
+    )
     if not explained:
         return plain
     from perfmodel.transformer.training.explain import explain
@@ -57,10 +83,6 @@ def data(result: MemoryResult) -> dict[str, Any]:
     }
 
 
-PARALLEL = {"zero": "zero", "tensor_parallel": "tp", "sequence_parallel": "sp", "pipeline_parallel": "pp", "interleave": "interleave"}
-PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel": "dp"}
-
-
 def question(t: TrainingConfig) -> dict[str, Any]:
     """A training question under the names of its options."""
     return {
@@ -77,17 +99,22 @@ def question(t: TrainingConfig) -> dict[str, Any]:
     }
 
 
-def recompute_text(training: TrainingConfig) -> str:
-    """The kind as the option writes it."""
-    kind = training.recompute.kind
-    return f"{kind}:{training.recompute.every}" if kind == EVERY else kind
+def recompute_text(t: TrainingConfig) -> str:
+    """``--recompute`` as it is typed."""
+    return f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind
 
 
-KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
-STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
-PARTS = ("weights", "gradients", "optimizer", "activations")
-BRIEF = {f"{place}.{name}": name for name in PARTS for place in ("bytes", "at_peak")} | {"together": "together"}
-MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
+def _size(number: Number, digits: int = 4) -> str:
+    """Bytes with a prefix."""
+    return format_si(float(number), "B", digits)
+
+
+def parts_of(result: MemoryResult, moment: StepMoment) -> dict[str, Number]:
+    """What is there at the most of ``moment``; parts that are nothing are left out."""
+    state = result.peak.state
+    known = {"weights": state.weights, "optimizer state": state.optimizer, "gradients": moment.gradients}
+    rest = moment.high - sum(known.values())
+    return {name: size for name, size in {**known, "activations": rest}.items() if size > 0}
 
 
 def _complete(result: MemoryResult) -> list[Metric]:
@@ -149,6 +176,38 @@ def _moment(moment: StepMoment) -> list[Metric]:
 
 def _together(name: str, numbers: Iterable[Number]) -> list[Metric]:
     return [Metric("name", name), Metric("bytes", sum(numbers), unit="B")]
+
+
+def _place(moment: StepMoment) -> str:
+    """Where in a phase a moment is, and in which operation, each word once."""
+    return ", ".join(dict.fromkeys(moment.at.split(", ")))
+
+
+def _fitting(result: MemoryResult) -> str:
+    """Whether the peak fits, and how many sequences at a time do."""
+    training, gpus = result.training, result.training.parallel.gpus
+    more = "; nor does one sequence" * (training.sequences > 1)
+    if result.largest:
+        more = f"; up to --micro-batch {result.largest:,}" if result.fits else f"; --micro-batch {result.largest:,} would fit"
+    return held(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", more)
+
+
+def _meters(result: MemoryResult, parts: Mapping[str, Number], most: str) -> list[Meter]:
+    """Parts of the capacity at the peak; where they do not fit, the largest limits."""
+    capacity = result.capacity
+    limit = most if result.fits is False else ""
+    return [Meter(name, float(size / capacity), _size(size, 3), name == limit) for name, size in parts.items()] if capacity else []
+
+
+def _figures(result: MemoryResult, parts: Mapping[str, Number], most: str) -> list[Figure]:
+    capacity, largest = result.capacity, result.largest
+    return [
+        Figure("peak of the fullest GPU", _size(result.peak.bytes, 3)),
+        Figure("capacity", "unknown" if capacity is None else _size(capacity, 3)),
+        Figure("when", ", ".join(filter(None, (result.peak.moment.phase, _place(result.peak.moment) or result.peak.moment.where)))),
+        Figure(f"most of it: {most}", _size(parts[most], 3)),
+        Figure("sequences at a time that fit", "unknown" if largest is None else f"{largest:,}"),
+    ]
 
 
 def _tables(result: MemoryResult) -> list[Table]:
@@ -213,39 +272,45 @@ def _formula(kind: str, t: int, sp: bool) -> str:
     return f"sbh ({linear}{scores})"
 
 
+def _blocks(result: MemoryResult) -> list[tuple[str, Number]]:
+    """The phase of every block of the step, one after the other, and the most in it."""
+    return [(moment.phase, high) for moment in result.peak.moments for high in moment.highs()]
+
+
 def _timeline(result: MemoryResult) -> Table:
     """Bytes over the step: a column per block of each pass, as wide as there is room."""
-    points: list[tuple[Number, Number]] = []
-    ends: dict[str, int] = {}
-    for moment in result.peak.moments:
-        points += [(len(points) + place, high) for place, high in enumerate(moment.highs(), 1)]
-        ends[moment.phase] = len(points)
-    bars = columns(points, WIDTH, whole_steps=True)
-    forward, backward = (round(ends[phase] * len(bars) / len(points)) for phase in (FORWARD, BACKWARD))
-    last = max(len(bars) - backward, 0)
-    parts = [(forward, "forward"), (backward - forward, "backward"), (last, "optimizer" if last > 8 else "")]
-    title = "memory over the step, each layer and pass as wide as the next"
-    return memory_chart(title, bars, result.peak.bytes, parts, _size)
+    blocks = _blocks(result)
+    bars = columns([(place, high) for place, (_, high) in enumerate(blocks, 1)], WIDTH, whole_steps=True)
+    ends = {phase: round(place * len(bars) / len(blocks)) for place, (phase, _) in enumerate(blocks, 1)}
+    last = max(len(bars) - ends[BACKWARD], 0)
+    parts = [(ends[FORWARD], "forward"), (ends[BACKWARD] - ends[FORWARD], "backward"), (last, "optimizer" if last > 8 else "")]
+    return memory_chart("memory over the step, each layer and pass as wide as the next", bars, result.peak.bytes, parts, _size)
 
 
-def _size(number: Number) -> str:
-    """Bytes with a prefix."""
-    return format_si(float(number), "B")
+def _charts(result: MemoryResult) -> list[Chart]:
+    near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
+    limits = [Limit("capacity", result.capacity)] if near and result.capacity else []
+    moments = [(f"{moment.phase} {moment.where}".strip(), parts_of(result, moment)) for moment in result.peak.moments]
+    names = list(dict.fromkeys(name for _, parts in moments for name in parts))
+    bars = [Bar(where, [(name, parts.get(name, 0)) for name in names]) for where, parts in moments]
+    return [over_step(result, limits), BarChart("At most in each part of the step", "B", bars, limits)]
 
 
-def _reasons(result: MemoryResult) -> list[str]:
-    """The peak and what it is made of."""
-    found, moment = result.peak, result.peak.moment
-    gpu = "the GPU" if result.training.parallel.gpus == 1 else "the fullest GPU"
-    named = {"optimizer": "optimizer state"}
-    sizes = [one for one in _at_peak(result) if one.key.startswith("at_peak.") and one.unit == "B" and one.value]
-    parts = [f"{_size(one.value)} of {named.get(one.label, one.label)}" for one in sizes]
-    phase = f"{STEPS[moment.phase]} ({moment.at})" if moment.at else STEPS[moment.phase]
-    return [f"At most {_size(found.bytes)} on {gpu}, in the {phase}: {', '.join(parts)}."]
+def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
+    """The most in every block of the step, one after the other, with the peak at its own block."""
+    blocks = _blocks(result)
+    points: list[tuple[Number, Number]] = [(place, float(high)) for place, (_, high) in enumerate(blocks, 1)]
+    place, peak = max(points, key=lambda point: (point[1], -point[0]))
+    back = [place for place, (phase, _) in enumerate(blocks, 1) if phase == BACKWARD]
+    marks = [Mark(place, f"peak {_size(peak, 3)}", peak), *(Mark(begin, f"{BACKWARD} begins") for begin in back[:1])]
+    title, x = "Memory over the step", "block of the step: layers forward, then back"
+    caption = "" if limits or result.capacity is None else f"{result.device.name} has {_size(result.capacity, 3)}, far above."
+    series = [Series("allocated at most", points)]
+    return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits), caption)
 
 
 def _notes(result: MemoryResult) -> list[str]:
-    training, p = result.training, result.training.parallel
+    training = result.training
     found = [
         f"Activations are those of {result.implementation.name}: {result.implementation.title}.",
         "The peak is all that is allocated at the worst moment, as an allocator's maximum reports it; neither the context of the driver "
@@ -262,14 +327,16 @@ def _notes(result: MemoryResult) -> list[str]:
         found.append(f"{training.n:,} tokens are more than the {longest:,} that {training.model.name} was made for.")
     found += shared_notes(training)
     if training.lora is not None:
-        found.append(f"Adapters on {_targets(training)}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
+        targets = "Q and V" if training.lora_targets == "qv" else f"all matrices of attention{' and MLP' * (training.lora_targets == ALL)}"
+        targets += ", experts without adapters" * (training.lora_targets == ALL and training.model.is_moe)
+        found.append(f"Adapters on {targets}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
     if training.flash and training.recompute.kind == "selective":
         found.append("With FlashAttention selective recomputation frees the logsumexp only: scores are never stored.")
-    return [*found, *_parallel_notes(training, p), *unread_notes(training.model)]
+    return [*found, *_parallel_notes(training), *unread_notes(training.model)]
 
 
 def shared_notes(t: TrainingConfig) -> list[str]:
-    """On GPUs with fewer sequences than others, and on how many tokens an expert gets."""
+    """Notes on GPUs with fewer sequences than others, and on how many tokens an expert gets."""
     found, largest = [], t.sequences * t.micro_batches
     if t.batch % t.parallel.dp:
         idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""
@@ -278,13 +345,8 @@ def shared_notes(t: TrainingConfig) -> list[str]:
     return [*found, *["Every expert is taken to get as many tokens as any other."] * t.model.is_moe]
 
 
-def _targets(training: TrainingConfig) -> str:
-    if training.lora_targets == ALL and training.model.is_moe:
-        return "all matrices of attention and MLP, experts without adapters"
-    return {"all": "all matrices of attention and MLP", "attention": "all matrices of attention", "qv": "Q and V"}[training.lora_targets]
-
-
-def _parallel_notes(training: TrainingConfig, p: Parallel) -> Iterable[str]:
+def _parallel_notes(training: TrainingConfig) -> Iterator[str]:
+    p = training.parallel
     if p.zero and p.dp * p.cp == 1:
         yield f"--zero {p.zero} divides nothing among one GPU: give --dp."
     if p.zero == 3:

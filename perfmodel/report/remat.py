@@ -3,31 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfmodel.core.arith import Number
+from perfmodel.core.units import format_si, format_time
+from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
 from perfmodel.remat.graph import GraphRun
+from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
-from perfmodel.report.document import Report, Table
+from perfmodel.remat.strategies.revolve import slots_of
+from perfmodel.remat.strategies.segments import sqrt_length
+from perfmodel.report.answer import capital
+from perfmodel.report.charts.format_number import percent, text
+from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
+from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline, with_steps
-from perfmodel.report.remat_first import charts, figures, listed, meters, verdict
-from perfmodel.report.remat_notes import Units, notes, summary
+from perfmodel.report.op_common import HEIGHT, WIDTH, columns, head, memory_chart, sparkline, with_steps
 
 SPARK = 54
 """Columns of a line of bars, which fits 80 with its name."""
 POINTS = 200
-"""Points of the timeline in the JSON object, and the most actions of a schedule that it lists."""
+"""Moments that a timeline has, drawn or in JSON; of more the most in each of as many equal parts of the time."""
 STEPS = 1000
 """Most actions of a schedule whose memory is told one by one."""
+MOST_LINES = 4
+"""Schedules whose memory is drawn over time, and that have a meter."""
+MOST_ROWS = 12
+"""Rows of a chart up to which each is one value."""
 TENSOR_NOTE = (
     "At the roofline: what perfmodel recompute says of keeping against computing again, inputs at hand. Frees: bytes per second of the "
     "kernel's roofline time; where memory is short, give up the uppermost first."
 )
+Moments = Sequence[tuple[Number, Number]]
+"""The end of each step of a schedule, and what is in memory during it."""
+Runs = Sequence[tuple[str, Run]]
+"""Names of strategies and what their schedules took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Units of a chain: costs are seconds if ``timed``, else steps; sizes are bytes if ``sized``, else values."""
+
+    timed: bool
+    sized: bool
+
+    @property
+    def cost_unit(self) -> str:
+        """Unit of costs in JSON and charts."""
+        return "s" if self.timed else "count"
+
+    @property
+    def size_unit(self) -> str:
+        """Unit of sizes in JSON and charts."""
+        return "B" if self.sized else "count"
+
+    def cost(self, cost: Number) -> str:
+        """A cost in a table."""
+        return text(cost, self.cost_unit)
+
+    def size(self, size: Number) -> str:
+        """A size in a table."""
+        return text(size, self.size_unit)
+
+    def spent(self, cost: Number) -> str:
+        """A cost in a sentence, seconds to three digits.
+
+        >>> Units(True, True).spent(0.07527), Units(False, False).spent(38)
+        ('75.3 ms', '38 steps')
+        """
+        return format_time(float(cost), 3) if self.timed else f"{self.cost(cost)} steps"
+
+    def held(self, size: Number) -> str:
+        """A size in a sentence, bytes to three digits.
+
+        >>> Units(True, True).held(421100000), Units(False, False).held(8), Units(False, False).held(1)
+        ('421 MB', '8 values', '1 value')
+        """
+        return format_si(float(size), "B", 3) if self.sized else f"{self.size(size)} value{'s' * (size != 1)}"
+
+    def rows(self, peak: Number) -> int:
+        """Rows of a chart up to ``peak``: one per value if they are few."""
+        return peak if isinstance(peak, int) and not self.sized and peak <= MOST_ROWS else HEIGHT
 
 
 def report(
@@ -42,35 +102,36 @@ def report(
 
     ``points``: what memory buys; ``ranked``: tensors to keep or compute again. ``pictures``: with memory over time and against cost.
     """
-    source, units = answer.source, Units(answer.source.timed, answer.source.sized)
+    source, memory, units = answer.source, answer.plan.memory, Units(answer.source.timed, answer.source.sized)
     curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
     tables = _tables(answer, units)
     tables += [replace(as_rows("what memory buys: the cheapest schedule within it", curve), align="rrr")] if curve else []
     tables += [as_rows("keep it or compute it again, tensor by tensor", tensors)] if tensors else []
-    found = {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))}
-    words = notes(answer) + [TENSOR_NOTE] * bool(ranked)
-    brief, reasons = _brief(answer, units), summary(answer, units)
-    plain = Report(f"Rematerialization: {source.title}", [], tables, words, found, brief=brief, reasons=reasons)
-    plain = _first(plain, answer, units, pictures)
+    rows = [_metrics(row, memory, units) for row in answer.rows]
+    heads = {
+        "strategy": "strategy",
+        "cost": "time" if units.timed else "steps",
+        "extra_steps": "rebuilt",
+        "values": "values",
+        "peak": "peak",
+    }
+    runs = _drawn(answer)
+    kept = dict(runs).get("keep-all")
+    whole = memory if memory is not None else kept.peak if kept is not None else 0
+    plain = Report(
+        f"Rematerialization: {source.title}",
+        _headline(answer, units),
+        tables,
+        _notes(answer) + [TENSOR_NOTE] * bool(ranked),
+        {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))},
+        charts=_charts(answer, runs, units) if pictures and runs else [],
+        meters=[Meter(name, float(run.peak / whole), f"{units.held(run.peak)}, {units.spent(run.cost)}") for name, run in runs if whole],
+        metered="" if not whole else "budget" if memory is not None else "memory with everything kept",
+        figures=_figures(*runs[0], kept, units) if runs else [],
+        brief=[as_rows("", rows, labels=heads)],
+        reasons=[f"{name}: {_sum(run, units)}, {units.held(run.peak)} at the peak." for name, run in _done(answer)] + _printed(answer),
+    )
     return with_steps(plain, explain(answer)) if explained else plain
-
-
-def _brief(answer: ScheduleAnswer, units: Units) -> list[Table]:
-    """Costs and peaks alone."""
-    heads = {"strategy": "strategy", "cost": "time" if units.timed else "steps"}
-    heads |= {"extra_steps": "rebuilt", "values": "values", "peak": "peak"}
-    return [as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=heads)]
-
-
-def _first(plain: Report, answer: ScheduleAnswer, units: Units, pictures: bool) -> Report:
-    """``plain`` with what it says first, and its ``pictures``."""
-    memory, form = answer.plan.memory, (units.timed, units.sized)
-    runs = listed(answer.rows, answer.featured, memory)
-    metered, found = meters(runs, memory, *form)
-    drawn = charts(answer.rows, runs, memory, *form) if pictures else []
-    said = verdict(answer.rows, answer.featured, memory, *form)
-    said = said or [f"No schedule: {row.missing}." for row in answer.rows if row.missing][:1]
-    return replace(plain, verdict=said, meters=found, metered=metered, figures=figures(runs, *form), charts=drawn)
 
 
 def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
@@ -89,12 +150,12 @@ def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
 
 
 def _timeline(row: ScheduleRow, run: Run, units: Units) -> dict[str, Any]:
-    listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
+    actions = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
     found = [Metric("cost", run.cost, unit=units.cost_unit), Metric("memory", bars(run, POINTS), unit=units.size_unit)]
-    return {"strategy": row.strategy.name, **as_json(found), "actions": listed, "steps": steps_of(run, units)}
+    return {"strategy": row.strategy.name, **as_json(found), "actions": actions, "steps": _steps(run, units)}
 
 
-def steps_of(run: Run, units: Units) -> list[dict[str, Any]] | None:
+def _steps(run: Run, units: Units) -> list[dict[str, Any]] | None:
     """Memory step by step: each action, the cost when it ends, and what is in memory while it runs; None for more than ``STEPS``."""
     if len(run.moments) > STEPS:
         return None
@@ -102,9 +163,7 @@ def steps_of(run: Run, units: Units) -> list[dict[str, Any]] | None:
     return [{"action": str(moment.action), **as_json([end, Metric("memory", moment.during, unit=units.size_unit)])} for moment, end in ends]
 
 
-def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
-    """Memory over the time of ``run``, in ``width`` columns."""
-    return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
+# Metrics
 
 
 def _metrics(row: ScheduleRow, memory: Number | None, units: Units) -> list[Metric]:
@@ -152,34 +211,217 @@ def _tensor(choice: Choice) -> list[Metric]:
     ]
 
 
+def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
+    """Memory over the time of ``run``, in ``width`` columns."""
+    return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
+
+
+def _done(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
+    """Strategies that have a schedule."""
+    return [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
+
+
+def _more(run: Run) -> float:
+    """Cost over that with everything kept, less 1."""
+    chain = run.chain
+    return float(run.cost / (chain.forward_cost(0, len(chain)) + chain.backward_cost)) - 1
+
+
+def _sum(run: Run, units: Units) -> str:
+    """A run's cost and what it is made of.
+
+    >>> from perfmodel.remat.schedule import Plan
+    >>> from perfmodel.remat.simulate import simulate
+    >>> from perfmodel.remat.strategies import find
+    >>> chain = uniform(10)
+    >>> _sum(simulate(chain, find("keep-none").schedule(chain, Plan())), Units(timed=False, sized=False))
+    '75 = 30 + 45 steps'
+    """
+    extra = run.forward_cost - run.chain.forward_cost(0, len(run.chain))
+    parts = f" = {units.cost(run.cost - extra)} + {units.cost(extra)}" if extra else ""
+    return f"{units.cost(run.cost)}{parts}{'' if units.timed else ' steps'}"
+
+
+# Headline, figures, tables
+
+
+def _headline(answer: ScheduleAnswer, units: Units) -> list[str]:
+    """What a schedule costs and keeps: the cheapest within the budget, else the featured one beside keeping everything and nothing."""
+    done, memory, row = dict(_done(answer)), answer.plan.memory, answer.featured
+    if memory is not None:
+        return _within(answer, done, units.held(memory), units)
+    if row is None or row.run is None:
+        return [f"No schedule: {row.missing}." for row in answer.rows if row.missing][:1]
+    name, run = row.strategy.name, row.run
+    rebuilt = f" ({percent(_more(run))} more than everything kept)" if run.extra_steps else ""
+    ends = "; ".join(
+        f"{words}: {units.spent(done[key].cost)}, {units.held(done[key].peak)}"
+        for key, words in (("keep-all", "everything kept"), ("keep-none", "nothing kept"))
+        if key in done and key != name
+    )
+    first = f"With {name}: {units.spent(run.cost)}{rebuilt}, {units.held(run.peak)} at the peak."
+    return [first, *([f"{capital(ends)}."] if ends else []), _peak(run)]
+
+
+def _peak(run: Run) -> str:
+    """At which action the peak is."""
+    action = run.worst.action
+    return f"The peak is {'at the' if action.kind == LOSS else 'in'} {action}."
+
+
+def _within(answer: ScheduleAnswer, done: dict[str, Run], budget: str, units: Units) -> list[str]:
+    """The cheapest schedule within the budget, else the one that takes the least memory."""
+    if not answer.fitting:
+        smallest = sorted(done.items(), key=lambda pair: (pair[1].peak, pair[1].cost))[:1]
+        least = [f"The least is {units.held(run.peak)}, with {name}: {units.spent(run.cost)}." for name, run in smallest]
+        return [f"Does not fit: no schedule takes {budget} or less.", *least]
+    strategy, run = min(answer.fitting, key=lambda pair: (pair[1].cost, pair[0].name))
+    more = f"{percent(_more(run))} more" if _more(run) > 0 else "no more"
+    return [
+        f"Fits: {units.held(run.peak)} of {budget} with {strategy.name}, the {'fastest' if units.timed else 'cheapest'} that fits.",
+        f"It takes {units.spent(run.cost)}, {more} than with everything kept.",
+        _peak(run),
+    ]
+
+
+def _drawn(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
+    """The schedules that are drawn: the cheapest within the budget or the featured one, everything kept, and others by their peaks."""
+    done, row = dict(_done(answer)), answer.featured
+    fitting = answer.fitting if answer.plan.memory is not None else []
+    first = fitting[0][0].name if fitting else row.strategy.name if row is not None else ""
+    names = dict.fromkeys((first, "keep-all", "segments", "sqrt-n", "revolve", *sorted(done, key=lambda name: done[name].peak)))
+    return [(name, done[name]) for name in names if name in done][:MOST_LINES]
+
+
+def _figures(name: str, run: Run, kept: Run | None, units: Units) -> list[Figure]:
+    """Numbers that decide about the schedule ``name``: its cost, what of it is rebuilt, its peak."""
+    return [
+        Figure(f"cost of {name}", units.spent(run.cost)),
+        Figure("rebuilt layers", f"{run.extra_steps:,}"),
+        Figure("more than with everything kept", f"{_more(run):.1%}"),
+        Figure("peak", units.held(run.peak)),
+        *([Figure("peak with everything kept", units.held(kept.peak))] if kept is not None and name != "keep-all" else []),
+    ]
+
+
 def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
     before, behind = ({"cost": "time"}, {}) if units.timed else ({}, {"cost": "steps"})
     labels = {"strategy": "strategy", **before, "forward_steps": "forward", "extra_steps": "rebuilt", **behind}
     labels |= {"values": "values", "peak": "peak", "summary": "kept; rebuilt"}
-    runs = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
-    lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
+    lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in _done(answer)]
+    title = "memory, each schedule over its own time and up to its own peak"
     found = [
         as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=labels),
-        Table(
-            "memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll", drawn=True
-        ),
+        Table(title, ["strategy", "first to last step"], lines, "ll", drawn=True),
     ]
     row = answer.featured
     if row is None or row.run is None:
         return found
-    lines = [
+    steps = [
         [str(place), one["action"], units.cost(one["end"]), units.size(one["memory"])]
-        for place, one in enumerate(steps_of(row.run, units) or [], 1)
+        for place, one in enumerate(_steps(row.run, units) or [], 1)
     ]
-    head = ["step", "action", "time at its end" if units.timed else "steps at its end", "in memory"]
-    trace = [Table(f"{row.strategy.name}: memory step by step", head, lines, "rlrr")] if lines else []
-    return [*found, _chart(row.strategy.name, row.run, units), *trace]
+    heads = ["step", "action", "time at its end" if units.timed else "steps at its end", "in memory"]
+    trace = [Table(f"{row.strategy.name}: memory step by step", heads, steps, "rlrr")] if steps else []
+    return [*found, _over_time(row.strategy.name, row.run, units), *trace]
 
 
-def _chart(name: str, run: Run, units: Units) -> Table:
+def _over_time(name: str, run: Run, units: Units) -> Table:
     heights = bars(run, WIDTH, whole_steps=True)
     loss = next(moment.end for moment in run.moments if moment.action.kind == LOSS)
     ahead = round(len(heights) * float(loss / run.cost)) if run.cost else 0
     parts = [(ahead, "forward"), (len(heights) - ahead, "backward, rebuilding" if run.extra_steps else "backward")]
     title = f"{name}: memory over time, at most {units.size(run.peak)} at {run.worst.action}"
     return memory_chart(title, heights, run.peak, parts, units.size, units.rows(run.peak))
+
+
+# Charts
+
+
+def _charts(answer: ScheduleAnswer, runs: Runs, units: Units) -> list[Chart]:
+    """Memory over time of ``runs``, and the peak of every schedule against its cost; schedules of one cost and peak share a mark."""
+    cost, memory = "time" if units.timed else "steps", answer.plan.memory
+    over_time = timeline([(name, moments_of(run)) for name, run in runs], cost, units, memory)
+    places: dict[tuple[float, float], list[str]] = {}
+    for name, run in _done(answer):
+        places.setdefault((float(run.cost), float(run.peak)), []).append(name)
+    marks = [Mark(x, ", ".join(names), y) for (x, y), names in places.items()]
+    series, form = [Series("schedules", sorted(places), "markers")], (units.cost_unit, units.size_unit)
+    title = f"Peak memory against {cost}"
+    return [over_time, LineChart(title, cost, "peak memory", series, *form, marks=marks, limits=over_time.limits)]
+
+
+def timeline(runs: Sequence[tuple[str, Moments]], time: str, units: Units, budget: Number | None = None) -> LineChart:
+    """Memory over time of ``runs``; the peak of the first is marked at its own time."""
+    series = [Series(name, [(float(x), float(y)) for x, y in outline(moments)]) for name, moments in runs]
+    name, first = runs[0]
+    peak = max(during for _, during in first)
+    at = next(place for place, (_, during) in enumerate(first) if during == peak)
+    begin = first[at - 1][0] if at else 0
+    marks = [Mark(float(begin + first[at][0]) / 2, f"peak of {name}", float(peak))]
+    limits = [] if budget is None else [Limit("budget", float(budget))]
+    return LineChart("Memory over time", time, "memory", series, units.cost_unit, units.size_unit, "linear", "linear", marks, limits)
+
+
+def moments_of(run: Run | GraphRun) -> Moments:
+    """The end of each of its steps, and what is in memory during it."""
+    return [(moment.end, moment.during) for moment in run.moments]
+
+
+def outline(moments: Moments) -> list[tuple[Number, Number]]:
+    """(time, memory) of a line with a step for each of ``moments``.
+
+    >>> outline([(1, 5), (3, 7)])
+    [(0, 5), (1, 5), (1, 7), (3, 7)]
+    """
+    if len(moments) > POINTS:
+        heights, end = columns(moments, POINTS), float(moments[-1][0])
+        moments = [(end * place / len(heights), height) for place, height in enumerate(heights, 1)]
+    begins = [0, *(end for end, _ in moments)]
+    return [point for begin, (end, during) in zip(begins, moments, strict=False) for point in ((begin, during), (end, during))]
+
+
+# Notes
+
+
+def _printed(answer: ScheduleAnswer) -> list[str]:
+    """Where the count of a lecture's code comes from, for one checkpoint in equal layers."""
+    chain, kept = answer.source.chain, set(answer.plan.checkpoints or ())
+    n = len(chain)
+    if len(kept) != 1 or n < 2 or answer.source.timed or chain != uniform(n):
+        return []
+    [checkpoint] = kept
+    late = late_bound_steps(n, checkpoint)
+    if late != input_only_steps(n):
+        return []
+    wrong = " and ".join(str(printed_steps(n, checkpoint, last=last)) for last in (True, False))
+    return [
+        f"A count of {late} with this checkpoint is that of nothing kept, or of closures in a loop that all rebuild the last output, with "
+        f"wrong gradients; weights[{checkpoint} : i + 1] runs layer {checkpoint} twice, {wrong} steps and wrong gradients too."
+    ]
+
+
+def _notes(answer: ScheduleAnswer) -> list[str]:
+    """What counts, costs and sizes rest on."""
+    source, plan, chain, found = answer.source, answer.plan, answer.source.chain, list[str]()
+    if not source.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
+        found.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
+    found.append(
+        "Layers count from 0. Values: x_0, the outputs kept, and those at work. The peak adds the gradients that pass through"
+        + (", the weights and their gradients." if any(layer.weights for layer in chain.layers) else "; weights are left out.")
+    )
+    chosen = "as many as the checkpoints and x_0" if plan.checkpoints else "the fewest for which no layer runs more than twice"
+    settings = {
+        "every-k": f"every-k has segments of {plan.every or 1}",
+        "sqrt-n": f"sqrt-n has segments of {sqrt_length(len(chain))}",
+        "revolve": f"revolve stores {slots_of(len(chain), plan)} values, {chosen if plan.slots is None else 'as given'}",
+    }
+    listed = [words for name, words in settings.items() if answer.of(name) is not None]
+    found += [f"{'; '.join(listed)}."] if listed else []
+    if chain.taped:
+        found.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")
+    papers: dict[str, list[str]] = {}
+    for row in answer.rows:
+        if row.run is not None and row.strategy.paper:
+            papers.setdefault(row.strategy.paper, []).append(row.strategy.name)
+    return [*found, *source.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]

@@ -13,9 +13,7 @@ from perfmodel.remat.source import Source
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline
-from perfmodel.report.remat import SPARK, bars
-from perfmodel.report.remat_first import held, timeline
-from perfmodel.report.remat_notes import Units
+from perfmodel.report.remat import SPARK, Units, bars, moments_of, timeline
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"
 NARROW = 44
@@ -26,34 +24,30 @@ SHOWN = 12
 
 def graph_report(found: GraphAnswer, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.remat_graph/1. ``pictures``: with memory over time."""
-    units = Units(found.timed, found.sized)
-    runs = [("keep-all", found.kept), *([("exact", found.best)] if found.best is not None else [])]
+    units, best = Units(found.timed, found.sized), found.best
+    runs = [("keep-all", found.kept), *([("exact", best)] if best is not None else [])]
+    (name, last), whole = runs[-1], found.memory if found.memory is not None else found.kept.peak
     lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in runs]
-    tables = [
-        as_rows("", [_schedule(name, run, units) for name, run in runs]),
-        Table(
-            "memory over time, each over its own time and up to its own peak", ["schedule", "first to last step"], lines, "ll", drawn=True
-        ),
-        _chart(*runs[-1], units),
-        *([_made_again(found.best, units)] if found.best is not None and max(found.best.made) > 1 else []),
-    ]
-    notes = ["The gradient of a value is made of the gradients of its consumers and of all that they were made of."]
-    notes += [f"exact: {SOURCE}."] * (found.best is not None and found.best is not found.kept)
-    whole, last = found.memory if found.memory is not None else found.kept.peak, runs[-1][1]
-    form = found.timed, found.sized
-    meters = [Meter(name, float(run.peak / whole), held(run.peak, found.sized)) for name, run in reversed(runs)] if whole else []
-    drawn = [(name, [(moment.end, moment.during) for moment in run.moments]) for name, run in reversed(runs)]
+    schedules = as_rows("", [_schedule(name, run, units) for name, run in runs])
+    again = [] if best is None else [pair for pair in zip(best.graph.nodes, best.made, strict=True) if pair[1] > 1]
+    rebuilt = [[node.name, units.size(node.size), units.cost(node.cost), str(count)] for node, count in again]
+    more = [Table("made more than once", ["value", "size", "cost", "times"], rebuilt)] if rebuilt else []
+    title = "memory over time, each over its own time and up to its own peak"
+    drawn = [(name, moments_of(run)) for name, run in reversed(runs)]
     return Report(
         f"Rematerialization: {found.title}",
-        _graph_verdict(found, units),
-        tables,
-        notes,
+        _graph_headline(found, units),
+        [schedules, Table(title, ["schedule", "first to last step"], lines, "ll", drawn=True), _over_time(name, last, units), *more],
+        [
+            "The gradient of a value is made of the gradients of its consumers and of all that they were made of.",
+            *[f"exact: {SOURCE}."] * (best is not None and best is not found.kept),
+        ],
         graph_data(found, units),
-        charts=[timeline(drawn, "time" if found.timed else "cost", *form, found.memory)] if pictures else [],
-        meters=meters,
+        charts=[timeline(drawn, "time" if found.timed else "cost", units, found.memory)] if pictures else [],
+        meters=[Meter(name, float(run.peak / whole), units.held(run.peak)) for name, run in reversed(runs)] if whole else [],
         metered="budget" if found.memory is not None else "memory with everything kept",
-        figures=[Figure("cost", units.cost(last.cost)), Figure("peak", held(last.peak, found.sized))],
-        brief=[*tables[:1], *tables[3:]],
+        figures=[Figure("cost", units.cost(last.cost)), Figure("peak", units.held(last.peak))],
+        brief=[schedules, *more],
     )
 
 
@@ -84,30 +78,24 @@ def _schedule(name: str, run: GraphRun, units: Units) -> list[Metric]:
     ]
 
 
-def _chart(name: str, run: GraphRun, units: Units) -> Table:
+def _over_time(name: str, run: GraphRun, units: Units) -> Table:
     heights = bars(run, WIDTH, whole_steps=True)
     made = run.graph.nodes[max(run.moments, key=lambda moment: moment.during).step.node].name
     title = f"{name}: memory over time, at most {units.size(run.peak)} while {made} is made"
     return memory_chart(title, heights, run.peak, [(len(heights), "time")], units.size, units.rows(run.peak))
 
 
-def _made_again(best: GraphRun, units: Units) -> Table:
-    again = [(node, count) for node, count in zip(best.graph.nodes, best.made, strict=True) if count > 1]
-    rows = [[node.name, units.size(node.size), units.cost(node.cost), str(count)] for node, count in again]
-    return Table("made more than once", ["value", "size", "cost", "times"], rows)
-
-
-def _graph_verdict(found: GraphAnswer, units: Units) -> list[str]:
-    kept = f"Everything kept: cost {units.cost(found.kept.cost)}, {held(found.kept.peak, found.sized)} at the peak."
+def _graph_headline(found: GraphAnswer, units: Units) -> list[str]:
+    kept = f"Everything kept: cost {units.cost(found.kept.cost)}, {units.held(found.kept.peak)} at the peak."
     if found.memory is None:
         return [kept, "Give --budget for the cheapest schedule within it."]
-    budget = held(found.memory, found.sized)
+    budget = units.held(found.memory)
     if found.best is None:
-        least = "" if found.least is None else f"; the least is {held(round(found.least, 6), found.sized)}"
+        least = "" if found.least is None else f"; the least is {units.held(round(found.least, 6))}"
         return [f"Does not fit: no schedule takes {budget} or less{least}.", kept]
     more = float(found.best.cost / found.kept.cost - 1)
     proof = "nothing is cheaper" if found.proved else f"not proved: none costs less than {units.cost(found.bound or 0)}"
-    fits = f"Fits: {held(found.best.peak, found.sized)} of {budget}"
+    fits = f"Fits: {units.held(found.best.peak)} of {budget}"
     return [f"{fits}.", f"Cost {units.cost(found.best.cost)}, {more:.1%} more than with everything kept; {proof}.", kept]
 
 
@@ -118,12 +106,9 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
     """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
     units, found = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = found["forward"].values()
-    top, form = max(picture.eager_peak, picture.lazy_peak), (source.timed, source.sized)
-    peaks = [("gradients in backward", picture.lazy_peak), ("gradients with values", picture.eager_peak)]
-    lines = [
-        ["gradients with values", units.size(picture.eager_peak), sparkline(columns(picture.eager, NARROW), top)],
-        ["gradients in backward", units.size(picture.lazy_peak), sparkline(columns(picture.lazy, NARROW), top)],
-    ]
+    ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]
+    top = max(picture.eager_peak, picture.lazy_peak)
+    lines = [[name, units.size(peak), sparkline(columns(moments, NARROW), top)] for name, moments, peak in reversed(ways)]
     grown = [[str(layer), *map(units.size, sizes)] for layer, sizes in enumerate(zip(early, late, strict=True))]
     heads = ["layer", "gradients with values", "gradients in backward"]
     tables = [
@@ -131,17 +116,17 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
         _ends(Table("forward, after each layer, its input not counted", heads, grown)),
         Table("memory over forward and backward, all of it", ["", "peak", "time"], lines, "lrl", drawn=True),
     ]
-    over = [("gradients in backward", list(picture.lazy)), ("gradients with values", list(picture.eager))]
+    over = [(name, list(moments)) for name, moments, _ in ways]
     return Report(
         f"What autograd keeps: {source.title}",
-        _autograd_verdict(picture, early[-1], late[-1], found["kept"], units),
+        _autograd_headline(picture, early[-1], late[-1], found["kept"], units),
         tables,
         _notes(picture, source),
         found,
-        charts=[timeline(over, "time" if source.timed else "steps", *form)] if pictures else [],
-        meters=[Meter(name, float(peak / top), held(peak, source.sized)) for name, peak in peaks] if top else [],
+        charts=[timeline(over, "time" if source.timed else "steps", units)] if pictures else [],
+        meters=[Meter(name, float(peak / top), units.held(peak)) for name, _, peak in ways] if top else [],
         metered="larger peak",
-        figures=[Figure(f"peak, {name}", held(peak, source.sized)) for name, peak in peaks],
+        figures=[Figure(f"peak, {name}", units.held(peak)) for name, _, peak in ways],
     )
 
 
@@ -179,13 +164,13 @@ def _ends(table: Table) -> Table:
     return replace(table, rows=[*table.rows[: SHOWN // 2], ["...", *[""] * (len(table.columns) - 1)], *table.rows[-SHOWN // 2 :]])
 
 
-def _autograd_verdict(picture: Picture, eager: Number, lazy: Number, kept: Number, units: Units) -> list[str]:
-    each, form = {layer.output for layer in picture.chain.layers}, units.sized
-    found = [f"Forward grows to {held(lazy, form)} beside its input, {held(eager, form)} with all gradients."]
+def _autograd_headline(picture: Picture, eager: Number, lazy: Number, kept: Number, units: Units) -> list[str]:
+    each, held = {layer.output for layer in picture.chain.layers}, units.held
+    found = [f"Forward grows to {held(lazy)} beside its input, {held(eager)} with all gradients."]
     if len(each) == 1:
         [one] = each
-        found.append(f"Each layer leaves {held(one, form)}, {held(2 * one, form)} with the gradient of its output.")
-    return [*found, f"Backward needs {held(kept, form)} of it and of the input; a tensor goes with its reader."]
+        found.append(f"Each layer leaves {held(one)}, {held(2 * one)} with the gradient of its output.")
+    return [*found, f"Backward needs {held(kept)} of it and of the input; a tensor goes with its reader."]
 
 
 def _notes(picture: Picture, source: Source) -> list[str]:

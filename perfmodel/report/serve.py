@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import taken
+from perfmodel.report.answer import headline, taken
 from perfmodel.report.charts.format_number import digits, percent, text
-from perfmodel.report.charts.schema import Chart, Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guessed, head
@@ -18,81 +18,67 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.memory import LEFT_FREE, RUNTIME, Memory
 from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.steps import Times
-from perfmodel.transformer.estimate import PassEstimate
 from perfmodel.transformer.step import Split
 
 LEAST_WAITING = 0.05
 """Requests in a queue that are worth a word."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
-
-
-def report(found: ServingAnswer, pictures: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.serve/1. ``pictures``: with where the time of a step goes."""
-    device, one = found.times.device, found.decode_pass
-    parts = _parts(one)
-    metrics = _metrics(found)
-    meters = step_meters(found.cost, parts, one.seconds)
-    data = {**head("serve", _inputs(found), device), **as_json(metrics), "steps": {"decode": list(map(as_json, _rows(one, parts)))}}
-    step, pooled = _step_name(found), found.pools is not None
-    charts: list[Chart] = [time_bars(parts, f"Time of a {step}")] if pictures else []
-    return Report(
-        _title(found),
-        _verdict(found),
-        [as_table("", {"": metrics}, labels=LISTED), by_share(_rows(one, parts), COLUMNS)],
-        _notes(found),
-        data,
-        charts=charts,
-        meters=[*meters, *_power_of_pools(found)] if pooled else with_power(meters, one.power, token_j=found.joules_per_token),
-        metered=step,
-        figures=_figures(found),
-        brief=[as_table("", {"": metrics}, labels=BRIEF)],
-    )
-
-
 POOLED = "Pools: memory and steps are those of one decode worker; the rest is of all."
-LISTED = (
-    *("ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean", "tokens_per_s", "tokens_per_s_bound"),
-    *(
-        "tokens_per_s_per_gpu",
-        "tokens_per_s_per_user",
-        "requests_per_s",
-        "running",
-        "waiting",
-        "step_s.decode",
-        "step_s.with_prompts",
-        "prompt_s",
-        "share_with_prompts",
-    ),
-    *(
-        "memory.weights",
-        "memory.activations",
-        "memory.runtime",
-        "memory.left_free",
-        "memory.sequence",
-        "memory.total",
-        "memory.most_running",
-    ),
-    *("power_w", "energy_per_token_j", "price_per_million"),
-)
 BRIEF = (
     *("ttft_s.p50", "ttft_s.p99", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "requests_per_s", "running", "waiting"),
     *("memory.total", "memory.most_running", "power_w", "energy_per_token_j", "price_per_million"),
 )
 
 
+def report(found: ServingAnswer, pictures: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.serve/1. ``pictures``: with where the time of a step goes."""
+    one, metrics, step = found.decode_pass, _metrics(found), found.decode_step
+    parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in one.rows]
+    rows = [_row(part, one.seconds) for part in parts]
+    meters = step_meters(found.cost, parts, one.seconds)
+    name = "prompt's step" if found.tpot is None else f"decode step of {step.decodes:,} at {step.context:,} tokens"
+    pooled = found.pools is not None
+    return Report(
+        _title(found),
+        [*headline(_fitting(found), _time(found), _limited(found)), *_unfitted(found)],
+        [as_table("", {"": metrics}), by_share(rows, COLUMNS)],
+        _notes(found),
+        {**head("serve", _inputs(found), found.times.device), **as_json(metrics), "steps": {"decode": list(map(as_json, rows))}},
+        charts=[time_bars(parts, f"Time of a {name}")] if pictures else [],
+        meters=[*meters, *_power_of_pools(found)] if pooled else with_power(meters, one.power, token_j=found.joules_per_token),
+        metered=name,
+        figures=_figures(found),
+        brief=[as_table("", {"": metrics}, labels=BRIEF)],
+    )
+
+
+def _inputs(found: ServingAnswer) -> dict[str, Any]:
+    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.like
+    return {
+        "model": found.memory.model.name,
+        "engine": found.engine.id,
+        "gpus": found.gpus,
+        **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
+        **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
+        **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
+        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
+        **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
+        **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
+    }
+
+
 def _metrics(found: ServingAnswer) -> list[Metric]:
     s, memory, load = found.metrics, found.memory, found.load
     length = load.isl + load.osl
-    first, each = _known(found, found.ttft), _known(found, found.tpot)
     return [
-        Metric("ttft_s.mean", *_ends(first, "first token, mean")),
+        _mean("ttft_s.mean", "first token, mean", found.ttft, found.at_least),
         Metric("ttft_s.p50", s.median_ttft_s, "first token, median", "s"),
         Metric("ttft_s.p99", s.p99_ttft_s, "first token, 99 %", "s"),
-        Metric("tpot_s.mean", *_ends(each, "per token after it")),
+        _mean("tpot_s.mean", "per token after it", found.tpot, found.at_least),
         Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
+        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
         Metric("tokens_per_s_per_user", found.tokens_per_s_user, "tokens/s per user"),
-        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
         Metric("shares", found.shares),
         Metric("limited_by", next(iter(found.shares))),
         Metric("at_least", found.at_least),
@@ -122,15 +108,10 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
     ]
 
 
-def _ends(times: Any, label: str) -> tuple[Any, ...]:
-    return times[0], label, "s", times[1], times[2]
-
-
-def _known(found: ServingAnswer, times: Times | None) -> tuple[float | None, float | None, float | None]:
-    """A time with its interval, where one is known."""
-    if times is None:
-        return None, None, None
-    return (times[0], None, None) if found.at_least else times
+def _mean(key: str, label: str, times: Times | None, at_least: bool) -> Metric:
+    """A mean time, with its interval unless it is ``at_least`` that."""
+    value, low, high = times or (None, None, None)
+    return Metric(key, value, label, "s") if at_least else Metric(key, value, label, "s", low, high)
 
 
 def _took(found: ServingAnswer, times: Times) -> str:
@@ -151,21 +132,14 @@ def _power_of_pools(found: ServingAnswer) -> list[Meter]:
     return [Meter(f"power, {found.gpus} GPUs", watts / state.limit_w, f"{all_w:,.0f} of {limit_w:,.0f} W, {text(joules, 'J')} a token")]
 
 
-def _parts(one: PassEstimate) -> list[StepPart]:
-    return [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in one.rows]
-
-
-def _rows(one: PassEstimate, parts: list[StepPart]) -> list[list[Metric]]:
+def _row(part: StepPart, step_s: float) -> list[Metric]:
     return [
-        [
-            Metric("name", part.name, "op", "text"),
-            Metric("count", int(part.op.count), "count"),
-            Metric("bytes", moved_bytes(part.op, part.cost, part.op.count), "bytes", "B"),
-            Metric("time", part.seconds, "time", "s"),
-            Metric("of bound", float(part.cost.lower_s) / part.seconds if part.seconds else 0.0, "of bound", "share"),
-            Metric("share", part.seconds / one.seconds, "share", "share"),
-        ]
-        for part in parts
+        Metric("name", part.name, "op", "text"),
+        Metric("count", int(part.op.count), "count"),
+        Metric("bytes", moved_bytes(part.op, part.cost, part.op.count), "bytes", "B"),
+        Metric("time", part.seconds, "time", "s"),
+        Metric("of bound", float(part.cost.lower_s) / part.seconds if part.seconds else 0.0, "of bound", "share"),
+        Metric("share", part.seconds / step_s, "share", "share"),
     ]
 
 
@@ -199,26 +173,29 @@ def _title(found: ServingAnswer) -> str:
     )
 
 
-def _verdict(found: ServingAnswer) -> list[str]:
-    """Fits, what users and all get, what limits."""
-    memory, s, most = found.memory, found.metrics, found.workers * found.most_running
-    length = found.load.isl + found.load.osl
-    room = f"{counted(most, 'request')} of {length:,} tokens"
+def _fitting(found: ServingAnswer) -> str:
+    """How many requests fit beside the weights, and how many run and wait."""
+    memory, running, waiting = found.memory, found.metrics.running, found.metrics.waiting
+    most = found.workers * found.most_running
+    room = f"{counted(most, 'request')} of {found.load.isl + found.load.osl:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}"
-    if s.waiting >= LEAST_WAITING:
-        running, waiting = s.running, s.waiting
-        early = " as they grow" if running > most + 0.5 else ""
-        fits += f"; {round(running):,} run{early}, {_number(waiting)} wait"
-    first = f"First token after {_took(found, found.ttft)}"
+    if waiting < LEAST_WAITING:
+        return fits
+    early, queue = " as they grow" * (running > most + 0.5), f"{waiting:,.0f}" if waiting >= 10 else digits(waiting, 2)
+    return f"{fits}; {round(running):,} run{early}, {queue} wait"
+
+
+def _time(found: ServingAnswer) -> str:
+    """When tokens come, and what all users get."""
     each = ", the second with it" if found.metrics.mean_tpot_s == 0 else ""
     if found.tpot is not None:
         each = f", then one every {_took(found, found.tpot)}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
-    all_get = f": {'at most ' if found.at_least else ''}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}."
-    return [f"{fits}.", first + each + all_get, _limited(found), *unfitted(found)]
+    rate = f"{'at most ' * found.at_least}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}"
+    return f"First token after {_took(found, found.ttft)}{each}: {rate}"
 
 
-def unfitted(found: ServingAnswer) -> list[str]:
+def _unfitted(found: ServingAnswer) -> list[str]:
     """A sentence where the engine's own seconds were fitted to another kind of model; none else."""
     models = {"dense": "dense model", "experts": "model with experts"}[found.kind]
     return [] if found.fitted else [f"No {models} was fitted for {found.engine.name}: the intervals are wide."]
@@ -232,14 +209,6 @@ def _reserved(memory: Memory) -> str:
     return f", {', '.join(first)} and {last}" if first else f" and {last}"
 
 
-def _number(value: float) -> str:
-    """
-    >>> _number(0.25), _number(999558.2)
-    ('0.25', '999,558')
-    """
-    return f"{value:,.0f}" if value >= 10 else digits(value, 2)
-
-
 def _limited(found: ServingAnswer) -> str:
     """What most of the time between two tokens goes to, and what is next."""
     first, *others = found.shares.items()
@@ -249,36 +218,13 @@ def _limited(found: ServingAnswer) -> str:
 
 
 def _figures(found: ServingAnswer) -> list[Figure]:
-    each = "" if found.tpot is None else _took(found, found.tpot)
-    figures = [
+    return [
         Figure("time to first token", _took(found, found.ttft)),
-        Figure("time per token", each or "one token only"),
+        Figure("time per token", "one token only" if found.tpot is None else _took(found, found.tpot)),
         Figure("throughput", f"{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU"),
         Figure("requests that fit", f"{found.workers * found.most_running:,}"),
+        *([] if found.price is None else [Figure("price per million tokens", f"{found.price:.3g}")]),
     ]
-    if found.price is not None:
-        figures.append(Figure("price per million tokens", f"{found.price:.3g}"))
-    return figures
-
-
-def _step_name(found: ServingAnswer) -> str:
-    step = found.decode_step
-    return "prompt's step" if found.tpot is None else f"decode step of {step.decodes:,} at {step.context:,} tokens"
-
-
-def _inputs(found: ServingAnswer) -> dict[str, Any]:
-    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.like
-    return {
-        "model": found.memory.model.name,
-        "engine": found.engine.id,
-        "gpus": found.gpus,
-        **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
-        **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
-        **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
-        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
-        **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
-        **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
-    }
 
 
 def _notes(found: ServingAnswer) -> list[str]:
@@ -289,8 +235,8 @@ def _notes(found: ServingAnswer) -> list[str]:
         f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
         f"{engine.memory_share:.0%} of the memory.",
         *([POOLED] if found.pools is not None else []),
-        simulated_words(found.metrics),
-        overhead_words(engine),
+        _simulated(found.metrics),
+        _overhead(engine),
     ]
     words += guessed(row.prediction for row in found.decode_pass.rows if row.prediction is not None)
     missing = [row.missing for row in found.decode_pass.rows if row.prediction is None]
@@ -299,13 +245,13 @@ def _notes(found: ServingAnswer) -> list[str]:
     return [*words, *(f"{name}: {source}." for name, source in engine.sources.items())]
 
 
-def simulated_words(metrics: ServingMetrics) -> str:
+def _simulated(metrics: ServingMetrics) -> str:
     """How many requests were simulated, and how sure their means are."""
     errors = f"{metrics.ttft_error:.1%} of the first token" + (f" and {metrics.tpot_error:.1%} per token" if metrics.mean_tpot_s else "")
     return f"Simulated step by step: means of {metrics.requests:,} requests, with standard errors of {errors}."
 
 
-def overhead_words(engine: Engine) -> str:
+def _overhead(engine: Engine) -> str:
     """What the engine takes beside its kernels, and where that is from."""
     o = engine.overhead
     parts = (

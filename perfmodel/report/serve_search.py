@@ -10,6 +10,7 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, TO_PASTE, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -38,9 +39,9 @@ MORE = " \\"
 
 @dataclass(frozen=True)
 class Searched:
-    """``found`` by the search that ``asked`` is, on ``device``."""
+    """What the search for ``options`` on ``device`` found; ``models``: the model by formats of weights and KV cache."""
 
-    asked: ServeQuestion
+    options: ServeQuestion
     models: Mapping[Formats, ModelSpec]
     device: Device
     engines: Sequence[Engine]
@@ -48,112 +49,117 @@ class Searched:
 
     @property
     def model(self) -> ModelSpec:
-        """In the first formats."""
+        """The model in the first formats."""
         return next(iter(self.models.values()))
-
-    @property
-    def gpus(self) -> int:
-        """Most of a layout."""
-        return self.asked.searched_gpus()
 
     @cached_property
     def load(self) -> Load:
-        """Of each number of users."""
-        return self.asked.load()
+        """Load of each number of users."""
+        return self.options.load()
 
     @property
-    def gpu_hour(self) -> float | None:
-        """Its price."""
-        return self.asked.gpu_hour
+    def gpus(self) -> int:
+        """Largest number of GPUs of a layout."""
+        return self.options.searched_gpus()
+
+    @property
+    def within(self) -> list[Candidate]:
+        """Points of the front within the limits."""
+        return [point for point in self.found.front if self.found.limits.hold(point)]
 
     def users(self, point: Candidate) -> int:
-        """Users of all its copies: those that were asked for, else as many as were best."""
-        return self.asked.concurrency or self.copies(point) * point.users
+        """Users of all copies of ``point``: those that were asked for, else as many as were best."""
+        return self.options.concurrency or self.copies(point) * point.users
 
     def copies(self, point: Candidate) -> int:
         """Replicas like ``point`` that the GPUs hold."""
         return self.gpus // point.gpus
 
+    def price(self, point: Candidate) -> float | None:
+        """Price of a million tokens."""
+        return None if self.options.gpu_hour is None else point.dollars(self.options.gpu_hour)
+
     def lines(self, point: Candidate) -> list[str]:
-        """Commands that start the engine so, where its options are known, and that ask about it again."""
+        """Commands that start the engine as in ``point``, where its options are known, and that ask about it again."""
         engine = next(one for one in self.engines if one.id == point.engine)
-        model, asked = self.models.get(point.formats, self.model), self.asked.in_formats(point.formats)
-        weights, cache = self.own_formats(asked)
-        first = unstated(model, engine, self.load, weights, cache) if engine.id in LINES else []
-        if point.prefill is None:
-            starts = (
-                [launch(model, engine, point.split, point.users, self.load, weights=weights, cache=cache)] if engine.id in LINES else []
-            )
-            starts = [repeated(line, self.copies(point), point.gpus) for line in starts]
-            return [*first, *starts, asked.typed(self.device.id, point.engine, point.split, point.users)]
-        if engine.id not in LINES:
-            return []
-        both = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE))
-        return [
-            *first,
-            *(launch(model, engine, split, point.sequences, self.load, role, weights=weights, cache=cache) for split, role in both),
-        ]
-
-    def own_formats(self, asked: ServeQuestion) -> tuple[str, str]:
-        """Formats of the weights and of the KV cache that ``asked`` wants and its checkpoint does not have; empty for those it has."""
-        from perfmodel.catalog import find_model
-
-        file = find_model(asked.name)
-        stored = served_as(file, asked.weights_dtype)[1] or ""
-        plain = file.quantized is None and stored in HALVES
-        return "" if plain else stored.partition("-")[0], "" if asked.kv_dtype in HALVES else asked.kv_dtype or ""
+        model, options = self.models.get(point.formats, self.model), self.options.in_formats(point.formats)
+        formats = _formats_beyond_checkpoint(options)
+        known = engine.id in LINES
+        found = unstated(model, engine, self.load, **formats) if known else []
+        if point.prefill is not None:
+            workers = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE)) if known else ()
+            return found + [launch(model, engine, split, point.sequences, self.load, role, **formats) for split, role in workers]
+        if known:
+            line = launch(model, engine, point.split, point.users, self.load, **formats)
+            found.append(repeated(line, self.copies(point), point.gpus))
+        return [*found, options.typed(self.device.id, point.engine, point.split, point.users)]
 
 
-def searched(asked: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
-    """The search that ``asked`` is, under those of ``engines`` that run on ``device``; UsageError where none does."""
+def _formats_beyond_checkpoint(options: ServeQuestion) -> dict[str, str]:
+    """Formats of weights and KV cache that ``options`` name and the checkpoint does not have; empty for those that it has."""
+    from perfmodel.catalog import find_model
+
+    file = find_model(options.name)
+    stored = served_as(file, options.weights_dtype)[1] or ""
+    plain = file.quantized is None and stored in HALVES
+    cache = "" if options.kv_dtype in HALVES else options.kv_dtype or ""
+    return {"weights": "" if plain else stored.partition("-")[0], "cache": cache}
+
+
+def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
+    """The search for ``options``, under those of ``engines`` that run on ``device``; UsageError where none does."""
     from perfmodel.catalog import find_engine, find_model
 
     models, found = dict[Formats, ModelSpec](), dict[Formats, Search]()
-    load, gpus, targets = asked.load(), asked.searched_gpus(), Targets(*asked.limits())
+    load, gpus, targets = options.load(), options.searched_gpus(), Targets(*options.limits())
     presets = [find_engine(name) for name in engines]
-    known = [asked.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
-    for formats in asked.searched_formats():
-        one = asked.in_formats(formats)
-        model, stored = served_as(find_model(asked.name), one.weights_dtype)
-        asked.check_lengths(model)
+    known = [options.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
+    for formats in options.searched_formats():
+        one = options.in_formats(formats)
+        model, stored = served_as(find_model(options.name), one.weights_dtype)
+        options.check_lengths(model)
         models[formats], like = model, one.like(model, device, Split(), stored)
-        found[formats] = search(model, device, gpus, load, known, like, targets, fallbacks, asked.disaggregated, asked.concurrency)
-    return Searched(asked, models, device, known, merged(found))
+        found[formats] = search(model, device, gpus, load, known, like, targets, fallbacks, options.disaggregated, options.concurrency)
+    return Searched(options, models, device, known, merged(found))
 
 
-def report(asked: Searched, pictures: bool = False) -> Report:
-    """``asked`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
-    point = asked.found.chosen
+def report(result: Searched, pictures: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
+    point, front = result.found.chosen, result.found.front
     if point is None:
-        alone = asked.device.interconnect is None
-        fix = f"give narrower formats: {asked.device.id} has no interconnect in its profile, so one GPU holds all" if alone else MORE_GPUS
-        raise UsageError(f"{asked.model.name} on {asked.gpus} x {asked.device.name}: {asked.found.why}", fix)
-    points = [_metrics(one, asked) for one in asked.found.front]
-    pasted = asked.lines(point)
-    inputs = {"model": asked.model.name, "gpus": asked.gpus, "engines": [one.id for one in asked.engines]}
-    inputs |= {name: getattr(asked.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
-    limits = asdict(asked.found.limits)
-    data: dict[str, Any] = {
-        **head("serve", {**inputs, **limits, "gpu_hour": asked.gpu_hour}, asked.device),
-        "best": None if asked.found.best is None else as_json(_metrics(point, asked)),
-        "nearest": None if asked.found.nearest is None else as_json(_metrics(point, asked)),
-        "at_least": asked.found.at_least,
-        "front": list(map(as_json, points)),
-        "searched": dict(asked.found.counts),
+        alone = f"give narrower formats: {result.device.id} has no interconnect in its profile, so one GPU holds all"
+        fix = alone if result.device.interconnect is None else MORE_GPUS
+        raise UsageError(f"{result.model.name} on {result.gpus} x {result.device.name}: {result.found.why}", fix)
+    pasted = result.lines(point)
+    shown = [point, *spread([one for one in result.within if one != point], FRONT_ROWS)]
+    rows = [_metrics(one, result) for one in result.within or [point]]
+    return Report(
+        f"{result.model.name}: the best layout for {result.load.isl:,} + {result.load.osl:,} tokens on "
+        f"{f'{result.gpus} x ' * (result.gpus > 1)}{result.device.name}",
+        verdict(result, point),
+        [as_rows("", rows, labels=COLUMNS), *_pasted(pasted)],
+        _notes(result),
+        data(result, point, pasted),
+        charts=[picture(front, point)] if pictures else [],
+        figures=figures(result, point),
+        brief=[as_rows("", [_metrics(one, result) for one in shown], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
+    )
+
+
+def data(result: Searched, point: Candidate, pasted: Sequence[str]) -> dict[str, Any]:
+    """The object of schema perfmodel.serve/1 of a search."""
+    found, chosen = result.found, as_json(_metrics(point, result))
+    inputs = {"model": result.model.name, "gpus": result.gpus, "engines": [one.id for one in result.engines]}
+    inputs |= {name: getattr(result.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
+    return {
+        **head("serve", {**inputs, **asdict(found.limits), "gpu_hour": result.options.gpu_hour}, result.device),
+        "best": None if found.best is None else chosen,
+        "nearest": None if found.nearest is None else chosen,
+        "at_least": found.at_least,
+        "front": [as_json(_metrics(one, result)) for one in found.front],
+        "searched": dict(found.counts),
         "paste": pasted,
     }
-    within = [one for one in asked.found.front if asked.found.limits.hold(one)]
-    table = as_rows("", [_metrics(one, asked) for one in within or [point]], labels=COLUMNS)
-    return Report(
-        _title(asked),
-        verdict(asked, point),
-        [table, *_pasted(pasted)],
-        _notes(asked),
-        data,
-        charts=[picture(asked.found.front, asked.found.chosen)] if pictures else [],
-        figures=figures(asked, point),
-        brief=[as_rows("", [_metrics(one, asked) for one in _listed(asked)], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
-    )
 
 
 def _pasted(lines: Sequence[str], most: int | None = None) -> list[Table]:
@@ -185,17 +191,17 @@ def layout_words(point: Candidate) -> str:
     return f"{point.prefill_workers} x ({split_words(point.prefill) or '1 GPU'}) to {point.workers} x ({split})"
 
 
-def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
-    price = None if asked.gpu_hour is None else point.dollars(asked.gpu_hour)
+def _metrics(point: Candidate, result: Searched) -> list[Metric]:
+    copies, price = result.copies(point), result.price(point)
     return [
         Metric("engine", point.engine, "engine", "text"),
-        Metric("layout", f"{asked.copies(point)} x " * (asked.copies(point) > 1) + layout_words(point), "layout", "text"),
-        Metric("gpus", asked.copies(point) * point.gpus),
-        Metric("copies", asked.copies(point)),
-        Metric("users", asked.users(point), "users"),
+        Metric("layout", f"{copies} x " * (copies > 1) + layout_words(point), "layout", "text"),
+        Metric("gpus", copies * point.gpus),
+        Metric("copies", copies),
+        Metric("users", result.users(point), "users"),
         Metric("tokens_per_s_gpu", point.tokens_per_s_gpu, "tok/s/GPU"),
         Metric("tokens_per_s_user", point.tokens_per_s_user, "tok/s/user"),
-        Metric("requests_per_s", asked.copies(point) * point.requests_per_s),
+        Metric("requests_per_s", copies * point.requests_per_s),
         Metric("ttft_s", point.ttft_s, "first token", "s"),
         Metric("ttft_p99_s", point.ttft_p99_s),
         Metric("tpot_s", point.tpot_s or None, "each after", "s"),
@@ -204,37 +210,28 @@ def _metrics(point: Candidate, asked: Searched) -> list[Metric]:
     ]
 
 
-def _title(asked: Searched) -> str:
-    sizes = f"{asked.load.isl:,} + {asked.load.osl:,} tokens"
-    gpus = f"{asked.gpus} x " if asked.gpus > 1 else ""
-    return f"{asked.model.name}: the best layout for {sizes} on {gpus}{asked.device.name}"
-
-
-def verdict(asked: Searched, point: Candidate) -> list[str]:
+def verdict(result: Searched, point: Candidate) -> list[str]:
     """What is best, what its users wait for, and how many were compared."""
-    limits = asked.found.limits
+    found, limits, price = result.found, result.found.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
-    if asked.found.best is None:
-        start = f"{asked.found.why[:1].upper()}{asked.found.why[1:]}. It is"
-    price = "" if asked.gpu_hour is None else f", {point.dollars(asked.gpu_hour):.3g} per million tokens"
-    users = counted(asked.users(point), "user")
-    copies = f"{asked.copies(point)} copies of " if asked.copies(point) > 1 else ""
-    least, most = ("at least ", "at most ") if asked.found.at_least else ("", "")
+    start = start if found.best is not None else f"{capital(found.why)}. It is"
+    copies = f"{result.copies(point)} copies of " if result.copies(point) > 1 else ""
+    least, most = ("at least ", "at most ") if found.at_least else ("", "")
     each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
     whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
-    front = len(asked.found.front)
+    rate = f"{most}{tokens(point.tokens_per_s_gpu)} per GPU{'' if price is None else f', {price:.3g} per million tokens'}"
     return [
-        f"{start}: {point.engine}, {copies}{layout_words(point)}, {users}: {most}{tokens(point.tokens_per_s_gpu)} per GPU{price}.",
+        f"{start}: {point.engine}, {copies}{layout_words(point)}, {counted(result.users(point), 'user')}: {rate}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",
-        *([_pools_words(asked)] if asked.asked.disaggregated else []),
-        f"{asked.found.configurations:,} configurations, {front} Pareto-optimal in tokens/s per GPU and per user.",
+        *([_pools_words(found)] if result.options.disaggregated else []),
+        f"{found.configurations:,} configurations, {len(found.front)} Pareto-optimal in tokens/s per GPU and per user.",
     ]
 
 
-def _pools_words(asked: Searched) -> str:
+def _pools_words(found: Search) -> str:
     """Whether workers for prefill and decode deliver more than GPUs that do both."""
-    pooled, together = asked.found.pooled, asked.found.together
+    pooled, together = found.pooled, found.together
     if pooled is None:
         return "Separate prefill and decode workers do not pay: no layout of them fits, keeps up and is within the limits."
     most = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
@@ -244,22 +241,15 @@ def _pools_words(asked: Searched) -> str:
     return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
-def figures(asked: Searched, point: Candidate) -> list[Figure]:
+def figures(result: Searched, point: Candidate) -> list[Figure]:
     """The numbers that decide about one point of the front."""
-    found = [
-        Figure(
-            "best" if asked.found.best is not None else "nearest", f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"
-        ),
+    name, price = "best" if result.found.best is not None else "nearest", result.price(point)
+    return [
+        Figure(name, f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"),
         Figure("throughput per GPU", tokens(point.tokens_per_s_gpu)),
         Figure("throughput per user", tokens(point.tokens_per_s_user)),
+        *([] if price is None else [Figure("price per million tokens", f"{price:.3g}")]),
     ]
-    return found + ([] if asked.gpu_hour is None else [Figure("price per million tokens", f"{point.dollars(asked.gpu_hour):.3g}")])
-
-
-def _listed(asked: Searched) -> list[Candidate]:
-    """As many as a screen shows: the chosen one first, then those of the front within the limits, the ends among them."""
-    first = [] if asked.found.chosen is None else [asked.found.chosen]
-    return [*first, *spread([one for one in asked.found.front if asked.found.limits.hold(one) and one not in first], FRONT_ROWS)]
 
 
 def _broken(line: str) -> list[str]:
@@ -287,14 +277,14 @@ def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
     return LineChart(title, across, up, [Series("front", points)], "tokens/s", "tokens/s", marks=marks)
 
 
-def _notes(asked: Searched) -> list[str]:
-    counts, limits = asked.found.counts, asked.found.limits
-    beyond = sum(not limits.hold(one) for one in asked.found.front)
-    idle = any(asked.copies(one) * one.gpus < asked.gpus for one in asked.found.front)
+def _notes(result: Searched) -> list[str]:
+    counts, front = result.found.counts, result.found.front
+    beyond = len(front) - len(result.within)
+    idle = any(result.copies(one) * one.gpus < result.gpus for one in front)
     return [
         f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}; "
         f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
-        *(["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] if idle else []),
-        *([f"{beyond:,} points of the front are beyond the limits and left out of the table."] if beyond else []),
+        *["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] * idle,
+        *[f"{beyond:,} points of the front are beyond the limits and left out of the table."] * (beyond > 0),
         "Replicas of fewer GPUs are repeated to fill all.",
     ]

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from perfmodel.report.document import Report, Table
+from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.report.charts.format_number import UNITS, digits
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, LineChart, Series
+from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
-from perfmodel.report.sweep_answer import ROOF, cell, figures, on_screen, rows_table, shortly, spread
-from perfmodel.report.sweep_pictures import PREDICTED
-from perfmodel.report.sweep_pictures import pictures as pictures_of
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
 from perfmodel.sweep.summary import WinShares
-from perfmodel.sweep.table import fields_of
+from perfmodel.sweep.table import WHOLE, WORD, Field, fields_of
 
-SHOWN_ROWS = 40
-SHOWN_GROUPS = 20
-SHOWN_REASONS = 5
-SHOWN_WORDS = 3
+SHOWN_ROWS, SHOWN_GROUPS, SHOWN_REASONS, SHOWN_WORDS = 40, 20, 5, 3
+"""The most rows of a table, groups, reasons for which a row has no answer, and words of a list."""
+LINES, BARS, CLOUD = 6, 12, 400
+"""The most lines and bars of a chart, and rows beside a Pareto front."""
+ROOF, PREDICTED = "roofline_s", "predicted_s"
+"""The columns of times at the roof and of predicted ones."""
+MATTER = (FITS, PREDICTED, "tokens_per_s", ROOF, "memory_bytes", "dram_bytes")
+"""Columns that a screen shows beside what was searched for."""
+SIZE = "_size_bytes"
+NO_ROOM = "does not fit"
+Row = Mapping[str, Any]
+AxisRange = tuple[int | float, int | float]
+"""A range of an axis: its first and its last value."""
+WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
 
 
 def report(result: SweepResult, written: str = "", pictures: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
     grid, shares = result.grid, result.summary.shares
     wins_by_axis = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
-    counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
-    words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
-    title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
-    reasons, tables = [*_best(result), *_compared(result)], _tables(result, wins_by_axis)
-    said = [*shortly(result), " ".join(filter(None, [*_counts(result), written, *_kernels(result)]))]
-    made = Report(title, said, tables, _notes(result), data(result, wins_by_axis), reasons=reasons)
-    return replace(made, brief=on_screen(result), figures=figures(result), charts=pictures_of(result) if pictures else [])
+    words = ", ".join(f"{len(values):,} x {name}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
+    return Report(
+        f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}",
+        [*_headline(result), " ".join(filter(None, [_counts(result), written, _kernels(result)]))],
+        _tables(result, wins_by_axis),
+        _notes(result),
+        data(result, wins_by_axis),
+        charts=_charts(result) if pictures else [],
+        figures=_figures(result),
+        brief=_brief(result),
+        reasons=_compared(result),
+    )
 
 
 def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
@@ -65,11 +79,7 @@ def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -
     return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, wins_by_axis))}
 
 
-# Where one value of the compared choice beats the first: flash attention against standard
-
-AxisRange = tuple[int | float, int | float]
-"""A range of an axis: its first and its last value."""
-WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
+# Metrics: where one value of the compared choice beats the first, such as flash attention against standard
 
 
 def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
@@ -130,23 +140,83 @@ def _listed(ranges: Any) -> str:
     return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(ranges[-1], str) else f" up to {ranges[-1][1]:,}")
 
 
-def _counts(result: SweepResult) -> list[str]:
+# Headline
+
+
+def _column(result: SweepResult) -> str:
+    """The column of charts and figures: what was searched for, else the predicted time where every row has one, else the objective."""
+    rows, objective = result.rows or [], result.summary.objective
+    if result.best is not None:
+        return result.best.column
+    return PREDICTED if rows and all(row.get(PREDICTED) is not None for row in rows) else objective
+
+
+def _headline(result: SweepResult) -> list[str]:
+    """The best row, and who beats whom how often, a sentence each."""
+    column, most = (result.best.column, result.best.most) if result.best else (result.summary.objective, False)
+    rows = result.best.rows if result.best else _ranked(result)
+    if not rows:
+        return ["No row is left."]
+    room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[rows[0].get(FITS)]
+    values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
+    words = [f"{name} {cell(name, one, result)}" if not isinstance(one, (str, bool)) else _word(name, one) for name, one in values]
+    at = f" at {', '.join(words)}" if words else ""
+    first = f"{'Most' if most else 'Least'} {column}: {cell(column, rows[0][column], result)}{at}{room}."
+    if result.pareto is not None:
+        front = result.pareto
+        return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {front.first} and {front.second}."]
+    return [first, *_faster(result)]
+
+
+def _ranked(result: SweepResult) -> list[dict[str, Any]]:
+    """The best row of each group, the best of all first."""
+    return sorted(result.summary.best.values(), key=lambda row: float(row[result.summary.objective]))
+
+
+def _swept(result: SweepResult) -> list[str]:
+    """Inputs of several values, as rows name them."""
+    every = {**result.grid.choices, **result.grid.numbers}
+    return [one.name for one in fields_of(result.grid) if len(every.get(one.name.removesuffix(SIZE), ())) > 1]
+
+
+def _word(name: str, value: str | bool) -> str:
+    """A choice alone; a flag by its name."""
+    return value if isinstance(value, str) else name if value else f"not {name}"
+
+
+def _faster(result: SweepResult) -> list[str]:
+    """Who is faster than the reference by prediction, else has less of the objective, in which share of configurations."""
+    summary = result.summary
+    known = {other: pair for other, pair in summary.predicted.items() if pair[1]}
+    what = "Faster by prediction" if known else "Lower roof" if summary.objective == ROOF else f"Less {summary.objective}"
+    known = known or {other: pair for other, pair in summary.compared.items() if pair[1]}
+    named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in known.items()]
+    return [f"{what} than {summary.reference}: {', '.join(named)} of the configurations."] if named else []
+
+
+def _share(wins: int, of: int, decimals: int) -> str:
+    """A share in percent, so that some are never none or all."""
+    least = 10.0 ** -(decimals + 2)
+    return "all" if wins == of else "none" if not wins else f"{min(max(wins / of, least), 1 - least):.{decimals}%}"
+
+
+def _counts(result: SweepResult) -> str:
+    """How many rows there are, and how many were left out."""
     counts = result.counts
     excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
     missing = f"; {sum(counts.left_out.values()):,} without an answer" if counts.left_out else ""
     unfit = sum(row.get(FITS) == 0 for row in result.rows or ())
     large = f"; {unfit:,} do{'es' * (unfit == 1)} not fit the memory" if unfit else ""
-    return [f"{counts.rows:,} rows{excluded}{missing}{large}."]
+    return f"{counts.rows:,} rows{excluded}{missing}{large}."
 
 
-def _best(result: SweepResult) -> list[str]:
-    column = result.summary.objective
-    best = min(result.summary.best.values(), key=lambda row: float(row[column]), default=None)
-    if best is None:
-        return ["No row is left."]
-    named = ", ".join(f"{name} {cell(name, best[name], result)}" for name in result.grid.given)
-    mark = " It does not fit the memory." if best.get(FITS) == 0 else ""
-    return [f"Least {column}: {cell(column, best[column], result)} at {named}.{mark}"]
+def _kernels(result: SweepResult) -> str:
+    """Sentence: predicted times of several devices may be of different kernels; empty where one is given."""
+    choices = result.grid.choices
+    given = choices.get("implementation", (None,)) != (None,)
+    if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or given:
+        return ""
+    return f"Devices may be predicted for different kernels{': take one with --implementation' * ('implementation' in choices)}."
 
 
 def _compared(result: SweepResult) -> list[str]:
@@ -154,38 +224,44 @@ def _compared(result: SweepResult) -> list[str]:
     summary, found = result.summary, []
     roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
     for other, (wins, of) in summary.compared.items():
-        known, both = summary.predicted.get(other, (0, 0))
+        faster, both = summary.predicted.get(other, (0, 0))
         if both:
-            found.append(f"{other} is predicted to take less time than {summary.reference} in {_part(known, both)} configurations.")
+            share = f"{_share(faster, both, 1)} of {both:,}"
+            found.append(f"{other} is predicted to take less time than {summary.reference} in {share} configurations.")
         if of:
-            found.append(f"{other} has less {summary.objective} than {summary.reference} in {_part(wins, of)} configurations{roofs}.")
+            share = f"{_share(wins, of, 1)} of {of:,}"
+            found.append(f"{other} has less {summary.objective} than {summary.reference} in {share} configurations{roofs}.")
     return found
 
 
-def _part(wins: int, of: int) -> str:
-    share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
-    return f"{share} of {of:,}"
+def _figures(result: SweepResult) -> list[Figure]:
+    """How many rows, the ends of the column that is looked at, how many rows fit, the size of the front."""
+    column = _column(result)
+    values = [row[column] for row in result.rows or result.summary.best.values() if row.get(column) is not None]
+    ends = (("least", min(values)), ("most", max(values))) if values else ()
+    fitting = [row[FITS] for row in result.rows or () if row.get(FITS) is not None]
+    found = [Figure("rows", f"{result.counts.rows:,}"), *(Figure(f"{word} {column}", cell(column, end, result)) for word, end in ends)]
+    found += [Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}")] if fitting else []
+    return [*found, *([Figure("on the Pareto front", f"{len(result.pareto.rows):,}")] if result.pareto else [])]
 
 
-def _kernels(result: SweepResult) -> list[str]:
-    """A sentence on predicted times of several devices, each of which has a kernel of its own unless one is given."""
-    choices, timed = result.grid.choices, PREDICTED in result.grid.columns
-    if not timed or len(choices.get("hardware", ())) < 2 or choices.get("implementation", (None,)) != (None,):
+def _brief(result: SweepResult) -> list[Table]:
+    """The rows that decide: searched for, of the front, the best of every group, or all; what is swept and searched by stands first."""
+    summary, best, pareto = result.summary, result.best, result.pareto
+    rows: Sequence[dict[str, Any]]
+    if pareto is not None:
+        title, rows = "Pareto front", spread(pareto.rows, SCREEN_ROWS)
+    elif best is not None:
+        title, rows = f"{'most' if best.most else 'least'} {best.column}", best.rows[:SCREEN_ROWS]
+    elif len(summary.best) > 1:
+        title, rows = f"least {summary.objective} by {', '.join(summary.swept)}", _ranked(result)[:SCREEN_ROWS]
+    else:
+        title, rows = "rows", spread(result.rows or [], SCREEN_ROWS)
+    if not rows:
         return []
-    fix = ": take one with --implementation" if "implementation" in choices else ""
-    return [f"Devices may be predicted for different kernels{fix}."]
-
-
-def _notes(result: SweepResult) -> list[str]:
-    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
-    unfit = any(row.get(FITS) == 0 for row in shown)
-    notes = ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."] * unfit
-    reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
-    notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
-    if len(reasons) > SHOWN_REASONS:
-        rest = sum(number for _, number in reasons[SHOWN_REASONS:])
-        notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
-    return notes
+    sought = [*([pareto.first, pareto.second] if pareto else []), _column(result), *MATTER]  # as a narrow screen keeps them
+    columns = [name for name in sought if name in rows[0] and any(row[name] is not None for row in rows)]
+    return [rows_table(title, rows, result, list(dict.fromkeys([*_swept(result), *columns])))]
 
 
 def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> list[Table]:
@@ -194,9 +270,9 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
     if result.rows and len(result.rows) <= SHOWN_ROWS:
         tables.append(rows_table("rows", result.rows, result))
     if len(summary.best) > 1:
-        best = sorted(summary.best.values(), key=lambda row: float(row[summary.objective]))
-        more = f", {SHOWN_GROUPS} of {len(best):,} groups" if len(best) > SHOWN_GROUPS else ""
-        tables.append(rows_table(f"least {summary.objective} by {', '.join(summary.swept)}{more}", best[:SHOWN_GROUPS], result))
+        more = f", {SHOWN_GROUPS} of {len(summary.best):,} groups" if len(summary.best) > SHOWN_GROUPS else ""
+        title = f"least {summary.objective} by {', '.join(summary.swept)}{more}"
+        tables.append(rows_table(title, _ranked(result)[:SHOWN_GROUPS], result))
     if wins_by_axis:
         tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
     if result.best is not None:
@@ -209,3 +285,136 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
         title = f"Pareto front: no row has {words[0][0]} {first} and {words[1][1]} {second}{more}"
         tables.append(rows_table(title, spread(rows, SHOWN_ROWS), result))
     return tables
+
+
+# Rows as text
+
+
+def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most ``most`` of ``rows``, evenly, with both ends."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
+    """``rows`` as text; ``names``: of the columns, by default all."""
+    known = {one.name: one for one in fields_of(result.grid) if rows and one.name in rows[0]}
+    fields = [known[name] for name in (known if names is None else names) if name in known]
+    cells = [[cell(one.name, row[one.name], result) for one in fields] for row in rows]
+    return Table(title, [one.name for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
+
+
+def cell(name: str, value: Any, result: SweepResult) -> str:
+    """A value of the column ``name`` with its unit."""
+    one = next((one for one in fields_of(result.grid) if one.name == name), None)
+    if value is None:
+        return "-"
+    if name == FITS:
+        return "yes" if value else "NO"
+    if isinstance(value, (bool, str)) or one is None:
+        return str(value)
+    if one.unit == "s":
+        return format_time(value)
+    if one.unit in ("B", "FLOP", "OP"):
+        return format_si(value, one.unit)
+    whole = one.kind == WHOLE or float(value).is_integer() or abs(value) >= 1000
+    return format_count(round(value)) if whole else digits(value, 4)
+
+
+# Charts
+
+
+def _charts(result: SweepResult) -> list[Chart]:
+    """The front first where one was asked for; lines where an axis of numbers has several values, else bars of the best rows."""
+    found: list[Chart] = [chart for chart in (_front(result), _lines(result)) if chart is not None]
+    return found or _bars(result)
+
+
+def _unit(result: SweepResult, name: str) -> str:
+    one = next((one for one in fields_of(result.grid) if one.name == name), None)
+    return one.unit if one is not None and one.unit in UNITS else "count"
+
+
+def _better(result: SweepResult, name: str) -> int:
+    return next((one.better for one in result.grid.workload.columns if one.name == name), -1) or -1
+
+
+def _lines(result: SweepResult) -> LineChart | None:
+    """A line per combination of words; at each value the best row of the other axes."""
+    sizes = {one.name for one in result.grid.workload.inputs if one.kind == "size"}
+    values = {f"{name}{SIZE * (name in sizes)}": listed for name, listed in result.grid.numbers.items()}
+    axes = [one for one in fields_of(result.grid) if one.name in values]
+    counts = {one.name: len(values[one.name]) for one in axes}
+    axis = max(axes, key=lambda one: counts[one.name], default=None)
+    column = _column(result)
+    if result.rows is None or axis is None or counts[axis.name] < 2:
+        return None
+    best = _best_along(result, axis, column)
+    sign = -_better(result, column)
+    named = sorted(best, key=lambda name: (-(x := max(best[name])), sign * best[name][x][column]))[:LINES]
+    series = [Series(name, [(x, row[column]) for x, row in sorted(best[name].items())], group=name) for name in named]
+    unfit = sorted((x, row[column]) for name in named for x, row in best[name].items() if row.get(FITS) == 0)
+    series += [Series(NO_ROOM, unfit, "markers")] if unfit else []
+    others = [name for name, count in counts.items() if count > 1 and name != axis.name]
+    notes = [f"At each {axis.name} the best over {' and '.join(others)}."] * bool(others)
+    notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis.name}."] * (len(best) > len(named))
+    title = f"{column} over {axis.name}"
+    made = LineChart(title, axis.name, column, series, "count", _unit(result, column), caption=" ".join(notes))
+    return made if any(one.points for one in series) else None
+
+
+def _best_along(result: SweepResult, axis: Field, column: str) -> dict[str, dict[float, Row]]:
+    """The best row at each value of the axis, for each line of the chart."""
+    sign, found = -_better(result, column), dict[str, dict[float, Row]]()
+    for row in result.rows or []:
+        if row.get(column) is None or not row[column] > 0 or not row[axis.name] > 0:
+            continue
+        line = found.setdefault(_name(row, result), {})
+        known = line.setdefault(row[axis.name], row)
+        line[row[axis.name]] = min(known, row, key=lambda one: (one.get(FITS) == 0, sign * one[column]))  # what fits comes first
+    return found
+
+
+def _name(row: Row, result: SweepResult) -> str:
+    """Name of a row: its values of the choices that have several."""
+    named = [_word(name, one) if isinstance(one := row[name], bool) else str(one) for name in result.summary.swept if name in row]
+    return ", ".join(named) or result.grid.workload.name
+
+
+def _front(result: SweepResult) -> LineChart | None:
+    """Every row as a dot, the front as a line through the rows that none beats."""
+    pareto = result.pareto
+    if pareto is None or not pareto.rows:
+        return None
+    x, y = pareto.first, pareto.second
+    best = {(row[x], row[y]) for row in pareto.rows}
+    rows = [row for row in result.rows or [] if row.get(x) and row.get(y) and (row[x], row[y]) not in best]
+    step = max(1, len(rows) // CLOUD)
+    fit, unfit = ([row for row in rows[::step] if (row.get(FITS) == 0) is wrong] for wrong in (False, True))
+    front = sorted((row[x], row[y]) for row in pareto.rows if row[x] > 0 and row[y] > 0)
+    series = [Series("Pareto front", front, group="front")]
+    series += [Series(name, sorted((row[x], row[y]) for row in own), "markers") for name, own in (("rows", fit), (NO_ROOM, unfit)) if own]
+    title = f"Pareto front: {y} against {x}"
+    return LineChart(title, x, y, series, _unit(result, x), _unit(result, y)) if front else None
+
+
+def _bars(result: SweepResult) -> list[Chart]:
+    """The best row of each combination of words."""
+    column = _column(result)
+    rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
+    known = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
+    bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in known]
+    return [BarChart(f"{column}, the best rows", _unit(result, column), bars)] if bars else []
+
+
+def _notes(result: SweepResult) -> list[str]:
+    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
+    unfit = any(row.get(FITS) == 0 for row in shown)
+    notes = ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."] * unfit
+    reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
+    notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
+    if len(reasons) > SHOWN_REASONS:
+        rest = sum(number for _, number in reasons[SHOWN_REASONS:])
+        notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
+    return notes

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.answer import headline, held
+from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.memory import question, shared_notes
-from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
-from perfmodel.report.power import of_power, power_note
-from perfmodel.report.step import by_share
-from perfmodel.report.train_first import KERNELS, answered
+from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, part_bar, step_meters, taken, time_bars, tokens
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step_power import TrainingPower
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, FULL, MIXED
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, TrainingKernel
 from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.system import inside_source
 
-WAITING = "waiting"
+KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
+"""Parts of a step that are sums of kernels."""
+SLOWED = 1.02
+"""Time of steps under a power limit over that of measured ones from which on it is worth a word."""
+SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
+BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
+OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
+TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "time_s.sustained", *DRAWN, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
+LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
+SHARES = {"convention": "", "model_flops": "model", "hardware_flops": "with what runs again", "mfu": "of the peak", "hfu": "all that runs"}
+SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
+RUN = "MFU and HFU: visible, executed"
 
 
 def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
@@ -35,12 +48,24 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     ``pictures``: with the parts of the step, the time of its kernels and their roofline. ``power``: as steps run one after another.
     """
     t, job, gpus = found.training, found.job, found.training.parallel.gpus
-    form = f"{job.micro_batch.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
+    dtype = job.micro_batch.forward.dtype
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
-    title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
-    first = by_share([*(_short(_op(line, found)) for line in found.lines), *_others(found)], BRIEF)
-    notes = [*_notes(found), *power_note(power)]
-    plain = answered(Report(title, [], _tables(found, power), notes, data(found, power), brief=[first]), found, pictures, power)
+    kernels = [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in found.lines]
+    beside = {name: seconds / found.seconds for name, seconds in found.time.parts.items() if name not in KERNELS and seconds}
+    bars = [part_bar("Where a step goes", found.time.parts.items()), time_bars(kernels, "Time by kernel")] if pictures else []
+    plain = Report(
+        f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {dtype.name}{' mixed' * (t.precision == MIXED)} on {where}",
+        headline(_fitting(found), _time(found, power), limited(kernels, found.seconds, beside)),
+        _tables(found, power),
+        [*_notes(found), *power_note(power)],
+        data(found, power),
+        charts=[*bars, *op_roofline(kernels, found.device, dtype)] if pictures else [],
+        meters=with_power(step_meters(found.cost, kernels, found.seconds, beside), power, t.batch * t.n),
+        metered="predicted training step" if found.prediction else "training step, at roofs where not calibrated",
+        figures=_figures(found),
+        brief=[by_share([*(_op(line, found, short=True) for line in found.lines), *_others(found)], BRIEF)],
+        reasons=_reasons(found, kernels),
+    )
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
@@ -78,20 +103,13 @@ def data(found: TrainingEstimate, power: TrainingPower | None = None) -> dict[st
     }
 
 
-SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
-BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
-OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
-TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "time_s.sustained", *DRAWN, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
-LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
-SHARES = {"convention": "", "model_flops": "model", "hardware_flops": "with what runs again", "mfu": "of the peak", "hfu": "all that runs"}
-SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
-RUN = "MFU and HFU: visible, executed"
-
-
-def _op(line: TrainingKernel, found: TrainingEstimate) -> list[Metric]:
-    op = line.op
+def _op(line: TrainingKernel, found: TrainingEstimate, short: bool = False) -> list[Metric]:
+    """All runs of a kernel on one GPU. ``short``: gradients by their symbols."""
+    op, name = line.op, line.op.name
+    for words, symbol in SYMBOLS.items() if short else ():
+        name = name.replace(f"gradient of {words}", symbol)
     return [
-        Metric("name", op.name, "kernel", "text"),
+        Metric("name", name, "kernel", "text"),
         Metric("phase", line.part, "part", "text"),
         Metric("group", op.group),
         Metric("", round(op.count), "count"),
@@ -106,30 +124,25 @@ def _op(line: TrainingKernel, found: TrainingEstimate) -> list[Metric]:
     ]
 
 
-def _short(entry: list[Metric]) -> list[Metric]:
-    """A row of a screen: gradients by their symbols."""
-    name = entry[0].value
-    for words, symbol in SYMBOLS.items():
-        name = name.replace(f"gradient of {words}", symbol)
-    return [replace(entry[0], value=name), *entry[1:]]
-
-
 def _others(found: TrainingEstimate) -> list[list[Metric]]:
     """Exchanges that nothing hides, and waits: seconds only."""
     entries = []
     for name, seconds in found.time.parts.items():
         if name in KERNELS or not seconds:
             continue
-        group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
+        group = "waiting" if name in (BUBBLE, HOST) else COLLECTIVE
         entries.append(
             [
                 Metric("name", name, "kernel", "text"),
                 Metric("phase", group, "part", "text"),
-                *(Metric(*one) for one in {"group": group, "count": 1}.items()),
+                Metric("group", group),
+                Metric("count", 1),
                 *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
                 Metric("", seconds, "time", "s"),
                 Metric("share", seconds / found.seconds, "share", "share"),
-                *(Metric(*one) for one in {"weight_bytes": 0, "bytes": 0, "implementation": None}.items()),
+                Metric("weight_bytes", 0),
+                Metric("bytes", 0),
+                Metric("implementation", None),
             ]
         )
     return entries
@@ -179,6 +192,42 @@ def _memory(found: TrainingEstimate) -> list[Metric]:
     ]
 
 
+def _fitting(found: TrainingEstimate) -> str:
+    """Whether the peak of the fullest GPU fits."""
+    if found.memory is None:
+        return "Whether it fits is unknown: the memory of this layout is not."
+    gpus, more = found.training.parallel.gpus, "; try --search" * (found.fits is False)
+    if found.capacity is None:
+        return held(found.memory.bytes, found.device, " at the peak")
+    return held(found.memory.bytes, found.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", more)
+
+
+def _took(found: TrainingEstimate) -> str:
+    return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
+
+
+def _time(found: TrainingEstimate, power: TrainingPower | None) -> str:
+    """How long a step takes, also under a lower power limit, and its rate."""
+    most = "" if found.prediction else "at most "
+    takes = "takes" if found.fits is not False else "would take"
+    slowed = power is not None and power.sustained_s > SLOWED * found.seconds
+    under = f"; {format_time(power.sustained_s, 3)} under {power.limit_w:g} W" if power is not None and slowed else ""
+    return f"A step {takes} {_took(found)}: {most}{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}{under}."
+
+
+def _figures(found: TrainingEstimate) -> list[Figure]:
+    memory = found.memory
+    held = "unknown" if memory is None else format_si(memory.bytes, "B")
+    (mfu, hfu), most = found.utilization, "" if found.prediction else "at most "
+    return [
+        Figure("time of a step", _took(found)),
+        Figure("throughput", f"{most}{tokens(found.tokens_per_s)}"),
+        Figure("MFU", f"{most}{mfu:.1%}"),
+        Figure("HFU", f"{most}{hfu:.1%}"),
+        Figure("memory of the fullest GPU", held + (f" of {format_si(found.capacity, 'B')}" if found.capacity and memory else "")),
+    ]
+
+
 def _tables(found: TrainingEstimate, power: TrainingPower | None) -> list[Table]:
     times = {name: seconds for name, seconds in found.time.parts.items() if seconds} | {"step": found.seconds}
     parts_of_step = [
@@ -221,28 +270,41 @@ def _notes(found: TrainingEstimate) -> list[str]:
         words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
     if t.lora is not None and t.model.is_moe:
         words.append("Adapters on all matrices of attention and MLP; experts are without adapters.")
-    return [*words, *shared_notes(t), *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([found.cost], found.device)]
+    return [*words, *shared_notes(t), *_parallel_notes(found), *unread_notes(t.model), *unknown_rates([found.cost], found.device)]
 
 
-def _parallel_notes(found: TrainingEstimate, t: TrainingConfig) -> list[str]:
-    p, job, words = t.parallel, found.job, []
+def _parallel_notes(found: TrainingEstimate) -> Iterator[str]:
+    p, job = found.training.parallel, found.job
     if p.tp > 1:
-        words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")
+        yield "Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves."
     if p.pp > 1:
-        words.append(f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.time.stage + 1}, is shown.")
-    if p.pp > 1 and t.recompute.kind in (FULL, EVERY):
-        words.append("What runs again counts to the backward pass of its stage.")
+        yield f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.time.stage + 1}, is shown."
+        if found.training.recompute.kind in (FULL, EVERY):
+            yield "What runs again counts to the backward pass of its stage."
     if p.cp > 1:
-        words.append("Context parallel: K and V go around a ring beside attention, whose causal work is shared evenly.")
+        yield "Context parallel: K and V go around a ring beside attention, whose causal work is shared evenly."
     if p.dp * p.cp > 1:
         beside = "beside backward and forward passes" if job.overlap else "after the backward pass"
-        words.append(f"Data parallel: gradients and weights are exchanged {beside}.")
-    if job.system is not None:
-        words += filter(None, [inside_source(job.system, p, job.on.device)])
+        yield f"Data parallel: gradients and weights are exchanged {beside}."
+    if job.system is not None and (source := inside_source(job.system, p, job.on.device)):
+        yield source
     if not found.validated:
         free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"
-        words.append(
+        yield (
             f"ZeRO {p.zero} over a network is not validated, so no interval is given: what is exchanged is taken {free}, and systems "
             "have been published that took several times as long (Narayanan et al. 2021, Table 2)."
         )
-    return words
+
+
+def _reasons(found: TrainingEstimate, kernels: list[StepPart]) -> list[str]:
+    """What takes most, how near to the bound, what the shares count, and who waits."""
+    spent, cost = found.time.parts, found.cost
+    largest = max(spent, key=lambda name: spent[name])
+    term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
+    waits = [f"{name} takes {100 * spent[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if spent[name] > 0.05 * found.seconds]
+    return [
+        f"{largest.capitalize()} takes {percent(spent[largest] / found.seconds)} of a step. {longest(kernels, found.seconds)}",
+        f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.",
+        f"HFU {found.utilization[1]:.1%}; MFU: FLOP on visible scores, HFU: executed.",
+        *([f"{'; '.join(waits).capitalize()}."] if waits else []),
+    ]

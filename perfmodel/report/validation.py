@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.document import Report, Table
+from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
+from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
-from perfmodel.report.validation_answer import brief, figures, reasons, short_name, verdict
-from perfmodel.report.validation_answer import pictures as pictures_of
-from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
+from perfmodel.timing.predict import CALIBRATED
+from perfmodel.validation.compare import RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.run import GroupScore, ValidationRun
 
 LISTED = 20
 """Violations and wrong counts listed in full."""
 NAME_WIDTH = 60
+"""Characters of a kernel's name."""
+NAMED = 2
+"""Groups that a sentence of the headline names."""
+SHOWN = 600
+"""Pairs of a scatter."""
+KINDS = 6
+"""Kinds of workloads with a colour of their own; the others share one."""
+VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
+GROUPS = (
+    *("device", "group", "count", "bound_violations", "of bound", "predicted", "median_abs_error", "p90_abs_error", "max_abs_error"),
+    *("held out", "held_out_median_abs_error", "held_out_p90_abs_error"),
+)
+MEMORY = {"device": "device", "group": "group", "with memory": "records"}
+MEMORY |= {"median_abs_memory_error": "median", "p90 of memory": "p90", "max_abs_memory_error": "worst"}
+MEMORY |= {"held-out median of memory": "held out: median", "held-out p90 of memory": "p90"}
+SERVED = {"device": "device", "group": "group", "served": "runs"}
+SERVED |= {"median_abs_tpot_error": "TPOT: median", "p90_abs_tpot_error": "p90", "tpot_intervals_hold": "holds"}
+SERVED |= {"median_abs_ttft_error": "TTFT: median", "p90_abs_ttft_error": "p90", "ttft_intervals_hold": "holds"}
 
 
 def report(session: ValidationRun, tolerance: float, pictures: bool = False) -> Report:
@@ -32,10 +51,20 @@ def report(session: ValidationRun, tolerance: float, pictures: bool = False) -> 
         notes.append("Bound: cold where the L2 was flushed between runs, else bytes beyond the caches only.")
         notes.append("Errors are |predicted / measured - 1|; held-out records are those that no fit saw.")
     title = f"{len(rows)} measurements against the model" if rows else f"{len(session.counts)} counts against the model"
-    title += "" if session.device is None else f": {session.device.name}"
-    made = Report(title, verdict(session, tolerance), _tables(session), notes, data(session), [row.raw for row in rows])
-    made = replace(made, reasons=reasons(session, tolerance), brief=brief(session, tolerance), figures=figures(session, tolerance))
-    return replace(made, charts=pictures_of(rows)) if pictures else made
+    wrong = beyond(rows, tolerance)
+    headline = _sentences(session, tolerance, wrong, NAMED)[:3] or ["Nothing was measured."]
+    return Report(
+        title + ("" if session.device is None else f": {session.device.name}"),
+        headline,
+        _tables(session),
+        notes,
+        data(session),
+        [row.raw for row in rows],
+        charts=_charts(rows) if pictures else [],
+        figures=_figures(session, wrong),
+        brief=_brief(session, wrong),
+        reasons=[words for words in _sentences(session, tolerance, wrong, len(wrong)) if words not in headline],
+    )
 
 
 def data(session: ValidationRun) -> dict[str, Any]:
@@ -56,21 +85,21 @@ def data(session: ValidationRun) -> dict[str, Any]:
     }
 
 
-VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
-GROUPS = (
-    *("device", "group", "count", "bound_violations", "of bound", "predicted", "median_abs_error", "p90_abs_error", "max_abs_error"),
-    *("held out", "held_out_median_abs_error", "held_out_p90_abs_error"),
-)
-MEMORY = {
-    "device": "device",
-    "group": "group",
-    "with memory": "records",
-    "median_abs_memory_error": "median",
-    "p90 of memory": "p90",
-    "max_abs_memory_error": "worst",
-    "held-out median of memory": "held out: median",
-    "held-out p90 of memory": "p90",
-}
+# Metrics
+
+
+def time_error(row: RecordRow) -> float | None:
+    """Relative error of the predicted time; per token for a serving run."""
+    return None if row.error is None else abs(row.error)
+
+
+def memory_error(row: RecordRow) -> float | None:
+    """Relative error of the predicted peak of memory."""
+    return None if row.memory_error is None else abs(row.memory_error)
+
+
+def _errors(rows: Sequence[RecordRow], of: Callable[[RecordRow], float | None] = time_error) -> list[float]:
+    return [error for error in map(of, rows) if error is not None]
 
 
 def _row(row: RecordRow) -> list[Metric]:
@@ -98,21 +127,8 @@ def _row(row: RecordRow) -> list[Metric]:
     ]
 
 
-SERVED = {
-    "device": "device",
-    "group": "group",
-    "served": "runs",
-    "median_abs_tpot_error": "TPOT: median",
-    "p90_abs_tpot_error": "p90",
-    "tpot_intervals_hold": "holds",
-    "median_abs_ttft_error": "TTFT: median",
-    "p90_abs_ttft_error": "p90",
-    "ttft_intervals_hold": "holds",
-}
-
-
 def _served(row: RecordRow) -> list[Metric]:
-    """Of a serving run: both times, their errors and whether their intervals hold."""
+    """Both times of a serving run, their errors and whether their intervals hold."""
     if row.served is None:
         return []
     return [
@@ -128,21 +144,16 @@ def _served(row: RecordRow) -> list[Metric]:
 
 
 def _serving(group: RecordGroup) -> list[Metric]:
-    """Of a group of serving runs: errors per token and to the first, and the shares of intervals that hold."""
+    """Metrics of a group of serving runs: errors per token and to the first, and the shares of intervals that hold."""
     runs = [row for row in group.rows if row.served is not None]
+    first = [abs(row.ttft_error) for row in runs if row.ttft_error is not None]
     if not runs:
         return []
-    tpot, ttft = (
-        [(False, abs(error)) for error in errors if error is not None]
-        for errors in zip(*((r.error, r.ttft_error) for r in runs), strict=True)
-    )
     return [
         Metric("", len(runs), "served"),
-        _quantile("median_abs_tpot_error", tpot, 0.5),
-        _quantile("p90_abs_tpot_error", tpot, 0.9),
+        *_quantiles({"median_abs_tpot_error": 0.5, "p90_abs_tpot_error": 0.9}, _errors(runs)),
         _share("tpot_intervals_hold", [row.covered for row in runs]),
-        _quantile("median_abs_ttft_error", ttft, 0.5),
-        _quantile("p90_abs_ttft_error", ttft, 0.9),
+        *_quantiles({"median_abs_ttft_error": 0.5, "p90_abs_ttft_error": 0.9}, first),
         _share("ttft_intervals_hold", [row.ttft_covered for row in runs]),
     ]
 
@@ -153,8 +164,8 @@ def _share(key: str, held: list[bool | None]) -> Metric:
 
 
 def _group(group: RecordGroup) -> list[Metric]:
-    errors = [(row.held_out, abs(row.error)) for row in group.rows if row.error is not None]
-    memory = [(row.held_out, abs(error)) for row in group.rows if (error := row.memory_error) is not None]
+    unseen = [row for row in group.rows if row.held_out]
+    errors, memory, unseen_memory = _errors(group.rows), _errors(group.rows, memory_error), _errors(unseen, memory_error)
     return [
         Metric("", group.hardware, "device", "text"),
         Metric("", group.name, "group", "text"),
@@ -162,27 +173,121 @@ def _group(group: RecordGroup) -> list[Metric]:
         Metric("evaluated", group.evaluated),
         Metric("", group.quantile(0.5, lambda row: row.share_of_bound), "of bound", "share"),
         Metric("predicted", len(errors), "predicted"),
-        _quantile("median_abs_error", errors, 0.5, "median"),
-        _quantile("p90_abs_error", errors, 0.9, "p90"),
-        _quantile("max_abs_error", errors, 1.0, "worst"),
-        Metric("", sum(unseen for unseen, _ in errors), "held out"),
-        _quantile("held_out_median_abs_error", errors, 0.5, "median", unseen=True),
-        _quantile("held_out_p90_abs_error", errors, 0.9, "p90", unseen=True),
+        *_quantiles({"median_abs_error": 0.5, "p90_abs_error": 0.9, "max_abs_error": 1.0}, errors, ("median", "p90", "worst")),
+        Metric("", len(_errors(unseen)), "held out"),
+        *_quantiles({"held_out_median_abs_error": 0.5, "held_out_p90_abs_error": 0.9}, _errors(unseen), ("median", "p90")),
         Metric("bound_violations", group.violations, "violations"),
         *_serving(group),
         Metric("", len(memory) or None, "with memory"),
-        _quantile("median_abs_memory_error", memory, 0.5),
-        _quantile("", memory, 0.9, "p90 of memory"),
-        _quantile("max_abs_memory_error", memory, 1.0),
-        _quantile("", memory, 0.5, "held-out median of memory", unseen=True),
-        _quantile("", memory, 0.9, "held-out p90 of memory", unseen=True),
+        *_quantiles({"median_abs_memory_error": 0.5, "max_abs_memory_error": 1.0}, memory),
+        Metric("", quantile(memory, 0.9) if memory else None, "p90 of memory", "share"),
+        Metric("", quantile(unseen_memory, 0.5) if unseen_memory else None, "held-out median of memory", "share"),
+        Metric("", quantile(unseen_memory, 0.9) if unseen_memory else None, "held-out p90 of memory", "share"),
     ]
 
 
-def _quantile(key: str, errors: list[tuple[bool, float]], share: float, label: str = "", *, unseen: bool = False) -> Metric:
-    """Quantile of ``errors``, pairs (held out, error); ``unseen``: of held-out records only."""
-    values = [error for held, error in errors if held or not unseen]
-    return Metric(key, quantile(values, share) if values else None, label, "share")
+def _quantiles(shares: Mapping[str, float], errors: Sequence[float], labels: Sequence[str] = ("", "", "")) -> list[Metric]:
+    """Quantiles of ``errors`` by key; None where there is no error."""
+    return [
+        Metric(key, quantile(errors, share) if errors else None, label, "share")
+        for (key, share), label in zip(shares.items(), labels, strict=False)
+    ]
+
+
+# Headline
+
+
+def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
+    """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
+    found = []
+    for group in groups(rows, by_device=True):
+        errors = _errors([row for row in group.rows if row.prediction and row.prediction.kind == CALIBRATED])
+        if errors and quantile(errors, 0.5) > tolerance:
+            found.append(group)
+    return found
+
+
+def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup], named: int) -> list[str]:
+    """Whether a measurement beats its bound; how far predictions are off, with at most ``named`` groups out of tolerance; counts."""
+    rows, counts, lines = session.rows, session.counts, []
+    checked, violations = sum(row.lower_s is not None for row in rows), sum(row.violates for row in rows)
+    if violations:
+        lines.append(
+            f"VIOLATION: {violations} of {checked} measurements are faster than their lower bound. A record or the bound is wrong."
+        )
+    elif rows and not checked:
+        lines.append(f"None of {len(rows)} measurements has a lower bound to check.")
+    elif rows:
+        lines.append(f"No measurement of {checked} beats its lower bound; {len(rows) - checked} could not be checked.")
+    if errors := _errors(rows):
+        names = ", ".join(group.name for group in wrong[:named]) + (f" and {len(wrong) - named} more" if len(wrong) > named else "")
+        outside = f"OUT OF TOLERANCE ({tolerance:.0%}): {names}" if wrong else f"no calibrated group is off by more than {tolerance:.0%}"
+        off = f"{quantile(errors, 0.5):.1%} off in the median, 9 in 10 within {quantile(errors, 0.9):.1%}"
+        lines.append(f"{len(errors)} are predicted, {off}; {outside}.")
+    if peaks := _errors(rows, memory_error):
+        middle, most = (text(quantile(peaks, share), "share") for share in (0.5, 0.9))
+        lines.append(f"{len(peaks):,} peaks of memory are predicted, {middle} off in the median, 9 in 10 within {most}.")
+    if counts:
+        agree, exact = sum(count.agrees for count in counts), sum(count.predicted == count.counted for count in counts)
+        lines.append(f"{agree} of {len(counts)} counts agree with the prediction, {exact} of them exactly.")
+    return lines
+
+
+def _figures(session: ValidationRun, wrong: list[RecordGroup]) -> list[Figure]:
+    """The numbers that decide: beaten bounds, errors of all and of held-out records, groups out of tolerance, counts."""
+    rows, counts, found = session.rows, session.counts, list[Figure]()
+    if rows:
+        checked = sum(row.lower_s is not None for row in rows)
+        found.append(Figure("faster than their bound", f"{sum(row.violates for row in rows):,} of {checked:,}"))
+    if errors := _errors(rows):
+        found.append(Figure("median error", f"{quantile(errors, 0.5):.1%}"))
+        found.append(Figure("9 in 10 within", f"{quantile(errors, 0.9):.1%}"))
+    if unseen := _errors([row for row in rows if row.held_out]):
+        found.append(Figure("median error, held out", f"{quantile(unseen, 0.5):.1%}"))
+    if errors:
+        found.append(Figure("groups out of tolerance", f"{len(wrong)} of {len(groups(rows, by_device=True))}"))
+    if counts:
+        found.append(Figure("counts that agree", f"{sum(count.agrees for count in counts)} of {len(counts)}"))
+    return found[:5]
+
+
+# Tables
+
+
+def _brief(session: ValidationRun, wrong: list[RecordGroup]) -> list[Table]:
+    """The groups that decide: with violations, then by falling median error, those out of tolerance marked; then peaks of memory."""
+    every = groups(session.rows, by_device=True)
+    peaks = [group for group in every if _errors(group.rows, memory_error)]
+    found = [group for group in every if _errors(group.rows) or group.violations or group not in peaks]
+    peaks = sorted(peaks, key=lambda group: -(group.quantile(0.5, memory_error) or 0))[: SCREEN_ROWS - min(len(found), SCREEN_ROWS // 2)]
+    off = {(group.hardware, group.name) for group in wrong}
+
+    def cells(group: RecordGroup, of: Callable[[RecordRow], float | None], several: bool, marked: bool = False) -> list[str]:
+        median, *others = (text(group.quantile(share, of), "share") for share in (0.5, 0.9, 1.0))
+        return [short_name(group.name, group.hardware * several), median + " !" * marked, *others]
+
+    shown = sorted(found, key=lambda group: (-group.violations, -(group.quantile(0.5, time_error) or -1.0)))[: SCREEN_ROWS - len(peaks)]
+    beaten, several = any(group.violations for group in found), len({group.hardware for group in found}) > 1
+    times = [
+        [*cells(group, time_error, several, (group.hardware, group.name) in off), f"{len(group.rows):,}", *[str(group.violations)] * beaten]
+        for group in shown
+    ]
+    heads, title = ["group", "median", "p90", "worst", "records"], "|predicted / measured - 1|"
+    tables = [Table(f"the groups that are farthest off: {title}", [*heads, *["violations"] * beaten], times)] if times else []
+    several = len({group.hardware for group in peaks}) > 1
+    memory = [[*cells(group, memory_error, several), f"{len(_errors(group.rows, memory_error)):,}"] for group in peaks]
+    return [*tables, *([Table(f"peak memory: {title}", heads, memory)] if memory else [])]
+
+
+def short_name(group: str, device: str = "") -> str:
+    """A group in the words of a narrow column.
+
+    >>> short_name("attention/fa1-triton/both", "nvidia-a100-sxm-80gb"), short_name("matmul/cublas/forward")
+    ('fa1-triton both, a100-sxm-80gb', 'cublas')
+    """
+    _, implementation, *direction = group.split("/")
+    name = " ".join([implementation, *(one for one in direction if one != "forward")])
+    return f"{name}, {device.removeprefix('nvidia-')}" if device else name
 
 
 def _tables(session: ValidationRun) -> list[Table]:
@@ -211,17 +316,34 @@ def _tables(session: ValidationRun) -> list[Table]:
 
 def _counted(session: ValidationRun) -> list[Table]:
     listed = session.counts if session.backend else [count for count in session.counts if not count.agrees][:LISTED]
-    rows = [
-        [count.kernel, count.quantity, f"{count.predicted:,.0f}", f"{count.counted:,.0f}", _ratio(count), "yes" if count.agrees else "NO"]
-        for count in listed
-    ]
+    rows = []
+    for count in listed:
+        ratio = f"{count.predicted / count.counted:.4f}" if count.counted else "inf" if count.predicted else "1.0000"
+        sizes = [f"{count.predicted:,.0f}", f"{count.counted:,.0f}"]
+        rows.append([count.kernel, count.quantity, *sizes, ratio, "yes" if count.agrees else "NO"])
     title = "counts" if session.backend else f"counts that disagree (the first {len(rows)})"
     columns = ["kernel", "quantity", "predicted", "counted", "predicted / counted", "agrees"]
     return [Table(title, columns, rows, "llrrrl")] if rows else []
 
 
-def _ratio(count: Count) -> str:
-    return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
+# Charts
+
+
+def _charts(rows: Sequence[RecordRow]) -> list[Chart]:
+    """Predicted against measured times, by kind of workload, evenly chosen where they are many; the band holds 80 % of all."""
+    known = [(row, row.prediction) for row in rows if row.prediction is not None]
+    if not known:
+        return []
+    kinds = list(dict.fromkeys(row.record.workload for row, _ in known))
+    own = kinds if len(kinds) <= KINDS else kinds[: KINDS - 1]
+    shown = known[:: max(1, -(-len(known) // SHOWN))]
+    pairs = [
+        Pair(label(row.record), row.record.time_s.median, float(one.seconds), kind if (kind := row.record.workload) in own else "others")
+        for row, one in shown
+    ]
+    ratios = [row.record.time_s.median / float(one.seconds) for row, one in known]
+    caption = f"{len(shown):,} of {len(known):,} measurements, evenly chosen." if len(shown) < len(known) else ""
+    return [ScatterChart("Predicted against measured", pairs, "s", quantile(ratios, 0.1), quantile(ratios, 0.9), caption)]
 
 
 # Held-out records, and kernels that a profiler counted

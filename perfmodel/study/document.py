@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from perfmodel import __version__
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
-from perfmodel.report import roofline_answer
+from perfmodel.report import roofline as roofline_answer
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text

@@ -20,7 +20,7 @@ from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.pairs import WorkloadAnswer
-from perfmodel.report.roofline_answer import NO_ROOM
+from perfmodel.report.roofline import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
 from perfmodel.report.step import op_point

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 from perfmodel.core.errors import visible_json
-from perfmodel.report.document import Report
+from perfmodel.report.document import Report, to_data
 
 VERBATIM = True
 
@@ -16,21 +15,10 @@ def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
     from perfmodel.report.saved_metrics import UNITS, units_of
 
-    if not report.data:
-        found = _document(report)
+    if report.data:
+        found = {**report.data, UNITS: units_of(report.data), "verdict": report.verdict}
+        found |= {"reasons": report.reasons} if report.reasons else {}
+        found |= {"provenance": asdict(report.provenance)} if report.provenance else {}
     else:
-        made = {"provenance": asdict(report.provenance)} if report.provenance else {}
-        found = {
-            **report.data,
-            UNITS: units_of(report.data),
-            "verdict": report.verdict,
-            **({"reasons": report.reasons} if report.reasons else {}),
-            **made,
-        }
+        found = to_data(report)
     return visible_json(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
-
-
-def _document(report: Report) -> dict[str, Any]:
-    from perfmodel.report.document import to_data
-
-    return to_data(report)

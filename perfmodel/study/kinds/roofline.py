@@ -10,7 +10,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
-from perfmodel.report import roofline_answer
+from perfmodel.report import roofline as roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import flag, share_of_roof

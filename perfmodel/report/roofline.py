@@ -1,4 +1,4 @@
-"""What a screen says of points on rooflines: a short sentence and a row each, the numbers that decide, meters of one point."""
+"""The report of points on rooflines: a sentence and a row each, the numbers that decide, meters of one point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import RESOURCES, meters, taken
 from perfmodel.report.charts.format_number import ABSENT, percent
 from perfmodel.report.charts.roofline_metrics import SHORT, above_roof, bound, flag, launch_bound, share_of_roof, time_s
-from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
+from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
 
 EACH = 3
@@ -31,43 +31,35 @@ def answers(charts: Sequence[Roofline]) -> list[str]:
     found, several = placed(charts), len(charts) > 1
     if len(found) <= EACH:
         return [f"{answer_of(point, chart.device_name * several)}." for chart, point in found]
-    shares = {id(point): share for _, point in found if (share := share_of_roof(point)) is not None}
-    if not shares:
+    known = sorted(((share, one) for one in found if (share := share_of_roof(one[1])) is not None), key=lambda pair: pair[0])
+    if not known:
         return [f"{len(found)} points; no time of theirs is known."]
-    ordered = sorted(shares.values())
-    least, most = percent(ordered[0]), percent(ordered[-1])
-    median = f", {percent(quantile(ordered, 0.5))} in the median"
-    ends = f"{least} of their roofs" if least == most else f"{least} to {most} of their roofs{median}"
-    farthest = min((one for one in found if id(one[1]) in shares), key=lambda one: shares[id(one[1])])
-    return [f"{len(shares)} points reach {ends}{_above(found)}.", f"Farthest: {answer_of(farthest[1], farthest[0].device_name * several)}."]
-
-
-def _above(found: Sequence[Placed]) -> str:
-    names = [point.name for _, point in found if flag(point)]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"; ABOVE ITS ROOF: {', '.join(names[:NAMED])}{more}" if names else ""
+    shares, (chart, farthest) = [share for share, _ in known], known[0][1]
+    least, most = percent(shares[0]), percent(shares[-1])
+    ends = least if least == most else f"{least} to {most}"
+    median = "" if least == most else f", {percent(quantile(shares, 0.5))} in the median"
+    above = [point.name for _, point in found if flag(point)]
+    more = f" and {len(above) - NAMED} more" if len(above) > NAMED else ""
+    wrong = f"; ABOVE ITS ROOF: {', '.join(above[:NAMED])}{more}" if above else ""
+    return [
+        f"{len(shares)} points reach {ends} of their roofs{median}{wrong}.",
+        f"Farthest: {answer_of(farthest, chart.device_name * several)}.",
+    ]
 
 
 def answer_of(point: RooflinePoint, device: str = "") -> str:
     """Time with its interval, rate, share of the roof and what that roof is, without a full stop.
 
+    >>> from perfmodel.report.charts.schema import Interval
     >>> known = RooflinePoint(1, "flash2", 4e12, {"dram": 10**9}, "fp16", roofline_s=4e-3, predicted=Interval(8e-3), terms={"tensor": 4e-3})
     >>> answer_of(known)
     'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'
     """
-    name = f"{point.name}, {device}" if device else point.name
+    name, known = f"{point.name}, {device}" if device else point.name, point.measured or point.predicted
     if time_s(point) is None:
         return f"{name}: not predicted, {format_time(point.roofline_s, 3)} at its roof" if point.roofline_s else f"{name}: no roof is known"
-    return f"{name}: {', '.join(filter(None, [_spent(point), _rate(point), _near(point)]))}"
-
-
-def _best(point: RooflinePoint) -> Interval | None:
-    return point.measured or point.predicted
-
-
-def _spent(point: RooflinePoint) -> str:
-    known = _best(point)
-    return f"{'measured' if point.measured else 'predicted'} {taken(known)}" if known else ""
+    spent = f"{'measured' if point.measured else 'predicted'} {taken(known)}" if known else ""
+    return f"{name}: {', '.join(filter(None, [spent, _rate(point), _near(point)]))}"
 
 
 def _rate(point: RooflinePoint) -> str:
@@ -77,6 +69,7 @@ def _rate(point: RooflinePoint) -> str:
 
 
 def _near(point: RooflinePoint) -> str:
+    """How near its time comes to which of its roofs."""
     share, limit = share_of_roof(point), bound(point)
     if share is None or limit is None:
         return ""
@@ -85,13 +78,6 @@ def _near(point: RooflinePoint) -> str:
     wrong = "ABOVE ITS ROOF, " * bool(flag(point)) + "by other tiles or a higher clock " * bool(above_roof(point))
     room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
     return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{room}"
-
-
-def roof_of(point: RooflinePoint) -> str:
-    """What its largest roof is of, in words."""
-    limit = bound(point) or ""
-    name = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
-    return f"{'the ' * name.endswith('unit')}{name}"
 
 
 def table(charts: Sequence[Roofline]) -> list[Table]:
@@ -115,9 +101,8 @@ def table(charts: Sequence[Roofline]) -> list[Table]:
 def _cells(point: RooflinePoint) -> list[str]:
     """Time, share of the roof, what it is of, share of the time."""
     spent, share = time_s(point), share_of_roof(point)
-    time = format_time(spent, 3) if spent is not None else ABSENT
     return [
-        f"{time} *" if point.measured else time,
+        ABSENT if spent is None else format_time(spent, 3) + " *" * bool(point.measured),
         ABSENT if share is None else percent(share) + " !" * bool(flag(point)),
         SHORT.get(bound(point) or "", ABSENT),
         ABSENT if point.share is None else percent(point.share),
@@ -130,27 +115,28 @@ def figures(charts: Sequence[Roofline]) -> list[Figure]:
     if len(found) == 1:
         return _of_one(found[0][1])
     if len(found) <= 5:
-        made = [(f"{point.name}{f', {chart.device_name}' * several}", point) for chart, point in found]
-        return [Figure(name, ", ".join(filter(None, [format_time(t, 3), _share(one)]))) for name, one in made if (t := time_s(one))]
+        made = [(f"{point.name}{f', {chart.device_name}' * several}", time_s(point), share_of_roof(point)) for chart, point in found]
+        return [
+            Figure(name, format_time(spent, 3) + ("" if share is None else f", {percent(share)} of its roof"))
+            for name, spent, share in made
+            if spent
+        ]
     shares = sorted(share for _, point in found if (share := share_of_roof(point)) is not None)
-    if not shares:
-        return [Figure("points", str(len(found)))]
-    named = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]}
+    named = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]} if shares else {}
     return [Figure("points", str(len(found))), *(Figure(f"of its roof, {name}", percent(share)) for name, share in named.items())]
 
 
-def _share(point: RooflinePoint) -> str:
-    share = share_of_roof(point)
-    return "" if share is None else f"{percent(share)} of its roof"
-
-
 def _of_one(point: RooflinePoint) -> list[Figure]:
-    known, share = _best(point), share_of_roof(point)
-    found = [Figure("measured time" if point.measured else "predicted time", taken(known))] if known else []
-    found += [Figure("rate", _rate(point))] if _rate(point) else []
-    found += [Figure("of its roof", percent(share))] if share is not None else []
-    found += [Figure("roof", f"{format_time(point.roofline_s, 3)}, {roof_of(point)}")] if point.roofline_s else []
-    return [*found, *([Figure("lower bound", format_time(point.lower_s, 3))] if point.lower_s else [])]
+    share, limit, known = share_of_roof(point), bound(point) or "", point.measured or point.predicted
+    roof = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
+    values = {
+        "measured time" if point.measured else "predicted time": taken(known) if known else "",
+        "rate": _rate(point),
+        "of its roof": "" if share is None else percent(share),
+        "roof": f"{format_time(point.roofline_s, 3)}, {'the ' * roof.endswith('unit')}{roof}" if point.roofline_s else "",
+        "lower bound": format_time(point.lower_s, 3) if point.lower_s else "",
+    }
+    return [Figure(label, value) for label, value in values.items() if value]
 
 
 def meters_of(point: RooflinePoint) -> list[Meter]:
