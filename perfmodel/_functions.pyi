@@ -38,6 +38,7 @@ def attention(
     cache: str = 'clean',
     power_limit: str | None = None,
     clock: str | None = None,
+    measured: str | None = None,
     crossover: bool = False,
     explain: str | None = None,
     output: Sequence[str] | str | None = None,
@@ -166,6 +167,7 @@ def matmul(
     cache: str = 'clean',
     power_limit: str | None = None,
     clock: str | None = None,
+    measured: str | None = None,
     explain: str | None = None,
     output: Sequence[str] | str | None = None,
 ) -> Result: ...
@@ -236,6 +238,7 @@ def model(
     host_us: float | str | None = None,
     power_limit: str | None = None,
     clock: str | None = None,
+    measured: str | None = None,
     kv_cache: bool = True,
     engine: str | None = None,
     micro_batch: int | str | None = None,
@@ -392,6 +395,7 @@ def softmax(
     hardware: str | None = None,
     implementation: str | None = None,
     cache: str = 'clean',
+    measured: str | None = None,
     explain: str | None = None,
     output: Sequence[str] | str | None = None,
 ) -> Result: ...

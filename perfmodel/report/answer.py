@@ -91,11 +91,6 @@ def fit(needed: Number, device: Device) -> str:
     return f"{'fits: ' if fits else 'does not fit: needs '}{format_si(needed, 'B')} of {format_si(capacity.number, 'B')}"
 
 
-def fitting(needed: Number, device: Device) -> str:
-    """Whether ``needed`` bytes fit the device, with a capital letter; empty where its profile has no capacity."""
-    return capital(fit(needed, device))
-
-
 def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
     """What limits, as a sentence without its full stop: the fullest resource, or where none is full the ``causes`` that counts or the time
     model know; empty where nothing is known.
