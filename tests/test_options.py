@@ -289,6 +289,7 @@ VALUES = {
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
     **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
     **{"cache": "warm", "power_limit": "400W", "host_us": "4", "engine": "sglang"},
+    **{"measured": "3ms", "gpu_layers": "3", "host_memory": "90GB/s"},
     **{"gpus": "2", "engine": "sglang", "isl": "200", "osl": "300", "concurrency": "3", "rate": "0.5", "prefix": "64", "draft_tokens": "2"},
     **{
         "requests": "40",
@@ -485,6 +486,7 @@ READING = {
         "llama-3.1-8b --hardware h200 --concurrency 4 --draft-tokens 2 --acceptance 0.5",
         "llama-3.1-8b --hardware h200 --gpus 2 --engine vllm --search --disaggregated --ttft 1s --tpot 30ms",
         "llama-3.1-8b --hardware h200 --prefill-workers 1 --prefill-tp 1 --prefill-dp 1 --prefill-ep 1 --workers 2 --concurrency 4",
+        "llama-3.1-8b --hardware rtx-4090 --engine llama.cpp --gpu-layers 30 --host-memory 90GB/s",
     ],
     "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
     "remat": MODES["remat"],

@@ -33,8 +33,8 @@ A100_40, A100_80, B200, H100, MI300X, RTX_4090 = (
     find_device(name)
     for name in ("a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb", "amd-mi300x", "nvidia-rtx-4090")
 )
-WIDEST = {"A100": {1: 3.0, 16: 2.0}, "other": {1: 4.0, 16: 2.5}}
-"""High over low of standard / flash2, by number of heads."""
+WIDEST = {"A100": {1: 3.0, 16: 2.0}, "5000-ada": {1: 4.0, 16: 2.6}, "other": {1: 4.0, 16: 2.5}}
+"""High over low of standard / flash2, by number of heads. An RTX 5000 Ada is short of watts, and what its limit leaves is estimated."""
 SHAPES = [(1024, 1, 1), (1024, 16, 1), (4096, 1, 1), (4096, 16, 8), (16384, 32, 1)]
 LEAST_HELD, MOST_HELD = 0.75, 0.90
 
@@ -59,7 +59,7 @@ def gain(device: Device, w: Attention) -> float:
 
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
 def test_how_much_faster_a_fused_kernel_is_can_be_said(device: Device) -> None:
-    limits = WIDEST["A100" if "a100" in device.id else "other"]
+    limits = WIDEST["A100" if "a100" in device.id else next((name for name in WIDEST if name in device.id), "other")]
     shapes = [attention(n, heads, batch, d, causal) for n, heads, batch in SHAPES for d, causal in ((64, False), (128, True))]
     for w in shapes:
         assert gain(device, w) <= limits[min(w.heads, 16)], (device.id, w)

@@ -214,6 +214,11 @@ class Device(ProfilePart):
         return next((level for level in self.memory if level.level == name), None)
 
     @property
+    def over_pcie(self) -> bool:
+        """Whether such devices reach each other over the host's PCIe alone."""
+        return self.interconnect is not None and self.interconnect.pcie
+
+    @property
     def dram(self) -> MemoryLevel:
         """The outermost level."""
         return self.memory[-1]

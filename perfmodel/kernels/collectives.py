@@ -99,11 +99,6 @@ def is_mesh(device: Device) -> bool:
     return device.interconnect is not None and device.interconnect.mesh
 
 
-def over_pcie(device: Device) -> bool:
-    """Whether its GPUs reach each other over the host's PCIe alone."""
-    return device.interconnect is not None and device.interconnect.pcie
-
-
 MOST_OF_A_HOST = 8  # known
 """GPUs on one baseboard of every HGX system."""
 

@@ -33,7 +33,7 @@ def list_report(devices: list[Device]) -> Report:
     groups: dict[str, list[str]] = {}  # by maker, of NVIDIA's by generation
     for device in devices:
         group = f"{device.vendor} {device.architecture.split()[0]}" if device.vendor == "NVIDIA" else device.vendor
-        name = device.id.removeprefix(f"{device.vendor.lower()}-")
+        name = device.id.removeprefix(f"{device.vendor.lower()}-").removeprefix("rtx-")
         groups.setdefault(group, []).append(f"{name}{'*' * bool(device.calibration)}")
     own = sum(bool(device.calibration) for device in devices)
     return Report(
@@ -42,7 +42,7 @@ def list_report(devices: list[Device]) -> Report:
         [as_rows("", found)],
         ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."],
         {**head("hardware"), "devices": list(map(as_json, found))},
-        brief=[Table("", ["devices", ""], [[", ".join(names), group] for group, names in sorted(groups.items())], "ll")],
+        brief=[Table("", [""], [[f"{group}: {', '.join(names)}"] for group, names in sorted(groups.items())], "l")],
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import EVEN, Side
@@ -21,6 +21,9 @@ from perfmodel.report.document import Figure, Meter
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
 from perfmodel.report.power import of_power, with_power
 from perfmodel.timing.predict import Prediction
+
+if TYPE_CHECKING:
+    from perfmodel.core.power import PowerState
 
 
 @dataclass(frozen=True)

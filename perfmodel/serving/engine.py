@@ -179,10 +179,9 @@ class Engine:
 
         Fused all-reduces: SGLang, ``srt/server_args.py``, ``enable_flashinfer_allreduce_fusion``.
         """
-        from perfmodel.kernels.collectives import over_pcie  # readers of presets need no kernels
-        from perfmodel.transformer.parallel import NODE
+        from perfmodel.transformer.parallel import NODE  # readers of presets need no kernels
 
-        if over_pcie(device):
+        if device.over_pcie:
             return replace(self.kernels, fused_all_reduce=False)
         known = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
         fuses = known and model.is_moe and split.dp == 1 and split.gpus <= NODE

@@ -58,6 +58,6 @@ def offloaded(model: ModelSpec, like: ModelPass, device: Device, on_gpu: int, ba
         raise UsageError(f"--gpu-layers: GPU and CPU of {device.id} share one memory", "leave it out")
     if on_gpu == count:
         return model, None
-    link = device.interconnect.bandwidth_per_direction.number if device.interconnect is not None and device.interconnect.pcie else LINK
+    link = device.interconnect.bandwidth_per_direction.number if device.interconnect is not None and device.over_pcie else LINK
     first, last = model.layers[: count - on_gpu], model.layers[count - on_gpu :]
     return replace(model, layers=last), HostLayers(replace(model, layers=first), like, bandwidth, link)

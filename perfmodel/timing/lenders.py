@@ -8,7 +8,6 @@ from functools import cache, partial
 
 from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code, same_board
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.kernels.collectives import over_pcie
 from perfmodel.timing.base import SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_LEND
 from perfmodel.timing.transfer import held_share, multiplies
@@ -36,7 +35,7 @@ def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]
 
     Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
     """
-    lending = [(one, block) for one, block in lending if block.workload != "collective" or over_pcie(one) == over_pcie(device)]
+    lending = [(one, block) for one, block in lending if block.workload != "collective" or one.over_pcie == device.over_pcie]
     devices = [device, *(one for one, _ in lending)]
     own = held_share(device, devices)
     fed = [(one, block) for one, block in lending if not multiplies(block) or held_share(one, devices) >= own]

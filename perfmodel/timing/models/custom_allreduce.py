@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth, over_pcie
+from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.messages import message_s
 
@@ -126,7 +126,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one all-reduce in a CUDA graph; UnavailableError above the size from which the engine calls NCCL."""
     w: Collective = case.workload
     size, link = float(w.bytes), link_bandwidth(device, w.world)
-    most = PCIE_WORLD if over_pcie(device) else host_gpus(device)
+    most = PCIE_WORLD if device.over_pcie else host_gpus(device)
     way = WAYS[case.implementation](device, w.world, size) if w.world <= most else None
     if way is None:
         raise UnavailableError(f"{case.implementation}: the engine sums {size:,.0f} B among {w.world} GPUs by NCCL")

@@ -15,7 +15,7 @@ from math import log2
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth, over_pcie
+from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.messages import message_s, sent_bytes, sooner_s, steps
 
@@ -37,7 +37,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent, waits = link_bandwidth(device, w.world), sent_bytes(w), steps(w)
-    link *= p["crowd_factor"] ** log2(w.world / 2) if over_pcie(device) else 1.0
+    link *= p["crowd_factor"] ** log2(w.world / 2) if device.over_pcie else 1.0
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
     own = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
     chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + own
