@@ -248,6 +248,21 @@ def serving_groups_part(page: str | None = None) -> str:
     return table(["half", "model / device / engine / weights", *SERVED_HEADS, "aiconfigurator, TPOT"], rows)
 
 
+LOCAL = {"tg": "decode", "pp": "prompt"}
+"""Tests of llama-bench, in words."""
+
+
+def local_part(page: str | None = None) -> str:
+    """Public llama-bench runs of devices that no fit had."""
+    rows = [
+        [f"{builds}, {backend}", LOCAL[test], str(one["runs"]), str(one["devices"]), *(f"{one[x]:.1%}" for x in ("median", "p90", "held"))]
+        for builds, backends in read_json(SERVED.with_name("llama_cpp_scores.json")).items()
+        for backend, tests in backends.items()
+        for test, one in tests.items()
+    ]
+    return table(["builds", "test", "runs", "devices", "median", "p90", "intervals hold"], rows)
+
+
 FIGURES = {"tokens_per_s": "tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 FIGURE_HEADS = ["figure", "runs", "median", "p90", "with its sign", "intervals hold"]
 
@@ -283,6 +298,7 @@ PARTS = {
     "standard_left_out": standard_part,
     "serving": serving_part,
     "serving_groups": serving_groups_part,
+    "local": local_part,
     "throughput": throughput_part,
     "throughput_groups": throughput_groups_part,
     "sustained": sustained_part,
