@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from perfmodel.report.document import Table
 
@@ -47,6 +48,24 @@ def interval_apart(cell: str) -> list[str]:
     """
     value, bracket, rest = cell.partition(" (")
     return [value, f"({rest}"] if bracket else [cell]
+
+
+def turned(table: Table, width: int) -> Table:
+    """``table``, with a row for each column if these have no room in ``width``: without intervals, first what is known of most, as much as
+    has room.
+
+    >>> turned(Table("", ["", "standard", "flash2"], [["time", "2 ms (1 to 3 ms)", "-"], ["rate", "-", "-"], ["bytes", "4", "1"]]), 22).rows
+    [['standard', '2 ms', '4'], ['flash2', '-', '1']]
+    """
+    if table.align or not lines(table, width)[2]:
+        return table
+    time, *others = table.rows
+    heads, *columns = zip(table.columns, time, *sorted(others, key=lambda row: row.count("-")), strict=True)
+    rows = [[name, *(interval_apart(cell)[0] for cell in cells)] for name, *cells in columns]
+    found = [[heads[0], *map(str.strip, heads[1:])], *rows]
+    ends = accumulate(GAP + max(map(len, cells)) for cells in zip(*found, strict=True))
+    kept = sum(end <= width + GAP for end in ends)
+    return Table(table.title, found[0][:kept], [row[:kept] for row in found[1:]])
 
 
 def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str], list[str], list[str]]:

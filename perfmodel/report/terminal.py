@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from perfmodel.report.document import Report, Table, on_screen, review_lists
 from perfmodel.report.formats import readable, tables
 from perfmodel.report.formats.txt import BAR, meter_lines, printed_notes, screen_notes
-from perfmodel.report.layout import lines, wrap
+from perfmodel.report.layout import lines, turned, wrap
 
 LEAST_BAR = 8
 LEAST_WIDTH = 30
@@ -27,6 +28,8 @@ def render(report: Report, width: int, color: bool = True, full: bool = True, he
     A screen's last line is the next prompt's.
     """
     report, width = readable(report), max(width, LEAST_WIDTH)
+    if not full:
+        report = replace(report, brief=[turned(table, width) for table in report.brief or report.tables])
     target = io.StringIO()
     console = Console(file=target, width=width + 1, force_terminal=color, no_color=not color, highlight=False, soft_wrap=True)
     for line in list(_lines(report, width, True)) if full else _fitting(report, width, height):
