@@ -64,7 +64,17 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
         **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
         **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
+        **({"weights": weights} if (weights := _weights(found)) else {}),
+        **({"gpu_layers": len(found.times.model.layers), "host_memory": host.bandwidth} if (host := found.times.host) else {}),
     }
+
+
+def _weights(found: ServingAnswer) -> str:
+    """The format of the weights as a file names it, in a word; empty where they are all stored in one of ``weight_bits``."""
+    quantized = found.memory.model.quantized
+    if quantized is None or not found.times.like.weights_from_file:
+        return ""
+    return quantized.main.name if " " in quantized.words and quantized.main is not None else quantized.words
 
 
 def _metrics(found: ServingAnswer) -> list[Metric]:
@@ -168,9 +178,11 @@ def _title(found: ServingAnswer) -> str:
     if (p := found.pools) is not None:
         first = split_words(p.prefill.like.split) or "1 GPU"
         cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
-    return (
-        f"{found.memory.model.name}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
-    )
+    if found.times.host is not None:
+        on_gpu, rest = len(found.times.model.layers), len(found.times.host.layers.layers)
+        cut = f"{on_gpu} of {on_gpu + rest} layers, the others on the host"
+    model = f"{found.memory.model.name}{f', {weights} weights' if (weights := _weights(found)) else ''}"
+    return f"{model}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
 
 
 def _fitting(found: ServingAnswer) -> str:
