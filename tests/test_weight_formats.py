@@ -282,12 +282,12 @@ def test_what_does_not_fit_says_so_first_and_its_time_is_marked(run):
     assert run("model llama-3-8b --phase train --batch 8 --n 2048 --hardware h100-sxm").out.splitlines()[2].startswith("A step would take")
     assert run(f"{line} --json").json["times_as_if_it_fitted"] is True
     cache = run("kv-cache llama-3.1-405b --n 2048 --hardware h200 --full").out.splitlines()
-    assert cache[1].startswith("Does not fit: needs 812.8 GB of 150.1 GB; --tp 8 would fit")
+    assert cache[1].startswith("Does not fit: needs 812.8 GB of 150.1 GB; --gpus 8 would fit")
     assert cache[2] == "The weights alone leave no room for a cache."
     assert "weights   ████████████████████ 541%  811.7 GB  < limits" in cache
     assert any(text.startswith("roofline, no launches, if it fitted") for text in cache)
     large = run("kv-cache llama-3-8b --n 8192 --batch 400 --hardware h200").out.splitlines()
-    assert large[1].startswith("Does not fit: needs 445.6 GB of 150.1 GB; --tp 4 would fit")
+    assert large[1].startswith("Does not fit: needs 445.6 GB of 150.1 GB; --gpus 4 would fit")
     assert large[2].startswith("Room for 124 sequences of 8,192 tokens, ")
     assert any(text.startswith("weights  ") and text.endswith("  16.06 GB") for text in large)
 
