@@ -161,7 +161,7 @@ def _linear_key(
         return None
     forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
     stored = bool(step.formats), step.weight_bits, step.integer_weights
-    return name, sizes, matrices, forms, stored, step.dtype.name, step.tile, k.products, k.narrow_products
+    return name, sizes, matrices, forms, stored, step.dtype.name, step.dtype.matmul_unit, step.tile, k.products, k.narrow_products
 
 
 @cached_by(_linear_key)
@@ -283,7 +283,8 @@ def _stream_key(
 ) -> Hashable:
     """All that ``stream`` depends on; None as of ``_linear_key``."""
     sizes = *moved, *like[2:], weights, *(access.elements for access in more)
-    return (name, op, moved, like, weights, more, strided, step.dtype.name, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
+    dtype = step.dtype.name, step.dtype.matmul_unit
+    return (name, op, moved, like, weights, more, strided, dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
 
 
 @cached_by(_stream_key)
