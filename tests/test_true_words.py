@@ -9,6 +9,7 @@ def test_the_format_of_products_is_the_one_that_the_mfu_counts(run) -> None:
     shown = run(f"{line} rtx-4070").out
     assert "q4_k weights: they alone are narrower; read as such, products may run in int8." in shown
     assert "MFU is of the int8 and fp16 peaks." in shown
+    assert "perfmodel serve --engine llama.cpp has the times of llama.cpp's own." in shown
     assert "dequantised, and multiplied in fp16." in run(f"{line} m2-pro").out
 
 
@@ -51,3 +52,9 @@ def test_a_cache_and_its_weights_in_other_formats_are_both_named(run) -> None:
 def test_a_time_that_is_the_least_reads_as_one_sentence(run) -> None:
     said = run("serve llama-3.1-70b --dtype fp8 --isl 7k --osl 1k --gpus 2 --hardware h100-sxm").out
     assert re.search(r"First token after at least [\d.]+ ms, then one every [\d.]+ ms or more: at most ", said)
+
+
+def test_a_batch_that_fills_the_memory_says_that_engines_leave_some_free(run) -> None:
+    line = "batch llama-3.1-70b --weights-dtype fp8 --kv-len 8k --tp 2 --hardware h100-sxm --full"
+    assert "Nothing is held back as an engine does: --reserve 8GB would" in run(line).out
+    assert "Nothing is held back" not in run(f"{line} --reserve 8GB").out

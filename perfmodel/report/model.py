@@ -18,6 +18,7 @@ from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.op_time import MODEL as STEP_MODEL
@@ -417,6 +418,8 @@ def weights_notes(r: Request) -> list[str]:
         runs = form is not None and form.multiplied in r.device.products_of("tensor")
         how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
         words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
+    if r.weights_from_file and r.model.quantized is not None and r.model.quantized.words in MIXTURES:
+        words.append("Kernels are those named here: perfmodel serve --engine llama.cpp has the times of llama.cpp's own.")
     if r.integer_kv:
         words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
     return words

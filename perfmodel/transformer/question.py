@@ -134,7 +134,7 @@ class PhaseQuestion(Question):
     clock: str | None = option("Clock: burst or sustained. [default: sustained]", reader=_INFERENCE)
     measured: str | None = as_in(Common, "measured", reader=_INFERENCE)
     kv_cache: bool = option(
-        "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
+        "Keep K and V; --no-kv-cache: not. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
 
     @property
