@@ -46,7 +46,7 @@ def command_app(command: str) -> typer.Typer:
     """The application of a command, in ``commands/`` under its name; UsageError if there is none."""
     name = command.replace("-", "_")
     if name not in command_names():
-        raise UsageError(f"there is no command {command!r}", suggest(command, command_names()))
+        raise UsageError(f"there is no command {command!r}", suggest(command, [one.replace("_", "-") for one in command_names()]))
     module = import_module(f"{commands.__name__}.{name}")
     app: typer.Typer = getattr(module, "app", None) or getattr(module, name)
     return app

@@ -127,17 +127,17 @@ def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
 
 
 def test_a_resource_without_a_known_rate_may_be_the_busy_one() -> None:
-    assert limits([meter("tensor unit", 0.17)], unknown={"l2"}) == "Nothing of known rate is over 17% busy"
+    assert limits([meter("tensor unit", 0.17)], unknown={"l2"}) == "Nothing whose rate is known is over 17% busy"
 
 
 def test_launches_longer_than_the_roof_lead(run) -> None:
     said = run("softmax --rows 64 --cols 512 --json").json["verdict"][2]
-    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, not in the roof."
+    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, left out of the roof."
 
 
 def test_at_a_roof_what_it_leaves_out_leads() -> None:
     assert limits([meter("tensor unit", 0.96)], roof=True) == "Limited by the tensor unit, 96% of the roof"
-    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, not in the roof"
+    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, left out of the roof"
 
 
 def test_a_resource_that_is_busy_is_never_called_latency(run) -> None:
@@ -164,7 +164,7 @@ def test_a_rate_and_a_meter_that_differ_say_why(run) -> None:
 @pytest.mark.parametrize("line", ["softmax --rows 8 --cols 512", "attention --n 8192 --d 64 --heads 16 --algorithm memory-efficient"])
 def test_no_meter_limits_where_the_roof_leaves_out_what_does(run, line: str) -> None:
     said = run(line).out
-    assert ", not in the roof." in said
+    assert ", left out of the roof." in said
     assert "< limits" not in said
 
 
@@ -185,7 +185,7 @@ def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device
     assert too_few(99, h200) == []
     line = "attention --n 1024 --d 64 --heads {} --algorithm flash1 --hardware h100-sxm --json"
     assert run(line.format(128)).json["verdict"][2] == "Limited by DRAM bandwidth, at the roof."
-    assert run(line.format(64)).json["verdict"][2] == "Too small: 64 blocks for 132 SMs, not in the roof."
+    assert run(line.format(64)).json["verdict"][2] == "Too small: 64 blocks for 132 SMs, left out of the roof."
 
 
 def test_blocks_that_are_not_of_the_tiles_shown_name_theirs(run) -> None:

@@ -663,3 +663,11 @@ def test_a_product_is_the_same_in_a_model_as_alone(run) -> None:
     assert row["traffic"]["dram"]["bytes"] == row["count"] * alone["traffic"]["dram"]["bytes"]
     assert row["traffic"]["sram"]["bytes"] == row["count"] * alone["traffic"]["sram"]["bytes"]
     assert row["time_s"]["predicted"] == pytest.approx(row["count"] * alone["time_s"]["predicted"], rel=0.05)  # launches overlap in a step
+
+
+def test_rows_of_a_device_without_tensor_unit_are_not_those_of_another(run) -> None:
+    """Rows were kept by the name of the format alone: after an Apple GPU an A100 multiplied on its vector unit, and had no answer."""
+    for length, devices in ((1001, ("m2-pro", "a100-sxm-80gb")), (1003, ("a100-sxm-80gb", "m2-pro"))):
+        told = {name: run(f"model llama-3-8b --phase prefill --n {length} --hardware {name}").out for name in devices}
+        assert "Limited by the tensor unit" in told["a100-sxm-80gb"]
+        assert "Limited by the vector unit" in told["m2-pro"]

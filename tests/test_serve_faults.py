@@ -71,7 +71,7 @@ def test_a_search_for_one_token_has_no_time_after_it(run) -> None:
 def test_the_nearest_is_named_once(run) -> None:
     said = run(f"{LLAMA} --engine vllm --gpus 1 --isl 64 --osl 8 --search --tpot 1ns --json").json["verdict"][0]
     assert said.lower().count("nearest") == 1
-    assert "times its limit. It is: vllm" in said
+    assert "allowed. It is vllm" in said
     assert "1 user:" in said
 
 

@@ -211,7 +211,7 @@ def test_without_room_it_says_what_lacks(device: Device) -> None:
     found = search(find_model("llama-3.1-70b"), device, 1, Load(1024, 1024, 1), [find_engine("vllm")], ModelPass(DECODE, 1, 1, 1))
     assert found.best is None
     assert found.counts["without room"] == 1
-    assert "GiB" in found.why
+    assert "the nearest lacks 7.42 GB on each GPU" in found.why
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_what_is_known_leads() -> None:
     assert seen == "flash2 is measured 4x faster than standard: 2 ms against 8 ms; ratio of roofs 3x"
     one = against(Side("standard", 3e-3), flash)
     assert one == (
-        "flash2 is at least 1.5x faster than standard (ratio of roofs: 1 ms against 3 ms); only flash2 is predicted, 2 ms (1.5 to 2.5 ms)"
+        "flash2 is at least 1.5x faster than standard (roofs: 1 ms against 3 ms); only flash2 is predicted, 2 ms (1.5 to 2.5 ms)"
     )
     assert against(*sides(1e-3, 2e-3)).startswith("flash2 is 2x slower than standard by roofs (ratio of roofs: ")
     assert against(*sides(1e-3, 1e-3 * (1 + ROOFS_EVEN / 2))).startswith("flash2 is as fast as standard by roofs (ratio of")
@@ -132,9 +132,9 @@ def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: s
 def test_one_side_alone_is_said_to_be_predicted(run) -> None:
     data = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json
     at_most = r"is at most [\d.]+x faster than standard"
-    first = r"Fits; split-kv is at most [\d.]+x faster than standard; split-kv is not predicted: its roof counts\."
+    first = r"Fits; split-kv is at most [\d.]+x faster than standard; split-kv is not predicted: its roof stands in\."
     assert re.fullmatch(first, data["verdict"][0])
-    assert re.match(rf"split-kv {at_most} \(ratio of roofs: ", data["reasons"][0])
+    assert re.match(rf"split-kv {at_most} \(roofs: ", data["reasons"][0])
     assert "; only standard is predicted, " in data["reasons"][0]
 
 

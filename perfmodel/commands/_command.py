@@ -379,7 +379,7 @@ def _note_short_names(values: Iterable[Any]) -> None:
     texts = [text for value in values for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
     for name in dict.fromkeys(word for text in texts for word in text.split(",")):
         if found := short_name(name):
-            say(f"note: {name.strip()} is taken as {found}; --hardware {found} says so")
+            say(f"note: {name.strip()} is taken as {found}; --hardware {found} leaves out this note")
 
 
 def _check_repeated(given: Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ class AttentionRun(Question):
     power_limit: str | None = as_in(Common, "power_limit", group=RARER)
     clock: str | None = as_in(Common, "clock", group=RARER)
     measured: str | None = as_in(Common, "measured", group=RARER)
-    crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False, group=RARER)
+    crossover: bool = option("Where tiling pays, by accesses and roof: N, d and M.", default=False, group=RARER)
 
 
 @command

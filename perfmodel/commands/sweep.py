@@ -162,6 +162,8 @@ def _axes(words: Sequence[str], kind: str) -> dict[str, Any]:
         one = known.get(name) or old.get(name)
         if one is not None and name not in known:
             say(f"note: --{name} is called {one.option} now; the old name is taken for one more version")
+        if not word.startswith("-") and "model" in known:
+            raise UsageError(f"{word}: sweeps take their axes as options", f"name the model as --model {word}")
         if not word.startswith("-") or one is None:
             raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(known)))
         if one.kind == "flag" and not value:

@@ -35,7 +35,8 @@ SOURCE = "tiled output-stationary matmul, NVIDIA Matrix Multiplication Backgroun
 COMPULSORY_SOURCE = "each input read once, each output written once"
 MEMORY_SOURCE = "every tensor allocated at once"
 BOUND_SOURCE = (
-    "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; the formula is from memory, no schedule was found below it"
+    "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; "
+    "quoted from memory, not checked against the paper; no schedule was found below it"
 )
 
 SCALE_SIZE = 4

@@ -130,13 +130,13 @@ def compared(reference: Side, other: Side) -> str:
     >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
     'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
     >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
-    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof counts'
+    'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof stands in'
     """
     if reference.time is None or other.time is None:
         gain_at, most = roof_gain(reference, other)
         words = f"{other.name} is {way(gain_at, reference.name, most)}"
         unpredicted = next(one.name for one in (reference, other) if one.time is None)
-        return f"{words}; {unpredicted} is not predicted: its roof counts" if most else f"by the ratio of roofs {words}; not predicted"
+        return f"{words}; {unpredicted} is not predicted: its roof stands in" if most else f"by the ratio of roofs {words}; not predicted"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     within = ends(gain)
@@ -149,7 +149,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
     """Verdict by roofs only, with the time of the side that has one."""
     gain, most = roof_gain(reference, other)
     words = f"{other.name} is {way(gain, reference.name, most)}{at}{' by roofs' * (not most)}"
-    roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
+    roofs = f"({'roofs' if most else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
     known = next((f"only {one.name} is {one.kind}, {taken(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     left = "; ".join(words for one in (reference, other) if one.time is None for words in one.left_out)
     return f"{words} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {left}" if left else "")

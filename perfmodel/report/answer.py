@@ -108,14 +108,14 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
     small = bool(causes) and causes[0][:1].isdigit()
     found = f"{'Too small: ' if small else 'Limited by '}{' and '.join(causes)}" if causes else ""
     if not known or (roof and found):
-        return f"{found}, not in the roof" if roof and found else found
+        return f"{found}, left out of the roof" if roof and found else found
     first = known[0]
     share = percent(float(first.share))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
         return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
-        idle = f"nothing{' of known rate' * bool(unknown)} is over {share.strip('<')} busy"
+        idle = f"nothing{' whose rate is known' * bool(unknown)} is over {share.strip('<')} busy"
         return found if found.startswith(f"Limited by {STARTING}") else capital(f"{found}; {idle}" if found else idle)
     if first.share >= FULL:
         return f"Limited by {name}, {share} busy"

@@ -452,13 +452,13 @@ def _io_notes(comparison: Comparison) -> list[str]:
     far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in found["distance"].items() if distance["compulsory"])
     given = " with O given" if BACKWARD in comparison.passes() else ""
     least = format_si(found["compulsory_bytes"], "B")
-    notes = [f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it."]
+    notes = [f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses over it: {far}."]
     if device.cache_bytes is None:
         without = "DRAM traffic is counted as if nothing were cached, bounds as if all were"
         notes.append(f"The profile of {device.id} has no L2 size: {without}.")
     if found["theta"]:
-        constants = ", ".join(f"{name} {one['theta']:.3g}" for name, one in found["distance"].items() if one["theta"] is not None)
-        known = f"; here {constants} times it" if constants else ""
+        constants = ", ".join(f"{name} {one['theta']:.3g}x" for name, one in found["distance"].items() if one["theta"] is not None)
+        known = f"; accesses over it: {constants}" if constants else ""
         notes.append(f"Lower bound of the forward pass: Theta({found['theta']['class']}), {found['theta']['regime']}{known}.")
     return notes
 

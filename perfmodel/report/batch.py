@@ -194,6 +194,8 @@ def _notes(found: Curve) -> list[str]:
     missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]
     if any(point.step.prediction is None for point in found.points):
         words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing[0]}.")
+    if found.max_batch is not None and not found.request.reserve:
+        words.append("Nothing is held back as an engine does: --reserve 8GB would; perfmodel serve knows what each leaves free.")
     words += power_note(found.points[0].step.power)
     if found.max_batch is None:
         words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")

@@ -194,7 +194,7 @@ def report(before: Compared, after: Compared, threshold: float, title: str = "")
     for side in (before, after):
         own = [one for one in side.metrics if (one.key, one.label, one.unit) not in common]
         if own:
-            notes.append(f"Only in {side.name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
+            notes.append(f"Only in {side.name}: {len(own)} number{'s' * (len(own) > 1)}, such as {own[0].key}, {own[0].label}.")
     same = sum(one.word == SAME for one in found)
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")

@@ -32,9 +32,8 @@ def report(
 
     ``explained``: with every formula. ``pictures``: with times and bytes of each way.
     """
-    title = (
-        f"Elementwise chain: {w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
-    )
+    things = f"{w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} element{'s' * (w.elements > 1)}"
+    title = f"Elementwise chain: {things}, {w.dtype.name} on {device.name}"
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
     found = {result.name: _metrics(result, results[0]) for result in results}
     data = {

@@ -147,7 +147,7 @@ def _errors(device: Device) -> str:
     known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
     date = max((block.date for block in device.calibration), default="")
     if not date:
-        return "Not calibrated: times are borrowed from a device of its vendor, or not predicted."
+        return "Not calibrated: times are borrowed from its vendor's devices, else pooled over all, or not predicted."
     errors = f", held-out median errors {min(known):.1%} to {max(known):.1%}" if known else ""
     return f"Calibrated {date}: {len(device.calibration)} fitted kernels{errors}."
 

@@ -39,12 +39,13 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
 
     ``pictures``: with the parts of the memory, and bytes over the length.
     """
-    w, gain = result.workload, _generation_gain(result, times)
+    w, gain, weights = result.workload, _generation_gain(result, times), weights_format(result)
+    formats = w.form.dtype if weights == w.form.dtype else f"{w.form.dtype}, {weights} weights"
     brief = as_table(
         "", {"": [*_sizes(result), *_memory(result)]}, "cache", labels=BRIEF, without=() if w.reserve else ["memory.reserve_bytes"]
     )
     plain = Report(
-        f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {f'{w.tp} x ' * (w.tp > 1)}{result.device.name}",
+        f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {formats} on {f'{w.tp} x ' * (w.tp > 1)}{result.device.name}",
         headline(_fitting(result), _room(result), "" if result.fits is False else gain),
         _tables(result, times),
         _notes(result, times),

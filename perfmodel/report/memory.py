@@ -186,7 +186,7 @@ def _place(moment: StepMoment) -> str:
 def _fitting(result: MemoryResult) -> str:
     """Whether the peak fits, and how many sequences at a time do."""
     training, gpus = result.training, result.training.parallel.gpus
-    more = "; nor does one sequence" * (training.sequences > 1)
+    more = "; one sequence at a time does not fit either" * (training.sequences > 1)
     if result.largest:
         more = f"; up to --micro-batch {result.largest:,}" if result.fits else f"; --micro-batch {result.largest:,} would fit"
     return held(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", more)
@@ -312,7 +312,7 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
 def _notes(result: MemoryResult) -> list[str]:
     training = result.training
     found = [
-        f"Activations are those of {result.implementation.name}: {result.implementation.title}.",
+        f"Activations are those of --model-code {result.implementation.name}: {result.implementation.title}.",
         "The peak is all that is allocated at the worst moment, as an allocator's maximum reports it; neither the context of the driver "
         "nor what an allocator holds in reserve.",
         f"Configuration: {training.model.source}.",

@@ -39,7 +39,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         "Biases are left out; ReLU and its gradient count 1 per element.",
         *unknown_rates([result.total for result in results], device),
     ]
-    gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first needs none of its input'}"
+    gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first layer needs no gradient of its input'}"
     plain = Report(
         f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}",
         _headline(w, whole),

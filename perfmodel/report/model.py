@@ -18,6 +18,7 @@ from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.op_time import MODEL as STEP_MODEL
@@ -279,7 +280,7 @@ def _fits(found: ModelAnswer) -> str:
     elif more:
         other = f"; {split_of(more)} would fit"
     else:
-        other = "; the weights alone are too large" if memory.weights >= (memory.capacity or 0) else "; nor does one sequence"
+        other = "; the weights alone are too large" if memory.weights >= (memory.capacity or 0) else "; one sequence does not fit either"
     return held(memory.total, r.device, " per GPU" * (r.split.gpus > 1), other)
 
 
@@ -361,7 +362,7 @@ def _prediction_notes(found: ModelAnswer) -> list[str]:
     r, words, within = found.request, [], found.steps[0][0].within
     missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
     if missing:
-        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
+        reasons = f"{'; '.join(missing[:3])}{f'; and {len(missing) - 3} more' if len(missing) > 3 else ''}"
         words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
     words += guessed(line.row.prediction for line in found.lines if line.row.prediction is not None)
     graphs = [phase for phase in phases(r) if r.in_graph(phase)]
@@ -414,9 +415,11 @@ def weights_notes(r: Request) -> list[str]:
         outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
         words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
     elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
-        runs = form is not None and form.multiplied in r.device.peaks_of("tensor")
+        runs = form is not None and form.multiplied in r.device.products_of("tensor")
         how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
         words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
+    if r.weights_from_file and r.model.quantized is not None and r.model.quantized.words in MIXTURES:
+        words.append("Kernels are those named here: perfmodel serve --engine llama.cpp has the times of llama.cpp's own.")
     if r.integer_kv:
         words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
     return words
@@ -432,7 +435,7 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
     words, quantized = [], model.quantized
     if published and quantized is not None:
         kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
-        words.append(f"Weights of {model.name} are stored as {quantized.words}: {kept}; --weights-dtype says otherwise.")
+        words.append(f"Weights of {model.name} are stored as {quantized.words}: {kept}; --weights-dtype counts another format.")
     if model.draft:
         size = format_si(draft_bytes(model, published), "B")
         words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")

@@ -81,7 +81,11 @@ def note(what: str, prediction: Prediction) -> str:
 def guessed(predictions: Iterable[Prediction]) -> list[str]:
     """One note per reason for which a predicted time is little more than a guess: no kernel of its maker, numbers estimated."""
     reasons = dict.fromkeys(one.guess for one in predictions if one.guess)
-    return [f"{reason[:1].upper()}{reason[1:]}: {GUESSED}" for reason in reasons]
+    whys: dict[str, list[str]] = {}
+    for what, _, why in (reason.rpartition("; ") for reason in reasons):
+        whys.setdefault(why, []).append(what)
+    words = ("; ".join(filter(None, [", ".join(filter(None, whats)), why])) for why, whats in whys.items())
+    return [f"{one[:1].upper()}{one[1:]}: {GUESSED}" for one in words]
 
 
 def assumes(prediction: Prediction) -> str:

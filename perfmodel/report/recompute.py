@@ -9,6 +9,7 @@ from perfmodel.kernels import recompute
 from perfmodel.kernels.recompute import Level, RecomputeResult, stored_bytes
 from perfmodel.report.against import Side, compared
 from perfmodel.report.answer import headline
+from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -94,7 +95,11 @@ def _headline(result: RecomputeResult) -> list[str]:
         return [f"Recompute it: the tensor does not fit the DRAM; by roofs that takes {format_time(result.recompute_s, 3)}."]
     best, where = result.best, LEVELS[result.best.name]
     way, side = ("Recompute", "below") if result.recomputes else ("Store", "not below")
-    even = "" if best.break_even is None else f": {result.intensity:,.4g} FLOP/B is {side} the break-even of {best.break_even:.4g} FLOP/B"
+    even = (
+        ""
+        if best.break_even is None
+        else f": {digits(result.intensity, 4)} FLOP/B is {side} the break-even of {digits(best.break_even, 4)} FLOP/B"
+    )
     sides = [Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)]
     limit = f"limited by the {result.workload.dtype.matmul_unit} unit if recomputed, by {where} bandwidth if stored"
     return headline(f"{way} it{even} ({where})", compared(*(sides if result.recomputes else reversed(sides))), limit)

@@ -159,7 +159,7 @@ def _executed(cost: Estimate) -> str:
     if not cost.flops or cost.executed_flops <= cost.flops * (1 + UNEQUAL):
         return ""
     ratio = float(cost.executed_flops / cost.flops)
-    return f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its place shows the ones counted, its bound all"
+    return f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its point shows the FLOP counted, its bound is of all"
 
 
 def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -> RooflinePoint | None:

@@ -201,7 +201,8 @@ def _time(found: ServingAnswer) -> str:
     """When tokens come, and what all users get."""
     each = ", the second with it" if found.metrics.mean_tpot_s == 0 else ""
     if found.tpot is not None:
-        each = f", then one every {_took(found, found.tpot)}"
+        took = _took(found, found.tpot)
+        each = f", then one every {took.removeprefix('at least ')}{' or more' * took.startswith('at least ')}"
     price = "" if found.price is None else f", {found.price:.3g} per million tokens"
     rate = f"{'at most ' * found.at_least}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}"
     return f"First token after {_took(found, found.ttft)}{each}: {rate}"
@@ -268,7 +269,7 @@ def _overhead(engine: Engine) -> str:
     o = engine.overhead
     parts = (
         ("step", o.step_s),
-        ("step with prompts more", o.prompt_s),
+        ("step more where it has prompts", o.prompt_s),
         ("layer of experts of a step with prompts", o.expert_layer_s),
         ("kernel", o.kernel_s),
         ("sequence", o.sequence_s),

@@ -30,7 +30,7 @@ from perfmodel.transformer.step import Split
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
 """Points of the front and columns of a line to paste that a screen shows."""
-MORE_GPUS = "give more GPUs, or narrower formats"
+MORE_GPUS = "give more GPUs, narrower formats or fewer users"
 HALVES = ("bf16", "fp16")
 """Formats of a checkpoint, and of its KV cache, where nothing else is said."""
 MORE = " \\"
@@ -214,15 +214,15 @@ def verdict(result: Searched, point: Candidate) -> list[str]:
     """What is best, what its users wait for, and how many were compared."""
     found, limits, price = result.found, result.found.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
-    start = f"Best within {' and '.join(bounds)}" if bounds else "Most per GPU"
+    start = f"Best within {' and '.join(bounds)}:" if bounds else "Most per GPU:"
     start = start if found.best is not None else f"{capital(found.why)}. It is"
     copies = f"{result.copies(point)} copies of " if result.copies(point) > 1 else ""
     least, most = ("at least ", "at most ") if found.at_least else ("", "")
-    each = f", then one every {least}{format_time(point.tpot_s, 3)}" if point.tpot_s else ""
+    each = f", then one every {format_time(point.tpot_s, 3)}{' or more' * found.at_least}" if point.tpot_s else ""
     whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
     rate = f"{most}{tokens(point.tokens_per_s_gpu)} per GPU{'' if price is None else f', {price:.3g} per million tokens'}"
     return [
-        f"{start}: {point.engine}, {copies}{layout_words(point)}, {counted(result.users(point), 'user')}: {rate}.",
+        f"{start} {point.engine}, {copies}{layout_words(point)}, {counted(result.users(point), 'user')}: {rate}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",
         *([_pools_words(found)] if result.options.disaggregated else []),
         f"{found.configurations:,} configurations, {len(found.front)} Pareto-optimal in tokens/s per GPU and per user.",
@@ -282,9 +282,11 @@ def _notes(result: Searched) -> list[str]:
     beyond = len(front) - len(result.within)
     idle = any(result.copies(one) * one.gpus < result.gpus for one in front)
     return [
-        f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}; "
-        f"{counts.get('without room', 0):,} layouts have no room for a sequence in each group.",
+        f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}"
+        f"{f'; {none:,} layouts have no room for a sequence in each group' if (none := counts.get('without room', 0)) else ''}.",
         *["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] * idle,
         *[f"{beyond:,} points of the front are beyond the limits and left out of the table."] * (beyond > 0),
         "Replicas of fewer GPUs are repeated to fill all.",
+        *[f"Searched on {result.gpus} GPUs, as --gpus is not given: for so many users fewer may cost less per token."]
+        * (result.options.gpus is None and result.options.concurrency is not None),
     ]

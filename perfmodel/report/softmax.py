@@ -61,7 +61,7 @@ def report(
         }
         columns |= {time.name: _metrics(best, w, time)}
     plain = Report(
-        f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}",
+        f"Softmax: {w.rows} row{'s' * (w.rows > 1)} of {w.columns}, {w.dtype.name} on {device.name}",
         _headline(w, results[-1].row_fits, faster, time),
         [as_table("", columns, without=NO_MATMUL)],
         [*notes, *time.below_roof_note("The softmax")],

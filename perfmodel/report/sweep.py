@@ -191,6 +191,11 @@ def _faster(result: SweepResult) -> list[str]:
     what = "Faster by prediction" if known else "Lower roof" if summary.objective == ROOF else f"Less {summary.objective}"
     known = known or {other: pair for other, pair in summary.compared.items() if pair[1]}
     named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in known.items()]
+    rows = [row for other, axes in summary.shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
+    if len(named) == len(rows) == 1 and (what != "Faster by prediction" or summary.objective == PREDICTED):
+        shown = {one.label or one.key: one.value for one in rows[0]}
+        where = f", {shown['axis']} {shown['everywhere']}" if shown["everywhere"] else ""
+        return [f"{what} than {summary.reference}: {named[0]} of the configurations{where}."]
     return [f"{what} than {summary.reference}: {', '.join(named)} of the configurations."] if named else []
 
 
@@ -411,7 +416,7 @@ def _bars(result: SweepResult) -> list[Chart]:
 def _notes(result: SweepResult) -> list[str]:
     shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
     unfit = any(row.get(FITS) == 0 for row in shown)
-    notes = ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."] * unfit
+    notes = ["fits NO: times are those of a GPU with more memory. Only rows that fit: --where 'fits == 1'."] * unfit
     reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
     notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
     if len(reasons) > SHOWN_REASONS:

@@ -264,7 +264,9 @@ def _notes(found: TrainingEstimate) -> list[str]:
         words.append("The host is taken to keep ahead of the device.")
     missing = list(dict.fromkeys(f"{line.op.name} ({line.missing})" for line in found.lines if line.interval is None))
     if missing:
-        words.append(f"At the roof, as not predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
+        words.append(
+            f"At the roof, as not predicted: {'; '.join(missing[:3])}{f'; and {len(missing) - 3} more' if len(missing) > 3 else ''}."
+        )
     longest = t.model.max_positions
     if longest is not None and t.n > longest:
         words.append(f"{t.model.name} was made for at most {longest:,} tokens.")

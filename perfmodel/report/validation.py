@@ -360,8 +360,8 @@ def scoreboard_report(lines: list[GroupScore]) -> Report:
         rows.append([line.hardware, line.group, str(line.points), str(line.violations), *shown])
     rivals = [(line.predicted.median or 0.0, line.scalars.median) for line in predicted if line.scalars.median is not None]
     verdict = [
-        f"{sum(line.points for line in predicted)} held-out measurements in {len(predicted)} groups. Three fitted scalars predict "
-        f"{len(rivals)} of the groups as well; the model is nearer in the median in {sum(ours < other for ours, other in rivals)} of those."
+        f"{sum(line.points for line in predicted):,} held-out measurements in {len(predicted)} groups. Three fitted scalars predict "
+        f"{len(rivals)} of these groups too; the model is nearer in the median in {sum(ours < other for ours, other in rivals)} of those."
     ]
     notes = [
         "Errors are |predicted / measured - 1| on records that no fit saw; the last two columns are the medians of plainer models.",
@@ -376,7 +376,7 @@ def scoreboard_report(lines: list[GroupScore]) -> Report:
     missing = [[line.hardware, line.group, str(count), reason] for line in lines for reason, count in line.unpredicted.items()]
     if missing:
         left = sum(sum(line.unpredicted.values()) for line in lines)
-        verdict.append(f"{left} held-out measurements more have no prediction; the second table says why.")
+        verdict.append(f"{left} more held-out measurements have no prediction; the second table says why.")
         tables.append(Table("not predicted", ["device", "group", "records", "reason"], missing, "llrl"))
     data = {**head("scoreboard"), "lines": [asdict(line) for line in lines]}
     return Report("predicted against measured, held-out records only", verdict, tables, notes, data, brief=[screen])

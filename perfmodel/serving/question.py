@@ -41,7 +41,7 @@ class ServeQuestion(Question):
 
     name: str = as_in(PhaseQuestion, "name")
     hardware: str | None = as_in(Common, "hardware")
-    gpus: int | None = option("GPUs. [default: those of the layout]")
+    gpus: int | None = option("GPUs. [default: those of the layout; --search: 8]")
     engine: str | None = option("vllm, sglang, tensorrt-llm, llama.cpp. [default: vllm]")
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
@@ -50,7 +50,7 @@ class ServeQuestion(Question):
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
     acceptance: float = option("Chance that a drafted one is right.", default=0.7, reader=DRAFTED)
-    search: bool = option("Best of all layouts, user counts and listed formats.", "--search/--no-search", default=False)
+    search: bool = option("Best of all layouts, users and formats (fp16,fp8).", "--search/--no-search", default=False)
     ttft: str | None = option("Most time to the first token, such as 500ms.", reader=SEARCHES)
     tpot: str | None = option("Most time per token after it, such as 30ms.", reader=SEARCHES)
     request_latency: str | None = option("Most time of a whole request, such as 12s.", reader=SEARCHES)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_si
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.iteration import Iteration
@@ -124,7 +125,7 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Search:
     """``points``: the candidates that were simulated. ``counts``: of those evaluated, simulated, behind (prefill that does not keep up with
-    decode), and of layouts without room, which are ``missed``.
+    decode), and of layouts without room; where all are, they are ``missed``.
     """
 
     points: Sequence[Candidate]
@@ -178,12 +179,14 @@ class Search:
         """Why nothing is within the limits, in words; empty if something is."""
         if self.best is not None:
             return ""
+        if self.nearest is None and not self.missed:
+            return "no layout has room for so many users at once"
         if self.nearest is None:
             least = min((one.lacks for one in self.missed), default=0.0)
-            return f"no layout holds the model with one sequence: the nearest lacks {least / 2**30:.1f} GiB on each GPU"
+            return f"no layout holds the model with one sequence: the nearest lacks {format_si(least, 'B', 3)} on each GPU"
         over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
-        words = " and ".join(f"{name} {times:,.{0 if times > 100 else 2}f} times" for name, times in over.items())
-        return f"nothing is within the limits: the nearest takes {words} its limit"
+        words = " and ".join(f"{times:,.{0 if times > 100 else 2}f} times the {name}" for name, times in over.items())
+        return f"nothing is within the limits: the nearest takes {words} allowed"
 
 
 def _most(points: Iterable[Candidate], limits: Targets) -> Candidate | None:
@@ -314,7 +317,7 @@ def search(
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
     known, missed = replicas(model, device, gpus, engines, like, load.of(1).check(), fallbacks)
     found = search_among(known, device, gpus, load, limits or Targets(), pools, users)
-    return replace(found, missed=missed, counts={**found.counts, "without room": len(missed)})
+    return replace(found, missed=() if known else missed, counts={**found.counts, "without room": len(missed)})
 
 
 def search_among(

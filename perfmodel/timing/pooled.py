@@ -60,7 +60,9 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     why = "none of their kernels for it runs here" if kin else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
-    return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=words)
+    return Prediction(
+        seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=f"{request.kind} {words}"
+    )
 
 
 def as_probed(parameters: Mapping[str, float], device: Device, dtype: str, products: Mapping[str, float]) -> dict[str, float]:

@@ -129,12 +129,12 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
-    host_us: float | None = option("Host's us a launch. [default: as hosts differ]", reader=_ONE_BY_ONE)
+    host_us: float | None = option("Host's time per launch in us. [default: a range]", reader=_ONE_BY_ONE)
     power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
     clock: str | None = option("Clock: burst or sustained. [default: sustained]", reader=_INFERENCE)
     measured: str | None = as_in(Common, "measured", reader=_INFERENCE)
     kv_cache: bool = option(
-        "Keep K and V, or compute all anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
+        "Keep K and V; --no-kv-cache: not. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
 
     @property

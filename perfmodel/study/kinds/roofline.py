@@ -151,7 +151,9 @@ def _summary(chart: Roofline) -> list[str]:
             f"{percent(quantile(shares, 0.5))} in the median{flagged}."
         )
     if uncounted:
-        sentences.append(f"{len(uncounted)} of {len(chart.points)} kernels {UNKNOWN_FLOP}: only their memory roofs are known.")
+        sentences.append(
+            f"{len(uncounted)} of {len(chart.points)} kernels {UNKNOWN_FLOP}: only their memory roofs are known; --flops gives it."
+        )
     return sentences
 
 

@@ -363,7 +363,7 @@ _GEMM = Model(
     covers_formats(),
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
-    assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
+    assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; warm measurements go round copies of B (weight_copies)",
     implementations=("cublas", "torch-matmul"),
     knows_warm=rotates,
 )

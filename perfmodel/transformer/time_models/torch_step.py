@@ -47,7 +47,7 @@ MODEL = Model(
     covers,
     seconds,
     "the sum of its kernels",
-    assumes="weights from DRAM in every step, each kernel launched behind the one before; decode in a CUDA graph",
+    assumes="weights from DRAM in every step, each kernel launched behind the one before",
     implementations=("torch",),
     composite=True,
 )
