@@ -77,7 +77,14 @@ def test_what_a_screen_gives_to_paste_is_whole(run, engine: str, more: str) -> N
 def test_a_number_of_users_is_kept(run) -> None:
     best = run(f"{LINE} --gpus 4 --concurrency 64 --json").json["best"]
     assert best["users"] == 64
-    assert best["tokens_per_s_gpu"] == pytest.approx(best["requests_per_s"] * 1024 / 4, rel=0.01)
+    assert best["tokens_per_s_gpu"] == pytest.approx(best["requests_per_s"] * 1024 / best["gpus"], rel=0.01)
+    assert best["gpus"] <= 4
+
+
+def test_users_who_need_few_gpus_are_not_spread_over_all(run) -> None:
+    """What is best on two GPUs stays so where eight are at hand, at the same price."""
+    few, many = (run(f"{LINE} --gpus {gpus} --concurrency 64 --tpot 30ms --gpu-hour 2 --json").json["best"] for gpus in (2, 8))
+    assert many["price_per_million"] <= few["price_per_million"] * 1.01
 
 
 @pytest.mark.parametrize(("gpus", "users"), [(8, 3), (4, 65)])
@@ -87,7 +94,8 @@ def test_users_that_no_copies_share_evenly_are_no_more(run, gpus: int, users: in
     data = run(f"{LINE} --gpus {gpus} --concurrency {users}{more} --json").json
     assert {row["users"] for row in data["front"]} == {users}
     for row in data["front"]:
-        assert row["tokens_per_s_gpu"] * gpus <= users * row["tokens_per_s_user"] * 1.001
+        assert row["tokens_per_s_gpu"] * row["gpus"] <= users * row["tokens_per_s_user"] * 1.001
+        assert row["gpus"] <= gpus
 
 
 def test_nothing_within_the_limits_is_exit_code_3(run) -> None:

@@ -73,7 +73,7 @@ class Searched:
 
     def copies(self, point: Candidate) -> int:
         """Replicas like ``point`` that the GPUs hold."""
-        return self.gpus // point.gpus
+        return point.copies or self.gpus // point.gpus
 
     def price(self, point: Candidate) -> float | None:
         """Price of a million tokens."""
@@ -135,7 +135,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
     rows = [_metrics(one, result) for one in result.within or [point]]
     return Report(
         f"{result.model.name}: the best layout for {result.load.isl:,} + {result.load.osl:,} tokens on "
-        f"{f'{result.gpus} x ' * (result.gpus > 1)}{result.device.name}",
+        f"{'up to ' * (result.options.concurrency is not None)}{f'{result.gpus} x ' * (result.gpus > 1)}{result.device.name}",
         verdict(result, point),
         [as_rows("", rows, labels=COLUMNS), *_pasted(pasted)],
         _notes(result),
@@ -280,13 +280,12 @@ def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
 def _notes(result: Searched) -> list[str]:
     counts, front = result.found.counts, result.found.front
     beyond = len(front) - len(result.within)
-    idle = any(result.copies(one) * one.gpus < result.gpus for one in front)
+    given = result.options.concurrency is not None
+    idle = not given and any(result.copies(one) * one.gpus < result.gpus for one in front)
     return [
         f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}"
         f"{f'; {none:,} layouts have no room for a sequence in each group' if (none := counts.get('without room', 0)) else ''}.",
         *["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] * idle,
         *[f"{beyond:,} points of the front are beyond the limits and left out of the table."] * (beyond > 0),
-        "Replicas of fewer GPUs are repeated to fill all.",
-        *[f"Searched on {result.gpus} GPUs, as --gpus is not given: for so many users fewer may cost less per token."]
-        * (result.options.gpus is None and result.options.concurrency is not None),
+        "GPUs that the users do not need are not counted." if given else "Replicas of fewer GPUs are repeated to fill all.",
     ]

@@ -71,7 +71,8 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated to fill all GPUs.
+    """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated, ``copies`` times in all; 0 copies: as
+    often as all GPUs hold.
 
     ``prefill``: their layout; None where the same GPUs run prompts. ``formats``: of weights and of the KV cache, where several are
     searched. ``at_least``: its times are roofs for a good part.
@@ -93,6 +94,7 @@ class Candidate:
     workers: int = 1
     formats: Formats = (None, None)
     at_least: bool = False
+    copies: int = 0
 
     @property
     def sequences(self) -> int:
@@ -102,12 +104,11 @@ class Candidate:
     def among(self, gpus: int, users: int | None) -> Candidate:
         """The mean over its copies on ``gpus``, of which these may leave some idle, and per GPU of all.
 
-        ``users``: of all copies, where they are given; ``self`` is the fullest of these.
+        ``users``: of all copies, where they are given; ``self`` is the fullest of these, and GPUs beyond its copies are not needed.
         """
-        copies = gpus // self.gpus
-        share = 1.0 if users is None else users / (copies * self.users)
-        tokens, rate = self.tokens_per_s_gpu * share * copies * self.gpus / gpus, self.requests_per_s * share
-        return replace(self, tokens_per_s_gpu=tokens, requests_per_s=rate)
+        copies = self.copies or gpus // self.gpus
+        share, used = (1.0, copies * self.gpus / gpus) if users is None else (users / (copies * self.users), 1.0)
+        return replace(self, tokens_per_s_gpu=self.tokens_per_s_gpu * share * used, requests_per_s=self.requests_per_s * share)
 
     def dollars(self, gpu_hour: float) -> float:
         """Dollars per million output tokens, at ``gpu_hour`` dollars an hour of a GPU."""
@@ -232,12 +233,16 @@ def estimated(replica: Replica, load: Load, users: int) -> Candidate:
 
 
 def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
-    """Every number of users of every replica; or its share of ``users``, where it has the slots, as ``gpus`` hold copies of it."""
+    """Every number of users of every replica; or its share of ``users``, where it has the slots, of as many copies as ``gpus`` hold or fewer."""
     for replica in known:
-        share = None if users is None else -(-users // (gpus // replica.gpus))
         most = most_users(replica)
-        for each in ladder(most) if share is None else [share] * (share <= most):
-            yield estimated(replica, load, each)
+        if users is None:
+            yield from (estimated(replica, load, each) for each in ladder(most))
+            continue
+        for copies in ladder(min(gpus // replica.gpus, users)):
+            share = -(-users // copies)
+            if share <= most:
+                yield replace(estimated(replica, load, share), copies=copies)
 
 
 def in_pools(
@@ -266,7 +271,7 @@ def in_pools(
                 if found is None or (share and not 0.9 < found.users / share < 1.1):
                     continue
                 one = Candidate(after.engine.id, after.split, share or max(round(found.users), 1), used)
-                one = replace(one, prefill=before.split, prefill_workers=x, workers=y)
+                one = replace(one, prefill=before.split, prefill_workers=x, workers=y, copies=gpus // used if users else 0)
                 yield one.rated(load, found.ttft_s, found.ttft_s, found.decode_s / (load.osl - 1), found.requests_per_s)
                 break
             counts["behind"] += found is None
