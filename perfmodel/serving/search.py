@@ -71,8 +71,8 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated, ``copies`` times in all; 0 copies: as
-    often as all GPUs hold.
+    """``users`` of a replica, or of ``prefill_workers`` and ``workers``. ``gpus``: of what is repeated, ``copies`` times; where that is 0
+    as often as all GPUs hold.
 
     ``prefill``: their layout; None where the same GPUs run prompts. ``formats``: of weights and of the KV cache, where several are
     searched. ``at_least``: its times are roofs for a good part.
@@ -233,7 +233,7 @@ def estimated(replica: Replica, load: Load, users: int) -> Candidate:
 
 
 def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
-    """Every number of users of every replica; or its share of ``users``, where it has the slots, of as many copies as ``gpus`` hold or fewer."""
+    """Every number of users of every replica; or its share of ``users``, where it has the slots, among one copy and more."""
     for replica in known:
         most = most_users(replica)
         if users is None:
