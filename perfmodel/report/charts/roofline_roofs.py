@@ -170,12 +170,13 @@ def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 
 
 def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """Places of a label from the lower end up, along the line: above it, or below, where measured ones begin."""
+    """Places of a label from the lower end up, along the line: above it, or below, where measured ones beside another begin."""
     start, end = view.diagonal(ceiling).points
     said, length = words(ceiling), math.dist(start, end) or 1
     across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     sides = view.font * 0.4, -view.font * 1.15
-    for off in reversed(sides) if ceiling.measured else sides:
+    twin = ceiling.measured and any(c.level == ceiling.level and not c.measured for c in [*view.memory, *view.others])
+    for off in reversed(sides) if twin else sides:
         for step in range(STEPS):
             at = 4 + (length - text_width(said, view.font) - 8) * step / (STEPS - 1)
             x, y = start[0] + at * across + off * down, start[1] + at * down - off * across
