@@ -29,6 +29,7 @@ MATTER = (FITS, PREDICTED, "tokens_per_s", ROOF, "memory_bytes", "dram_bytes")
 SIZE = "_size_bytes"
 NO_ROOM = "does not fit"
 WORDS = {ROOF: "time at the roof", PREDICTED: "predicted time", "flops": "FLOP", "memory_bytes": "memory"}
+WORDS |= {"seconds": "time", "request_s": "time of a request", "ttft_s": "time to first token", "tpot_s": "time per token"}
 WORDS |= {"dram_bytes": "DRAM traffic", "sram_bytes": "L2 traffic", "lower_s": "lower bound", "lower_warm_s": "lower bound, warm"}
 """Columns whose names are no words."""
 Row = Mapping[str, Any]
