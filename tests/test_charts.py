@@ -17,7 +17,7 @@ from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbe
 from perfmodel.report.charts.draw import DARK, LIGHT, ROLES, Pen
 from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
-from perfmodel.report.charts.labels import Box, Segment, shortened, square, text_box, text_width
+from perfmodel.report.charts.labels import Box, Segment, shortened, square, text_box, text_boxes, text_width
 from perfmodel.report.charts.roofline_metrics import (
     above_roof,
     bound,
@@ -67,9 +67,11 @@ def problems(picture: Scene, font: float, level: str | None = None, keys: set[st
         if isinstance(shape, Text):
             style = ROLES[shape.role]
             moved = replace(shape, x=shape.x + x, y=shape.y + y)
-            boxes.append((shape.text, text_box(moved, font * style.size, style.bold, air=0)))
-    found = [f"{words!r} leaves the frame" for words, box in boxes if not box.inside((0, 0), (picture.width, picture.height))]
-    return found + [f"{a!r} meets {b!r}" for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.meets(other)]
+            boxes.append((shape.text, text_boxes(moved, font * style.size, style.bold, air=0)))
+    frame = (0, 0), (picture.width, picture.height)
+    found = [f"{words!r} leaves the frame" for words, covered in boxes if not all(box.inside(*frame) for box in covered)]
+    pairs = itertools.combinations(boxes, 2)
+    return found + [f"{a!r} meets {b!r}" for (a, one), (b, other) in pairs if any(box.meets(o) for box in one for o in other)]
 
 
 def every_state(chart: Roofline, size: Size) -> list[str]:
@@ -118,14 +120,21 @@ def test_any_crowd_keeps_its_labels_apart(count: int, seed: int) -> None:
     assert [wrong for size in SIZES[:2] for wrong in every_state(chart, size)] == []
 
 
-def test_axes_follow_from_the_device_alone() -> None:
-    empty = Roofline("", "one", "One", ceilings())
-    full = replace(empty, points=crowded().rooflines[0].points, level="l2", dtypes=["fp8"])
-    assert plot_of(empty, WIDE, 40) == plot_of(full, WIDE, 40)
-    least, most, slowest, fastest = limits(ceilings())
-    assert (least, most) == (0.1, 1e4)  # ten times the largest ridge, 2000 / 3.8 TFLOP/s per TB/s, is 5263
-    assert slowest <= 0.1 * 3.8e12 / 10
-    assert fastest >= 2.2 * 2000e12
+def test_axes_end_near_the_points_and_ridges() -> None:
+    empty = Roofline("", "one", "One", ceilings(), dtypes=["fp8"])
+    least, most, slowest, fastest = limits(empty)
+    assert (least, most) == (20, 2000)  # ridges of fp8: 2000 / 33 = 61 at the SRAM, 2000 / 3.8 = 526 at the measured DRAM
+    assert (slowest, fastest) == (1e14, 1e16)
+    full = replace(empty, points=crowded().rooflines[0].points, level="l2")
+    assert plot_of(full, WIDE, 40) == plot_of(replace(full, level="dram"), WIDE, 40)  # one pair of axes for all levels
+    least, most, slowest, fastest = limits(full)
+    found = [p.flops / moved for p in full.points for moved in p.bytes.values()]
+    rates = [p.flops / p.measured.value for p in full.points if p.measured]
+    assert min(found) / 5.1 <= least <= min(found) / 2
+    assert max(*found, 2000e12 / 3.8e12) * 2 <= most <= max(*found, 2000e12 / 3.8e12) * 5.1
+    assert slowest <= min(rates) / 2
+    far = replace(full.points[0], flops=10, measured=Interval(1.0))
+    assert limits(replace(full, points=[*full.points, far]))[2] == 1e9 * 2  # a millionth of the highest roof
 
 
 def markers(chart: Roofline, size: Size, number: int, role: str) -> list[Marker]:
@@ -145,7 +154,7 @@ def markers(chart: Roofline, size: Size, number: int, role: str) -> list[Marker]
 def drawn_plot(picture: Scene, chart: Roofline):
     """The axes of a picture, from the frame that was drawn."""
     frame = next(shape for shape, _ in flat(picture.children) if isinstance(shape, Rect) and shape.role == "plot")
-    least, most, slowest, fastest = limits(chart.ceilings)
+    least, most, slowest, fastest = limits(chart)
     return Axis(least, most, frame.x, frame.x + frame.width), Axis(slowest, fastest, frame.y + frame.height, frame.y)
 
 
@@ -173,7 +182,7 @@ def test_roofs_are_where_their_rates_are_and_say_so() -> None:
     x, y = drawn_plot(picture, chart)
     seen = [shape for shape, _ in flat(picture.children)]
     strong = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "roof-strong")
-    assert strong.points[0] == pytest.approx((x.at(0.1), y.at(0.1 * 4e12)))
+    assert strong.points[0] == pytest.approx((x.at(x.low), y.at(x.low * 4e12)))
     assert strong.points[1] == pytest.approx((x.at(1000e12 / 4e12), y.at(1000e12)))
     flat_roofs = {round(shape.points[0][1], 3): shape.role for shape in seen if isinstance(shape, Path) and shape.points[1][0] == x.end}
     assert flat_roofs == {round(y.at(1000e12), 3): "roof", round(y.at(60e12), 3): "roof", round(y.at(57e12), 3): "roof-measured"}
@@ -181,10 +190,17 @@ def test_roofs_are_where_their_rates_are_and_say_so() -> None:
     expected = {"tensor bf16 1 PFLOP/s", "vector fp32 60 TFLOP/s", "vector fp32 57 TFLOP/s measured", "DRAM 4 TB/s"}
     expected |= {"DRAM 3.8 TB/s measured", "250 FLOP/B", "15 FLOP/B"}
     assert expected <= words
-    assert not any(word.startswith(("L2 9", "SRAM 33")) for word in words)
+    assert "L2 9 TB/s measured" in words  # the levels stand together
+    assert not any(word.startswith("SRAM 33") for word in words)  # no point has bytes there
     inner = {shape.text for shape, _ in flat(picture.children, "l2") if isinstance(shape, Text)}
     assert "L2 9 TB/s measured" in inner
-    assert not any(word.startswith(("DRAM 4", "SRAM 33")) for word in inner)
+    assert "DRAM 4 TB/s" in inner
+    turned = [shape for shape in seen if isinstance(shape, Text) and shape.turn]
+    slope = math.degrees(math.atan2(strong.points[1][1] - strong.points[0][1], strong.points[1][0] - strong.points[0][0]))
+    assert {shape.text.split()[0] for shape in turned} == {"L2", "DRAM"}
+    assert all(shape.turn == pytest.approx(slope) for shape in turned)
+    lines = [Segment(*ends.points) for ends in seen if isinstance(ends, Path) and ends.role.startswith("roof")]
+    assert not [one.text for one in turned for box in text_boxes(one, 12, air=0) if any(line.meets(box) for line in lines)]
 
 
 def test_a_roof_that_is_not_shown_first_waits_behind_its_selector() -> None:
@@ -528,7 +544,7 @@ def test_no_marker_lies_on_the_name_of_a_roof(size: Size) -> None:
     words = {label.text.split()[0] for label in labels}
     assert "DRAM" in words
     assert not words & {"SRAM", "L2"}
-    assert [label.text for label in labels if any(text_box(label, size.font, air=0).meets(dot) for dot in dots)] == []
+    assert [label.text for label in labels if any(b.meets(dot) for b in text_boxes(label, size.font, air=0) for dot in dots)] == []
 
 
 def test_lines_of_a_grid_are_where_they_were() -> None:

@@ -44,7 +44,8 @@ WITHOUT_CHART = ("claims", "occupancy", "hardware")
 SCREEN = (1280, 800)
 PAPER = {"A4": (710, 1039), "Letter": (733, 972)}
 """Pixels inside margins of 11 mm."""
-BOTTOM = "(e => e ? e.getBoundingClientRect().bottom + scrollY : 0)(document.querySelector('{}'))"
+SEEN = "[...document.querySelectorAll('{}')].find(e => e.getClientRects().length)"
+BOTTOM = f"(e => e ? e.getBoundingClientRect().bottom + scrollY : 0)({SEEN})"
 
 
 def lines() -> list[str]:

@@ -1,4 +1,4 @@
-"""An axis carries the roofs of its own bytes: no other level's line, no point above, no roof beside a prediction."""
+"""A picture carries the roofs of the levels of its points: no other line, no point above its own, no roof beside a prediction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.roofline import estimate
 from perfmodel.report.charts.chart_tables import point_notes
 from perfmodel.report.charts.frame import PICTURE, Axis
-from perfmodel.report.charts.roofline import scene
+from perfmodel.report.charts.roofline import as_drawn, scene
 from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, RooflinePoint
@@ -59,7 +59,7 @@ def value(axis: Axis, pixel: float) -> float:
 
 def axes(chart: Roofline, shapes: list[Shape]) -> tuple[Axis, Axis]:
     frame = next(shape for shape in shapes if isinstance(shape, Rect) and shape.role == "plot")
-    least, most, slowest, fastest = limits(chart.ceilings)
+    least, most, slowest, fastest = limits(as_drawn(chart))
     return Axis(least, most, frame.x, frame.x + frame.width), Axis(slowest, fastest, frame.y + frame.height, frame.y)
 
 
@@ -72,8 +72,9 @@ def check(chart: Roofline) -> None:
         own = [c.value for c in chart.ceilings if c.level == level]
         lines = [shape.points for shape in shapes if isinstance(shape, Path) and shape.role.startswith("roof")]
         slopes = [value(y, ends[0][1]) / value(x, ends[0][0]) for ends in lines if ends[0][1] != ends[1][1]]
-        assert bool(slopes) == bool(own)
-        assert all(any(math.isclose(slope, bandwidth, rel_tol=1e-6) for bandwidth in own) for slope in slopes), (chart.device, level)
+        every = [c.value for c in chart.ceilings if c.level in chart.levels()]
+        assert all(any(math.isclose(slope, one, rel_tol=1e-6) for slope in slopes) for one in own), (chart.device, level)
+        assert all(any(math.isclose(slope, one, rel_tol=1e-6) for one in every) for slope in slopes), (chart.device, level)
         told = " ".join(shape.text for shape in shapes if isinstance(shape, Text) and shape.role == "note")
         for shape in shapes:
             if isinstance(shape, Marker) and shape.role in TIMED and x.start < shape.x < x.end and y.end < shape.y < y.start:

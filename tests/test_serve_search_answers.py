@@ -130,7 +130,7 @@ def test_formats_that_are_listed_are_searched_and_named(run) -> None:
 def test_a_sweep_ranks_by_the_time_of_a_request_with_its_wait(run, tmp_path) -> None:
     to = tmp_path / "rows.csv"
     line = f"sweep serve --model llama-3.1-70b --hardware h200 --weights-dtype fp8 --gpus 1,2,8 --max-sequences 4,256 -o {to}"
-    assert "Least request_s" in run(line).out
+    assert "Least time of a request" in run(line).out
     header, *rows = (row.split(",") for row in to.read_text().splitlines())
     place = {name: header.index(name) for name in ("ttft_s", "tpot_s", "request_s")}
     for row in rows:

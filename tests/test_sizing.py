@@ -18,7 +18,7 @@ from perfmodel.remat.evaluate import evaluate
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.source import listed
 from perfmodel.report.batch import report as batch_report
-from perfmodel.report.memory import over_step
+from perfmodel.report.memory import over_step, parts_of
 from perfmodel.report.remat import POINTS, Units, moments_of, outline, timeline
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.cache_plan import workload
@@ -218,7 +218,7 @@ def test_rows_of_a_model_add_up_to_its_time(run, line):
         slow("model gpt2 --phase train --hardware h200", ["Where a step goes", "Time by kernel", "Roofline of its ops"]),
         slow("batch gpt2 --kv-len 512 --hardware h200", ["Tokens per second against time per step"]),
         slow("kv-cache gpt2 --hardware h200 --reserve 1GB", ["Memory over the context"]),
-        ("memory gpt2 --hardware h200", ["Memory over the step", "At most in each part of the step"]),
+        ("memory gpt2 --hardware h200", ["Memory over the step"]),
         ("remat --layers 10 --checkpoints 5", ["Memory over time", "Peak memory against steps"]),
         slow("remat --layers 6 --budget 5", ["Memory over time"]),
         slow("remat --layers 4 --autograd", ["Memory over time"]),
@@ -259,8 +259,12 @@ def test_a_long_schedule_is_drawn_with_its_peak():
 def test_a_step_peaks_where_it_does(parallel):
     result = evaluate_memory(TrainingConfig(find_model("gpt2-xl"), 8, 1024, parallel=parallel), find_device("h200"))
     chart = over_step(result)
-    peak, points = result.peak, chart.series[0].points
-    assert max(y for _, y in points) == chart.marks[0].y == peak.bytes
+    peak, parts = result.peak, parts_of(result, result.peak.moment)
+    sums = [sum(y for _, y in together) for together in zip(*(one.points for one in chart.series), strict=True)]
+    assert max(sums) == pytest.approx(float(peak.bytes))
+    assert chart.marks[0].y == peak.bytes
+    stacked = {one.name: one.points[int(chart.marks[0].x) - 1][1] for one in chart.series}
+    assert {name: size for name, size in stacked.items() if size} == pytest.approx({name: float(size) for name, size in parts.items()})
     before = next(place for place, moment in enumerate(peak.moments) if moment is peak.moment)
     first = sum(moment.count for moment in peak.moments[:before])
     assert first < chart.marks[0].x <= first + peak.moment.count

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def config(name: str) -> str:
 
 
 def test_every_format_of_a_study(run, tmp_path: Path) -> None:
-    suffixes = [*TEXTS, *(["png"] if find_spec("resvg_py") else [])]
+    suffixes = [*TEXTS, "png"]
     files = [tmp_path / f"report.{suffix}" for suffix in suffixes]
     outcome = run("report kv-cache-heads", *(word for file in files for word in ("-o", str(file))))
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")

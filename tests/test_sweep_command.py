@@ -47,8 +47,8 @@ def test_the_json_object(run: Any) -> None:
 def test_the_summary(run: Any) -> None:
     out = run("sweep --n 128:8192:x2 --d 32,128,512 --heads 16 --hardware v100,h200 --algorithm standard,flash1,flash2 --full").out
     assert "Sweep over attention: 126 rows (2 x hardware, 3 x algorithm, 7 x n, 3 x d)" in out
-    assert "flash2 has less roofline_s than standard in" in out
-    assert "where less roofline_s than standard" in out
+    assert "flash2 has less time at the roof than standard in" in out
+    assert "where less time at the roof than standard" in out
     [line] = [line for line in out.splitlines() if line.startswith("flash1  d ")]
     assert "everywhere" not in line
     assert "0% to" in line

@@ -12,7 +12,7 @@ from perfmodel.core.units import format_time
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit
+from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
 
@@ -403,7 +403,7 @@ def chart(found: Sequence[Change], names: tuple[str, str]) -> BarChart | None:
     chosen = sorted(timed, key=lambda one: one.gain)[:ROWS_ON_SCREEN]
     several = len({one.before.label for one in chosen}) > 1
     bars = [Bar(one.name if several or one.before.key == ALL else one.before.key, [("gain", one.gain)]) for one in chosen]
-    return BarChart(f"How many times better {names[1]} is", "ratio", bars, [Limit(names[0], 1.0)]) if bars else None
+    return BarChart(f"How many times better {names[1]} is than {names[0]}", "ratio", bars, origin=1) if bars else None
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:

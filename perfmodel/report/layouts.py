@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.answer import headline
 from perfmodel.report.charts.format_number import ABSENT, digits
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit
+from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
 from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -122,12 +122,13 @@ def options(t: TrainingConfig) -> str:
 
 
 def _charts(found: SearchResult) -> list[Chart]:
-    """Times of a step, and memory against the capacity."""
+    """Each layout by the time of its step and its memory, with the capacity."""
     listed, capacity = found.layouts[:SCREEN_ROWS], found.on.device.dram.capacity
-    times = [Bar(options(layout.training), [("step", layout.seconds)]) for layout in listed]
-    peaks = [Bar(options(layout.training), [("peak", layout.bytes)]) for layout in listed]
-    limits = [Limit("capacity", int(capacity.number))] if capacity else []
-    return [BarChart("Time of a step by layout", "s", times), BarChart("Memory of the fullest GPU by layout", "B", peaks, limits)]
+    spots = [(float(layout.bytes), float(layout.seconds)) for layout in listed]
+    marks = [Mark(x, options(layout.training).replace("--", ""), y) for (x, y), layout in zip(spots, listed, strict=True)]
+    marks += [Mark(float(capacity.number), f"capacity {format_si(capacity.number, 'B')}")] if capacity else []
+    title, series = "Time of a step against the memory of the fullest GPU", [Series("layouts", sorted(spots), "markers")]
+    return [LineChart(title, "memory of the fullest GPU", "time of a step", series, "B", "s", "linear", "linear", marks)]
 
 
 def _notes(found: SearchResult) -> list[str]:

@@ -10,7 +10,7 @@ from perfmodel.core.units import format_count, format_si
 from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.bars import FAR
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
+from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
 from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unread_notes, with_steps
@@ -289,15 +289,16 @@ def _timeline(result: MemoryResult) -> Table:
 
 def _charts(result: MemoryResult) -> list[Chart]:
     near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
-    limits = [Limit("capacity", result.capacity)] if near and result.capacity else []
-    moments = [(f"{moment.phase} {moment.where}".strip(), parts_of(result, moment)) for moment in result.peak.moments]
-    names = list(dict.fromkeys(name for _, parts in moments for name in parts))
-    bars = [Bar(where, [(name, parts.get(name, 0)) for name in names]) for where, parts in moments]
-    return [over_step(result, limits), BarChart("At most in each part of the step", "B", bars, limits)]
+    return [over_step(result, [Limit("capacity", result.capacity)] if near and result.capacity else [])]
 
 
 def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
-    """The most in every block of the step, one after the other, with the peak at its own block."""
+    """The most in every block of the step by part, one block after the other, with the peak at its own block.
+
+    Gradients between two moments that know theirs are on a straight line: equal layers add as much each.
+    """
+    import numpy as np
+
     blocks = _blocks(result)
     points: list[tuple[Number, Number]] = [(place, float(high)) for place, (_, high) in enumerate(blocks, 1)]
     place, peak = max(points, key=lambda point: (point[1], -point[0]))
@@ -305,7 +306,17 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
     marks = [Mark(place, f"peak {_size(peak, 3)}", peak), *(Mark(begin, f"{BACKWARD} begins") for begin in back[:1])]
     title, x = "Memory over the step", "block of the step: layers forward, then back"
     caption = "" if limits or result.capacity is None else f"{result.device.name} has {_size(result.capacity, 3)}, far above."
-    series = [Series("allocated at most", points)]
+    worst, begin, known = list[int](), 0, list[float]()
+    for moment in result.peak.moments:
+        highs = list(map(float, moment.highs()))
+        worst.append(begin + highs.index(max(highs)))
+        known.append(float(moment.gradients))
+        begin += len(highs)
+    state, gradients = result.peak.state, np.interp(range(begin), worst, known)
+    parts = {"weights": [float(state.weights)] * begin, "optimizer state": [float(state.optimizer)] * begin}
+    parts |= {"gradients": [float(one) for one in gradients]}
+    parts["activations"] = [max(high - sum(held), 0.0) for (_, high), *held in zip(points, *parts.values(), strict=True)]
+    series = [Series(name, list(enumerate(sizes, 1)), "area") for name, sizes in parts.items() if any(sizes)]
     return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits), caption)
 
 

@@ -125,7 +125,7 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
 
 def report(result: Searched, pictures: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
-    point, front = result.found.chosen, result.found.front
+    point = result.found.chosen
     if point is None:
         alone = f"give narrower formats: {result.device.id} has no interconnect in its profile, so one GPU holds all"
         fix = alone if result.device.interconnect is None else MORE_GPUS
@@ -140,7 +140,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
         [as_rows("", rows, labels=COLUMNS), *_pasted(pasted)],
         _notes(result),
         data(result, point, pasted),
-        charts=[picture(front, point)] if pictures else [],
+        charts=[picture(result.found, point)] if pictures else [],
         figures=figures(result, point),
         brief=[as_rows("", [_metrics(one, result) for one in shown], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
@@ -269,12 +269,20 @@ def _broken(line: str) -> list[str]:
     return found
 
 
-def picture(front: Sequence[Candidate], chosen: Candidate | None) -> Chart:
-    """The front, with the chosen point."""
-    points = sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in front)
-    marks = [] if chosen is None else [Mark(chosen.tokens_per_s_user, layout_words(chosen), chosen.tokens_per_s_gpu)]
+def picture(found: Search, chosen: Candidate | None) -> Chart:
+    """The front, each point with its layout, those beyond the limits apart, and the limit that lies on an axis as a line."""
+    limits, marks = found.limits, list[Mark]()
+    within, beyond = ([one for one in found.front if limits.hold(one) is holds] for holds in (True, False))
+    series = [Series("Pareto front", sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in found.front))]
+    others = sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in beyond)
+    series += [Series("beyond the limits", others, "markers")] * bool(within and beyond)
+    for one in sorted(found.front, key=lambda one: one != chosen):
+        label = f"{'best: ' * (one == chosen)}{layout_words(one)}, {counted(one.users, 'user')}"
+        marks.append(Mark(one.tokens_per_s_user, label, one.tokens_per_s_gpu, "beyond the limits" if within and one in beyond else ""))
+    if limits.tpot_s is not None:
+        marks.append(Mark(1 / limits.tpot_s, f"tpot {format_time(limits.tpot_s, 3)}"))
     title, across, up = "Tokens per second of a GPU against those of a user", "tokens per second of a user", "tokens per second of a GPU"
-    return LineChart(title, across, up, [Series("front", points)], "tokens/s", "tokens/s", marks=marks)
+    return LineChart(title, across, up, series, "tokens/s", "tokens/s", marks=marks)
 
 
 def _notes(result: Searched) -> list[str]:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import UNITS, digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, LineChart, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
@@ -27,6 +28,10 @@ MATTER = (FITS, PREDICTED, "tokens_per_s", ROOF, "memory_bytes", "dram_bytes")
 """Columns that a screen shows beside what was searched for."""
 SIZE = "_size_bytes"
 NO_ROOM = "does not fit"
+WORDS = {ROOF: "time at the roof", PREDICTED: "predicted time", "flops": "FLOP", "memory_bytes": "memory"}
+WORDS |= {"seconds": "time", "request_s": "time of a request", "ttft_s": "time to first token", "tpot_s": "time per token"}
+WORDS |= {"dram_bytes": "DRAM traffic", "sram_bytes": "L2 traffic", "lower_s": "lower bound", "lower_warm_s": "lower bound, warm"}
+"""Columns whose names are no words."""
 Row = Mapping[str, Any]
 AxisRange = tuple[int | float, int | float]
 """A range of an axis: its first and its last value."""
@@ -37,9 +42,9 @@ def report(result: SweepResult, written: str = "", pictures: bool = False) -> Re
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
     grid, shares = result.grid, result.summary.shares
     wins_by_axis = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
-    words = ", ".join(f"{len(values):,} x {name}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
+    axes = ", ".join(f"{len(values):,} x {words(name)}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
     return Report(
-        f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}",
+        f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({axes})' if axes else ''}",
         [*_headline(result), " ".join(filter(None, [_counts(result), written, _kernels(result)]))],
         _tables(result, wins_by_axis),
         _notes(result),
@@ -159,12 +164,12 @@ def _headline(result: SweepResult) -> list[str]:
         return ["No row is left."]
     room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[rows[0].get(FITS)]
     values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
-    words = [f"{name} {cell(name, one, result)}" if not isinstance(one, (str, bool)) else _word(name, one) for name, one in values]
-    at = f" at {', '.join(words)}" if words else ""
-    first = f"{'Most' if most else 'Least'} {column}: {cell(column, rows[0][column], result)}{at}{room}."
+    named = [f"{words(name)} {cell(name, one, result)}" if not isinstance(one, (str, bool)) else _word(name, one) for name, one in values]
+    at = f" at {', '.join(named)}" if named else ""
+    first = f"{'Most' if most else 'Least'} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
     if result.pareto is not None:
         front = result.pareto
-        return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {front.first} and {front.second}."]
+        return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {words(front.first)} and {words(front.second)}."]
     return [first, *_faster(result)]
 
 
@@ -188,7 +193,7 @@ def _faster(result: SweepResult) -> list[str]:
     """Who is faster than the reference by prediction, else has less of the objective, in which share of configurations."""
     summary = result.summary
     known = {other: pair for other, pair in summary.predicted.items() if pair[1]}
-    what = "Faster by prediction" if known else "Lower roof" if summary.objective == ROOF else f"Less {summary.objective}"
+    what = "Faster by prediction" if known else "Lower roof" if summary.objective == ROOF else f"Less {words(summary.objective)}"
     known = known or {other: pair for other, pair in summary.compared.items() if pair[1]}
     named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in known.items()]
     rows = [row for other, axes in summary.shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
@@ -235,7 +240,7 @@ def _compared(result: SweepResult) -> list[str]:
             found.append(f"{other} is predicted to take less time than {summary.reference} in {share} configurations.")
         if of:
             share = f"{_share(wins, of, 1)} of {of:,}"
-            found.append(f"{other} has less {summary.objective} than {summary.reference} in {share} configurations{roofs}.")
+            found.append(f"{other} has less {words(summary.objective)} than {summary.reference} in {share} configurations{roofs}.")
     return found
 
 
@@ -245,7 +250,8 @@ def _figures(result: SweepResult) -> list[Figure]:
     values = [row[column] for row in result.rows or result.summary.best.values() if row.get(column) is not None]
     ends = (("least", min(values)), ("most", max(values))) if values else ()
     fitting = [row[FITS] for row in result.rows or () if row.get(FITS) is not None]
-    found = [Figure("rows", f"{result.counts.rows:,}"), *(Figure(f"{word} {column}", cell(column, end, result)) for word, end in ends)]
+    found = [Figure("rows", f"{result.counts.rows:,}")]
+    found += [Figure(f"{word} {words(column)}", cell(column, end, result)) for word, end in ends]
     found += [Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}")] if fitting else []
     return [*found, *([Figure("on the Pareto front", f"{len(result.pareto.rows):,}")] if result.pareto else [])]
 
@@ -257,9 +263,9 @@ def _brief(result: SweepResult) -> list[Table]:
     if pareto is not None:
         title, rows = "Pareto front", spread(pareto.rows, SCREEN_ROWS)
     elif best is not None:
-        title, rows = f"{'most' if best.most else 'least'} {best.column}", best.rows[:SCREEN_ROWS]
+        title, rows = f"{'most' if best.most else 'least'} {words(best.column)}", best.rows[:SCREEN_ROWS]
     elif len(summary.best) > 1:
-        title, rows = f"least {summary.objective} by {', '.join(summary.swept)}", _ranked(result)[:SCREEN_ROWS]
+        title, rows = f"least {words(summary.objective)} by {', '.join(summary.swept)}", _ranked(result)[:SCREEN_ROWS]
     else:
         title, rows = "rows", spread(result.rows or [], SCREEN_ROWS)
     if not rows:
@@ -276,23 +282,33 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
         tables.append(rows_table("rows", result.rows, result))
     if len(summary.best) > 1:
         more = f", {SHOWN_GROUPS} of {len(summary.best):,} groups" if len(summary.best) > SHOWN_GROUPS else ""
-        title = f"least {summary.objective} by {', '.join(summary.swept)}{more}"
+        title = f"least {words(summary.objective)} by {', '.join(summary.swept)}{more}"
         tables.append(rows_table(title, _ranked(result)[:SHOWN_GROUPS], result))
     if wins_by_axis:
-        tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
+        tables.append(as_rows(f"where less {words(summary.objective)} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
     if result.best is not None:
         word = "most" if result.best.most else "least"
-        tables.append(rows_table(f"the {len(result.best.rows)} rows with the {word} {result.best.column}", result.best.rows, result))
+        tables.append(rows_table(f"the {len(result.best.rows)} rows with the {word} {words(result.best.column)}", result.best.rows, result))
     if result.pareto is not None:
         rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
         more = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
-        words = [("less", "no more") if sign > 0 else ("more", "no less") for sign in result.pareto.signs]
-        title = f"Pareto front: no row has {words[0][0]} {first} and {words[1][1]} {second}{more}"
+        less = [("less", "no more") if sign > 0 else ("more", "no less") for sign in result.pareto.signs]
+        title = f"Pareto front: no row has {less[0][0]} {words(first)} and {less[1][1]} {words(second)}{more}"
         tables.append(rows_table(title, spread(rows, SHOWN_ROWS), result))
     return tables
 
 
 # Rows as text
+
+
+def words(name: str) -> str:
+    """What a column is called where nobody types it.
+
+    >>> words("roofline_s"), words("tokens_per_s"), words("kv_len")
+    ('time at the roof', 'tokens/s', 'kv len')
+    """
+    plain = name.replace("_per_s", "/s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+    return WORDS.get(name, plain)
 
 
 def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -307,7 +323,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResul
     known = {one.name: one for one in fields_of(result.grid) if rows and one.name in rows[0]}
     fields = [known[name] for name in (known if names is None else names) if name in known]
     cells = [[cell(one.name, row[one.name], result) for one in fields] for row in rows]
-    return Table(title, [one.name for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
+    return Table(title, [words(one.name) for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
 
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
@@ -364,8 +380,8 @@ def _lines(result: SweepResult) -> LineChart | None:
     others = [name for name, count in counts.items() if count > 1 and name != axis.name]
     notes = [f"At each {axis.name} the best over {' and '.join(others)}."] * bool(others)
     notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis.name}."] * (len(best) > len(named))
-    title = f"{column} over {axis.name}"
-    made = LineChart(title, axis.name, column, series, "count", _unit(result, column), caption=" ".join(notes))
+    title = capital(f"{words(column)} over {words(axis.name)}")
+    made = LineChart(title, words(axis.name), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
     return made if any(one.points for one in series) else None
 
 
@@ -400,8 +416,8 @@ def _front(result: SweepResult) -> LineChart | None:
     front = sorted((row[x], row[y]) for row in pareto.rows if row[x] > 0 and row[y] > 0)
     series = [Series("Pareto front", front, group="front")]
     series += [Series(name, sorted((row[x], row[y]) for row in own), "markers") for name, own in (("rows", fit), (NO_ROOM, unfit)) if own]
-    title = f"Pareto front: {y} against {x}"
-    return LineChart(title, x, y, series, _unit(result, x), _unit(result, y)) if front else None
+    title = f"Pareto front: {words(y)} against {words(x)}"
+    return LineChart(title, words(x), words(y), series, _unit(result, x), _unit(result, y)) if front else None
 
 
 def _bars(result: SweepResult) -> list[Chart]:
@@ -410,7 +426,7 @@ def _bars(result: SweepResult) -> list[Chart]:
     rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
     known = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
     bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in known]
-    return [BarChart(f"{column}, the best rows", _unit(result, column), bars)] if bars else []
+    return [BarChart(f"{capital(words(column))}, the best rows", _unit(result, column), bars)] if bars else []
 
 
 def _notes(result: SweepResult) -> list[str]:

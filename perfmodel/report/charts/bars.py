@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import between, text
-from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text
+from perfmodel.report.charts.frame import LINEAR, LOG, Axis, Key, Size, legend, tick_text
 from perfmodel.report.charts.labels import Placer, shortened, text_width
 from perfmodel.report.charts.scene import Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
@@ -33,8 +33,9 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     end = max((text_width(each, font) for each in words), default=0.0) * 1.15 + 14
     top = below + font * (0.9 + ROW * len(near) if near else 0.6)
     bottom = top + font * BAR * len(chart.bars)
-    most = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near)], default=1) or 1
-    axis = Axis(0, most, font * 0.6, size.width - end, LINEAR)
+    most = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near), chart.origin], default=1) or 1
+    low, scale = (min(chart.origin, *totals), LOG) if chart.origin else (0, LINEAR)
+    axis = Axis(low, most, font * (1.3 if chart.origin else 0.6), size.width - end, scale)
     lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in (axis.at(limit.value) for limit in near)]
     shapes += _ticks(axis, top, bottom, chart.unit, size)
     placer = Placer((0, below), (size.width, top), font)
@@ -44,8 +45,10 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
         shapes += [line, *placer.place(_limit_names(limit, line.points[0][0], top, chart.unit, size))]
     for place, (bar, said) in enumerate(zip(chart.bars, words, strict=True)):
         y = top + place * font * BAR
-        shapes += [*_bar(bar, parts, axis, y, chart.unit, size), *_interval(bar, axis, y + font * 2.35, font)]
-        shapes.append(_total(max(bar.total, *bar.ends, 0), said, axis, y + font * 2.7, size, [line.points[0][0] for line in lines]))
+        shapes += [*_bar(bar, parts, axis, y, chart, size), *_interval(bar, axis, y + font * 2.35, font)]
+        shapes.append(
+            _total(max(bar.total, *bar.ends, chart.origin), said, axis, y + font * 2.7, size, [line.points[0][0] for line in lines])
+        )
     return Scene(size.width, bottom + font * 2.4, shapes, chart.title, describe(chart))
 
 
@@ -99,13 +102,13 @@ def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list
     return shapes
 
 
-def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size) -> list[Shape]:
+def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, chart: BarChart, size: Size) -> list[Shape]:
     """The name of a bar, and below it the parts, each with its value where it has room."""
     head, thick = y + size.font * 1.5, size.font * 1.7
     shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(bar.name, size.font, size.width - 2 * size.font))]
-    at = 0.0
+    at, unit = 0.0, chart.unit
     for part, value in bar.segments:
-        start, end = axis.at(at), axis.at(at + value)
+        start, end = sorted(map(axis.at, (chart.origin or at, at + value)))
         at += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
         shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))

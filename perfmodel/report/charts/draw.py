@@ -95,6 +95,7 @@ ROLES = {
     "series": Style(stroke="series", width=2.0),
     "series-dashed": Style(stroke="series", width=1.6, dash="6 4"),
     "band": Style("series", opacity=0.16),
+    "area": Style("series", "page", 0.6, opacity=0.8),
     "dot": Style("series", "page", 0.8),
     "mark": Style(stroke="quiet", width=1.0, dash="2 3"),
     "mark-label": Style("ink", halo=True),
@@ -190,7 +191,8 @@ class Pen:
         else:
             look = self._look(shape.role, shape.series, text=True)
             anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
-        return f"<text{look}{_numbers(x=shape.x, y=shape.y)}{anchor}>{clean(shape.text)}</text>"
+        turn = f' transform="rotate({" ".join(map(number, (shape.turn, shape.x, shape.y)))})"' if shape.turn else ""
+        return f"<text{look}{_numbers(x=shape.x, y=shape.y)}{anchor}{turn}>{clean(shape.text)}</text>"
 
     def _group(self, group: ShapeGroup) -> str:
         if self.theme is not None:  # a picture of its own shows one state

@@ -175,12 +175,13 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of a legend: a sample and its name. ``sample``: a marker or a line's role; ``shape`` of a marker."""
+    """An entry of a legend: a sample and its name. ``role``: of a marker or a line; ``shape`` and ``radius`` of a marker."""
 
     name: str
     role: str
     shape: str = ""
     series: int | None = None
+    radius: float = 0.0
 
 
 def legend(keys: Sequence[Key], size: Size, left: float, right: float, top: float) -> tuple[list[Shape], float]:
@@ -202,7 +203,7 @@ def _sample(key: Key, x: float, middle: float, width: float, radius: float) -> S
     if key.shape == "box":
         return Rect(key.role, x, middle - width / 2, width, width, key.series)
     if key.shape:
-        return Marker(key.role, x + width / 2, middle, radius, key.shape, key.series)
+        return Marker(key.role, x + width / 2, middle, key.radius or radius, key.shape, key.series)
     return Path(key.role, [(x, middle), (x + width, middle)], series=key.series)
 
 

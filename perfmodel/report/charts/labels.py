@@ -133,6 +133,16 @@ def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> B
     return Box(left - air, top - air, left + width + air, top + height + air)
 
 
+def text_boxes(text: Text, size: float, bold: bool = False, air: float = AIR) -> list[Box]:
+    """What ``text`` covers: its bounding box; squares from its start to its end if it is turned."""
+    if not text.turn:
+        return [text_box(text, size, bold, air)]
+    width, half, angle = text_width(text.text, size, bold), size / 2, math.radians(text.turn)
+    count, (across, down) = math.ceil(width / size), (math.cos(angle), math.sin(angle))
+    along = [half + (width - size) * place / max(count - 1, 1) for place in range(count)]
+    return [square((text.x + d * across + 0.35 * size * down, text.y + d * down - 0.35 * size * across), half) for d in along]
+
+
 def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
     """Points on ellipses around ``at``, from angle ``start`` on; half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
     for more in away:
@@ -166,21 +176,21 @@ class Placer:
 
         ``cost``: a penalty for a candidate, in covered shapes.
         """
-        best: tuple[int, Text, Box] | None = None
+        best: tuple[int, Text, list[Box]] | None = None
         for text in candidates:
-            place = text_box(text, self.font, bold)
-            if not place.inside(self.low, self.high) or any(place.meets(other) for other in self.taken):
+            places = text_boxes(text, self.font, bold)
+            if not all(one.inside(self.low, self.high) for one in places) or any(one.meets(o) for one in places for o in self.taken):
                 continue
             hidden = cost(text)
             for other in self.avoided:
                 if best is not None and hidden >= best[0]:
                     break
-                hidden += other.meets(place)
+                hidden += any(map(other.meets, places))
             if best is None or hidden < best[0]:
-                best = (hidden, text, place)
+                best = (hidden, text, places)
             if not hidden:
                 break
         if best is None:
             return []
-        self.taken.append(best[2])
+        self.taken += best[2]
         return [best[1]]

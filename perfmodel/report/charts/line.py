@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.frame import LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, tick_width, ticks
+from perfmodel.report.charts.frame import (
+    LINEAR,
+    LOG,
+    Axis,
+    Key,
+    Plot,
+    Size,
+    fitted,
+    legend,
+    power_of_two_text,
+    tick_text,
+    tick_width,
+    ticks,
+)
 from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import LineChart, Mark, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 
 SIZE = Size(540, 340)
 MOST_TICKS = 14
@@ -19,6 +33,8 @@ CROSSED = 6
 """A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
 """Share of the picture's width; longer names go to a legend."""
+MOST_LINES = 4
+"""Marks that have lines down to the axis; those of more would hide each other."""
 MOST_DOTS = 48
 """Points of a line that have dots; those of more would touch."""
 STRUCK = 3
@@ -29,9 +45,10 @@ AWAY = (2.0, 8.0, 16.0, 26.0, 38.0, 52.0, 70.0, 90.0, 115.0, 145.0)
 
 def scene(chart: LineChart, size: Size = SIZE) -> Scene:
     """``chart`` in a picture of ``size``."""
-    font = size.font
+    chart, font = stacked(chart), size.font
+    areas = any(series.style == "area" for series in chart.series)
     names = max((text_width(series.name, font, bold=True) for series in chart.series), default=0) + 14
-    at_ends = names <= WIDEST_NAME * size.width and 1 < len(chart.series) <= 8
+    at_ends = not areas and names <= WIDEST_NAME * size.width and 1 < len(chart.series) <= 8
     shapes, below = legend([] if at_ends else _keys(chart), size, font * 0.6, size.width - font, 2)
     plot = _plot(chart, size, below + font * 1.8, names if at_ends else font * 1.8)
     shapes.append(Text("axis", font * 0.6, below + font, _axis_title(chart.y_label, chart.y_unit)))
@@ -43,6 +60,20 @@ def scene(chart: LineChart, size: Size = SIZE) -> Scene:
     shapes += _limits(chart, plot, placer)
     shapes += _marks(chart, plot, placer)
     return Scene(size.width, size.height, [*shapes, *(_names(chart, plot) if at_ends else [])], chart.title, describe(chart))
+
+
+def stacked(chart: LineChart) -> LineChart:
+    """``chart`` with each area on those before it, from its lower to its upper edge."""
+    base = dict[Number, Number]()
+
+    def lifted(series: Series) -> Series:
+        if series.style != "area":
+            return series
+        edges = [(base.get(x, 0), base.get(x, 0) + y) for x, y in series.points]
+        base.update({x: top for (x, _), (_, top) in zip(series.points, edges, strict=True)})
+        return replace(series, points=[(x, base[x]) for x, _ in series.points], band=edges)
+
+    return replace(chart, series=list(map(lifted, chart.series)))
 
 
 def describe(chart: LineChart) -> str:
@@ -79,6 +110,8 @@ def _key(chart: LineChart, series: Series) -> Key:
     number = _colour(chart, series)
     if series.style == "markers":
         return Key(series.name, "dot", SHAPES[number % len(SHAPES)], number)
+    if series.style == "area":
+        return Key(series.name, "area", "box", number)
     return Key(series.name, "series-dashed" if series.style == "dashed" else "series", series=number)
 
 
@@ -97,7 +130,9 @@ def axis_ends(chart: LineChart) -> tuple[tuple[float, float], tuple[float, float
     xs = [*(x for series in chart.series for x, _ in series.points), *(mark.x for mark in chart.marks)]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [end for series in chart.series for ends in series.band for end in ends] + [limit.value for limit in chart.limits]
-    return _x_ends(xs, chart.x_scale), fitted(ys, chart.y_scale, from_zero=True)
+    cloud = all(series.style == "markers" for series in chart.series)
+    x = fitted(xs, chart.x_scale) if cloud and chart.x_scale == LINEAR else _x_ends(xs, chart.x_scale)
+    return x, fitted(ys, chart.y_scale, from_zero=not cloud)
 
 
 def _x_ends(values: list[float], scale: str) -> tuple[float, float]:
@@ -129,7 +164,7 @@ def x_text(chart: LineChart) -> Callable[[float], str]:
 def _band(chart: LineChart, series: Series, plot: Plot) -> list[Shape]:
     pairs = list(zip(series.points, series.band, strict=False))
     lower, upper = ([plot.at(x, ends[side]) for (x, _), ends in pairs] for side in (0, 1))
-    band = Path("band", [*lower, *reversed(upper)], closed=True, series=_colour(chart, series))
+    band = Path("area" if series.style == "area" else "band", [*lower, *reversed(upper)], closed=True, series=_colour(chart, series))
     return [_tagged(series, [band])] if len(pairs) > 1 else []
 
 
@@ -144,7 +179,7 @@ def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGrou
     placer.avoided += [Segment(*ends) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
     shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
-    if (series.style == "dashed" and len(spots) > 1) or (series.style == "line" and len(spots) > MOST_DOTS):
+    if series.style == "area" or (series.style == "dashed" and len(spots) > 1) or (series.style == "line" and len(spots) > MOST_DOTS):
         return _tagged(series, shapes)
     shape, r = SHAPES[number % len(SHAPES)], 4.2 if series.style == "markers" else 3.0
     swept = _swept(chart)
@@ -191,14 +226,15 @@ def _marks(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
     """Every mark of ``chart``; those of a group of series in its colour."""
     colours, shapes, heads, labels = _colours(chart), list[Shape](), list[Shape](), list[Shape]()
     spots = [(x, plot.top if m.y is None else y) for m in chart.marks for x, y in [plot.at(m.x, plot.y.low if m.y is None else m.y)]]
+    lined = [at for at, mark in zip(spots, chart.marks, strict=True) if mark.y is None or len(chart.marks) <= MOST_LINES]
+    shapes += [Path("mark", [at, (at[0], plot.bottom)]) for at in lined]
     for at, mark in zip(spots, chart.marks, strict=True):
-        shapes.append(Path("mark", [at, (at[0], plot.bottom)]))
         if mark.y is not None:
             series = colours.get(mark.group)
             heads.append(Marker("before" if series is None else "predicted", *at, 4.0, "diamond", series))
             placer.avoided += [square(at, 5)] * STRUCK
-    for x in dict.fromkeys(x for x, _ in spots):
-        placer.avoid(Path("mark", [(x, min(y for at, y in spots if at == x)), (x, plot.bottom)]), STRUCK)
+    for x in dict.fromkeys(x for x, _ in lined):
+        placer.avoid(Path("mark", [(x, min(y for at, y in lined if at == x)), (x, plot.bottom)]), STRUCK)
     for at, mark in zip(spots, chart.marks, strict=True):
         labels += _label(at, mark, [other for other in spots if other != at], plot, placer, colours.get(mark.group))
     return [*shapes, *heads, *labels]

@@ -75,6 +75,8 @@ def _keys(chart: Roofline) -> list[Key]:
     kinds = {
         Key("measured", "measured", "circle"): any(p.measured for p in points),
         Key("predicted", "predicted", "circle"): any(p.predicted for p in points),
+        Key("at another level", "dot", "circle", radius=2.4): len(chart.levels()) > 1 and bool(points),
+        Key("10 % of the time, by area", "predicted", "circle", radius=MOST_RADIUS * math.sqrt(0.1)): any(p.share for p in points),
         Key("at its roof", "at-roof", "circle"): any(not (p.measured or p.predicted) for p in points),
         Key("baseline", "before", "diamond"): any(p.before for p in points),
         Key("roof, datasheet", "roof"): True,
@@ -164,6 +166,8 @@ def obstacles(view: LevelView) -> None:
     """Keep labels off the markers; markers in one place count once."""
     covered: list[tuple[XY, float]] = []
     for point in sorted(placeable(view.chart, view.level), key=lambda one: -radius(one)):
+        lines = [one for one in _elsewhere(point, 0, view.level, view.plot) if isinstance(one, Path)]
+        view.placer.avoided += [Segment(line.points[0], line.points[1]) for line in lines]
         for _, known in reversed(_markers(point)):
             at, r = _spot(point, known.value, view.level, view.plot), radius(point) + 1
             if not any(math.dist(at, other) + r < wide + SAME_PLACE for other, wide in covered):
@@ -180,11 +184,19 @@ def points(view: LevelView) -> list[Shape]:
 
 def _point(point: RooflinePoint, series: int, level: str, plot: Plot) -> ShapeGroup:
     r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
-    shapes = [*_arrow(point, level, plot), *_interval(point, series, level, plot)]
+    shapes = [*_elsewhere(point, series, level, plot), *_arrow(point, level, plot), *_interval(point, series, level, plot)]
     if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
         shapes.append(Path("join", [at for _, at in spots], series=series))
     shapes += [Marker(role, *at, r, SHAPES[series % len(SHAPES)], series) for role, at in spots]
     return ShapeGroup(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
+
+
+def _elsewhere(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
+    """A dot at each other level of ``point``, and a thin line through all: one rate, and bytes of several levels."""
+    others = [_spot(point, drawn_s(point), other, plot) for other in LEVELS if other != level and intensity(point, other)]
+    dots = [Marker("dot", *at, 2.4, SHAPES[series % len(SHAPES)], series) for at in others]
+    spots = sorted([_spot(point, drawn_s(point), level, plot), *others])
+    return [Path("leader", [spots[0], spots[-1]]), *dots] if others else []
 
 
 def _interval(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:

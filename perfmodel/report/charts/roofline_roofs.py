@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.frame import Axis, Plot, Size
-from perfmodel.report.charts.labels import Box, Placer, Segment, leader, text_box
+from perfmodel.report.charts.labels import Box, Placer, Segment, leader, text_box, text_boxes, text_width
 from perfmodel.report.charts.scene import Marker, Path, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import COMPUTE, MEMORY, Ceiling, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Ceiling, Roofline
 
-LEAST_INTENSITY = 0.1
-"""FLOP/B at the left edge of every roofline: an elementwise kernel of fp32 does 1 FLOP per 8 B, a decode step of bf16 about 1."""
+LEAST_INTENSITY, LEAST_SHARE = 0.01, 1e-6
+"""FLOP/B, and share of the highest roof, below which no axis goes for the sake of a few points."""
+AIR = 2.0
+"""Factor from the last point or ridge to the end of an axis, at least."""
 STEPS = 24
 """Places tried along a line for its label."""
 
 
-def limits(ceilings: Sequence[Ceiling]) -> tuple[float, float, float, float]:
-    """Least and largest intensity in FLOP/B, least and largest rate in FLOP/s: two pictures of one device compare."""
-    slowest = min((c.value for c in ceilings if c.kind == MEMORY), default=1e12)
-    highest = max((c.value for c in ceilings if c.kind == COMPUTE), default=1e12)
-    most = 10.0 ** math.ceil(math.log10(10 * highest / slowest))
-    least_rate, most_rate = slowest * LEAST_INTENSITY / 10, 4 * highest
-    below = max(step for step in _round_numbers(least_rate) if step <= least_rate)
-    return LEAST_INTENSITY, most, below, min(step for step in _round_numbers(most_rate) if step >= most_rate)
+def limits(chart: Roofline) -> tuple[float, float, float, float]:
+    """Least and largest intensity in FLOP/B, least and largest rate in FLOP/s: near the points and ridges of all levels."""
+    levels, shown = chart.levels(), chart.shown_keys()
+    roofs = [c.value for c in chart.compute_roofs()] or [1e12]
+    own = [c.value for c in chart.compute_roofs() if c.key in shown] or roofs
+    speeds = [c.value for level in levels for c in chart.memory_roofs(level)] or [1e12]
+    times = [(p, [end for t in (p.measured, p.predicted) if t for end in (t.value, t.low, t.high)]) for p in chart.points]
+    work = [(p.flops, p.bytes, known or [p.roofline_s]) for p, known in times]
+    work += [(p.before.flops, p.before.bytes, [p.before.time_s]) for p in chart.points if p.before]
+    spots = [flops / size for flops, moved, _ in work if flops for level, size in moved.items() if size and level in levels]
+    rates = [flops / seconds for flops, _, times in work if flops for seconds in times if seconds]
+    ends = (min([*spots, min(own) / max(speeds)]) / AIR, max([*spots, max(own) / min(speeds)]) * AIR)
+    sides = (min([*rates, min(own) / 10]) / AIR, max([*rates, *roofs]) * AIR**2)  # room for a name on the highest line
+    least = max(ends[0], LEAST_INTENSITY), max(sides[0], max(roofs) * LEAST_SHARE)
+    return _below(least[0]), 1 / _below(1 / ends[1]), _below(least[1]), 1 / _below(1 / sides[1])
 
 
-def _round_numbers(value: float) -> list[float]:
-    """Round numbers around ``value``: 1, 2, 5 and 10 times a power of ten."""
-    return [step * 10.0 ** math.floor(math.log10(value)) for step in (1, 2, 5, 10)]
+def _below(value: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten that is no more than ``value``."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(step * power for step in (0.5, 1, 2, 5) if step * power <= value)
 
 
 def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
     """The plot of ``chart`` below ``top``, with ``rows`` lines of words below its axis."""
-    least, most, slowest, fastest = limits(chart.ceilings)
+    least, most, slowest, fastest = limits(chart)
     left, right = size.font * 4.2, size.width - size.font * 1.8
     return Plot(Axis(least, most, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top), size)
 
@@ -66,18 +76,23 @@ def _together(same: list[Ceiling]) -> Ceiling:
 
 @dataclass(slots=True)
 class LevelView:
-    """A roofline over the bytes of one level, on its plot. ``memory``: the roofs of that level; ``top``: the highest that is shown."""
+    """A roofline over the bytes of one level, on its plot. ``memory``: the roofs of that level, ``others``: one of each other level;
+    ``top``: the highest that is shown.
+    """
 
     chart: Roofline
     level: str
     plot: Plot
     placer: Placer = field(init=False)
     memory: list[Ceiling] = field(init=False)
+    others: list[Ceiling] = field(init=False)
     roofs: list[Roof] = field(init=False)
     top: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.placer, self.memory, self.roofs = self.plot.placer(), self.chart.memory_roofs(self.level), roofs_of(self.chart)
+        beside = [self.chart.memory_roofs(level) for level in self.chart.levels() if level != self.level]
+        self.others = [min(found, key=lambda c: c.measured) for found in beside if found]
         every = [roof.ceiling.value for roof in self.roofs] or [1e12]
         self.top = max([roof.ceiling.value for roof in self.roofs if roof.shown] or every)
 
@@ -98,9 +113,10 @@ class LevelView:
         return Path(_role(ceiling), [(self.plot.x.at(x), self.plot.y.at(x * ceiling.value)) for x in (first, last)])
 
     def horizontal(self, ceiling: Ceiling) -> Path:
-        """The line of a compute roof, from its ridge with the highest roof of the level."""
+        """The line of a compute roof, from its ridge with the highest roof of any level."""
         plot, y = self.plot, self.plot.y.at(ceiling.value)
-        start = plot.x.at(plot.x.clamped(ceiling.value / self.memory[0].value)) if self.memory else plot.left
+        steepest = max((c.value for c in [*self.memory, *self.others]), default=math.inf)
+        start = plot.x.at(plot.x.clamped(ceiling.value / steepest))
         return Path(_role(ceiling), [(start, y), (plot.right, y)])
 
 
@@ -116,14 +132,16 @@ def words(ceiling: Ceiling) -> str:
 
 def roofs(view: LevelView) -> list[Shape]:
     """The roofs of its level and of the compute units; those of units and dtypes that are not shown first get their labels later."""
-    memory, placer, markers = view.memory, view.placer, list(view.placer.avoided)
+    memory, placer, markers = [*view.memory, *view.others], view.placer, list(view.placer.avoided)
     diagonals, levels = [view.diagonal(c) for c in memory], [view.horizontal(roof.ceiling) for roof in view.roofs]
     for line in [*(line for line, roof in zip(levels, view.roofs, strict=True) if roof.shown), *diagonals]:
         placer.avoid(line)
     labels: list[Shape] = []
+    lines: list[Box | Segment] = [Segment(line.points[0], line.points[-1]) for line in diagonals]
     for ceiling in sorted(memory, key=lambda c: c.measured):
-        labels += _clear_of(markers, list(_along_diagonal(ceiling, view)), ceiling.measured and len(memory) > 1, placer)
-    crossed = markers + [Segment(line.points[0], line.points[-1]) for line in diagonals]
+        twin = ceiling.measured and any(other.level == ceiling.level and not other.measured for other in memory)
+        labels += _clear_of(markers + lines, list(_along_diagonal(ceiling, view)), twin, placer)
+    crossed = markers + lines
     groups: list[Shape] = []
     for line, roof in zip(levels, view.roofs, strict=True):
         names, ceiling = list[Text](), roof.ceiling
@@ -137,7 +155,7 @@ def roofs(view: LevelView) -> list[Shape]:
 
 def _clear_of(shapes: list[Box | Segment], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
     """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
-    clear = [text for text in every if not any(one.meets(text_box(text, placer.font)) for one in shapes)]
+    clear = [text for text in every if not any(one.meets(box) for one in shapes for box in text_boxes(text, placer.font))]
     return placer.place(clear) or ([] if twin else placer.place(every))
 
 
@@ -152,14 +170,17 @@ def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 
 
 def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """Places of a label from the lower end up, a corner at the line: left above it, or right below, where measured ones begin."""
-    plot, gap = view.plot, view.font * 0.3
-    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(view.top / ceiling.value)
-    left = (-gap, -gap - 1, "end"), (gap, view.font * 1.05, "start")
-    for across, down, anchor in reversed(left) if ceiling.measured else left:
+    """Places of a label from the lower end up, along the line: above it, or below, where measured ones beside another begin."""
+    start, end = view.diagonal(ceiling).points
+    said, length = words(ceiling), math.dist(start, end) or 1
+    across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
+    sides = view.font * 0.4, -view.font * 1.15
+    twin = ceiling.measured and any(c.level == ceiling.level and not c.measured for c in [*view.memory, *view.others])
+    for off in reversed(sides) if twin else sides:
         for step in range(STEPS):
-            x = low * (high / low) ** (0.04 + 0.96 * step / STEPS)
-            yield Text("roof-label", plot.x.at(x) + across, plot.y.at(x * ceiling.value) + down, words(ceiling), anchor)
+            at = 4 + (length - text_width(said, view.font) - 8) * step / (STEPS - 1)
+            x, y = start[0] + at * across + off * down, start[1] + at * down - off * across
+            yield Text("roof-label", x, y, said, turn=math.degrees(math.atan2(down, across)))
 
 
 def ridges(view: LevelView) -> list[Shape]:

@@ -54,7 +54,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """``text`` on the baseline at (x, y), which is its ``anchor``: start, middle or end."""
+    """``text`` on the baseline at (x, y), which is its ``anchor``: start, middle or end. ``turn``: degrees about it, from its start."""
 
     role: str
     x: float
@@ -62,6 +62,7 @@ class Text:
     text: str
     anchor: str = "start"
     series: int | None = None
+    turn: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,12 +161,13 @@ class Roofline(SavedPart):
 class Series(SavedPart):
     """One line: ``points`` are (x, y) in base units, in the order of x. ``band``: (low, high) per point, or empty.
 
-    ``style``: predicted lines are solid, bounds dashed, measurements filled markers. Series of one ``group`` share a colour.
+    ``style``: predicted lines are solid, bounds dashed, measurements filled markers; areas stand on each other, in their order.
+    Series of one ``group`` share a colour.
     """
 
     name: str
     points: list[tuple[Number, Number]]
-    style: Literal["line", "dashed", "markers"] = "line"
+    style: Literal["line", "dashed", "markers", "area"] = "line"
     band: list[tuple[Number, Number]] = field(default_factory=list)
     group: str = ""
     device: str = ""
@@ -241,13 +242,14 @@ class Bar(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class BarChart(SavedPart):
-    """Stacked bars, such as the parts of a memory."""
+    """Stacked bars, such as the parts of a memory. ``origin``: where they begin; of ratios at 1, on a logarithmic axis."""
 
     title: str
     unit: str
     bars: list[Bar]
     limits: list[Limit] = field(default_factory=list)
     caption: str = ""
+    origin: Number = 0
     kind: Literal["bars"] = "bars"
 
 

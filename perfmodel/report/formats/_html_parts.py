@@ -11,10 +11,11 @@ from perfmodel.report.answer import capital
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
 from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
+from perfmodel.report.charts.frame import Size
 from perfmodel.report.charts.roofline_metrics import reached, share_of_roof
-from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
+from perfmodel.report.charts.schema import LEVELS, Chart, Roofline, ScatterChart
 from perfmodel.report.document import Column, DataTable, Meter, Report, Table, Value
-from perfmodel.report.formats.svg import scene, size_of
+from perfmodel.report.formats.svg import scene, size_of, wide_of
 from perfmodel.report.formats.txt import aligned
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
@@ -22,6 +23,8 @@ _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
 
 NARROW_CHARACTERS = 40
 """A table of more in its widest cells becomes cards on a narrow screen."""
+HALF = 570
+"""Pixels of a column of a page with two."""
 LONG_WORD = 24
 """Characters: a word of more may be broken, such as the name of a template's kernel."""
 SHORT_WORD = 4
@@ -47,18 +50,21 @@ def _meter(meter: Meter) -> str:
     return f"<li{' class=limits' * meter.limits}>{words}<small>{clean(meter.detail)}</small></li>"
 
 
-def figure(chart: Chart, place: int, beside: str = "") -> str:
-    """One chart as a section, the ``place``-th of the page; ``beside``: what stands first at its side."""
-    name, title = f"chart-{place}", clean(chart.title)
+def as_wide(chart: Chart, place: int) -> bool:
+    """Whether the ``place``-th chart of a page is as wide as it: the first one and rooflines, but no square."""
+    return isinstance(chart, Roofline) or (place == 1 and not isinstance(chart, ScatterChart))
+
+
+def figure(chart: Chart, place: int) -> str:
+    """One chart as a section, the ``place``-th of the page; one as wide as the page is drawn for a narrow one too."""
+    name, title, wide = f"chart-{place}", clean(chart.title), as_wide(chart, place)
     caption = f'<p class="caption">{clean(chart.caption)}</p>' if chart.caption else ""
-    side = (
-        _key(chart)
-        if isinstance(chart, Roofline)
-        else f"<details><summary>Numbers of this picture</summary>{_values(chart, name)}</details>"
-    )
-    aside = f'<div class="side">{beside}{caption}{side}{_exports(chart)}</div>'
-    drawn = f'<div class="figure"><div>{_picture(chart, name)}{_selectors(chart, name)}</div>{aside}</div>'
-    return f'<section aria-labelledby="{name}"{_device(chart)}><h2 id="{name}">{title}</h2>{drawn}</section>'
+    folded = "" if isinstance(chart, Roofline) else f"<details><summary>Numbers of this picture</summary>{_values(chart, name)}</details>"
+    listed = _key(chart) if isinstance(chart, Roofline) else folded
+    side = f'{_selectors(chart, name)}<div class="side">{caption}{listed}{_exports(chart)}</div>'
+    pictures = _picture(chart, f"{name}-wide", wide_of(chart)) * wide + _picture(chart, name, size_of(chart))
+    drawn = f'<div class="figure">{pictures}{side}</div>'
+    return f'<section aria-labelledby="{name}"{" class=wide" * wide}{_device(chart)}><h2 id="{name}">{title}</h2>{drawn}</section>'
 
 
 def numbered_figure(chart: Chart, place: int) -> str:
@@ -68,11 +74,11 @@ def numbered_figure(chart: Chart, place: int) -> str:
     listed = f"{_selectors(chart, name)}{_key(chart)}" if isinstance(chart, Roofline) else _values(chart, name)
     words = "Points and roofs" if isinstance(chart, Roofline) else "Numbers"
     more = f'<details class="side"><summary>{words} of figure {place}</summary>{listed}{_exports(chart)}</details>'
-    return f'<section aria-labelledby="{name}"{_device(chart)}><div class="figure">{_picture(chart, name)}{head}{more}</div></section>'
+    drawn = f'<div class="figure">{_picture(chart, name, size_of(chart))}{head}{more}</div>'
+    return f'<section aria-labelledby="{name}"{_device(chart)}>{drawn}</section>'
 
 
-def _picture(chart: Chart, name: str) -> str:
-    size = size_of(chart)
+def _picture(chart: Chart, name: str, size: Size) -> str:
     return inline(scene(chart, size), size.font, name)
 
 
@@ -155,6 +161,11 @@ def text_table(table: Table) -> str:
     widest = sum(max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True))
     look = ' class="cards"' if widest > NARROW_CHARACTERS else ""
     return f'<div class="scroll"><table{look}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def room(table: Table) -> float:
+    """About how many pixels wide the table is."""
+    return sum(16 + 6.6 * max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True))
 
 
 def _look(name: str, words: str) -> str:

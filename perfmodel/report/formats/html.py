@@ -16,10 +16,11 @@ from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
 from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen, review_lists
 from perfmodel.report.formats import readable
-from perfmodel.report.formats._html_parts import data_table, figure, meters, numbered_figure, text_table
+from perfmodel.report.formats._html_parts import HALF, data_table, figure, meters, numbered_figure, room, text_table
 
 ASSETS = Path(__file__).parent / "assets"
-FIRST_SENTENCES = 6
+FIRST_SENTENCES, NOTES = 6, 16
+"""Sentences of a verdict, and notes, that are not folded."""
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; font-src data:; style-src {styles}; script-src {script}"
 
 _PAGE = """<!DOCTYPE html>
@@ -53,9 +54,12 @@ def render(report: Report) -> str:
 
 
 def _answer(report: Report) -> list[str]:
-    """Sections of a command's page: each picture with what explains it at its side, then the tables."""
-    drawn = [figure(chart, place, meters(report) if place == 1 else "") for place, chart in enumerate(captioned(report), 1)]
-    return [*drawn[:1], _brief(report), *drawn[1:], _points(report), _tables(report), foundations(report)]
+    """Parts of a command's page: the first picture, then in two columns what is not as wide as the page."""
+    drawn = [figure(chart, place) for place, chart in enumerate(captioned(report), 1)]
+    rates = f'<section aria-label="Shares">{meters(report)}</section>' * bool(report.meters and drawn)
+    parts = [*drawn[:1], rates, *_tables(report), *drawn[1:], _points(report), foundations(report)]
+    alone = sum(1 for part in parts if part and " class=wide" not in part[:60]) % 2
+    return [f'<div class="answer{" odd" * alone}">', *parts, "</div>"]
 
 
 def _review(report: Report) -> list[str]:
@@ -156,29 +160,31 @@ def _figures(figures: list[Figure]) -> str:
 
 
 def _brief(report: Report) -> str:
-    """The rows that a terminal shows first, where all of them are folded below; folded too in a page for a review."""
+    """The rows that a terminal shows first, folded in a page for a review."""
     rows = "".join(map(text_table, on_screen(report))) if report.brief else ""
-    if not rows or report.question:
-        return f"<details><summary>The rows that decide</summary>{rows}</details>" * bool(rows)
-    return f'<section aria-label="The rows that decide">{rows}</section>'
+    return f"<details><summary>The rows that decide</summary>{rows}</details>" * bool(rows)
 
 
 def _points(report: Report) -> str:
     if not any(chart.points for chart in report.rooflines):
         return ""
     table = data_table(points_table(report.rooflines), "points", caption=False)
-    return f'<section aria-labelledby="points-title"><h2 id="points-title">Points</h2>{table}</section>'
+    return f'<section class=wide aria-labelledby="points-title"><h2 id="points-title">Points</h2>{table}</section>'
 
 
-def _tables(report: Report) -> str:
-    """Every table; those of a report that has its deciding rows above are folded."""
-    tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
-    tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
-    if not tables:
-        return ""
-    every = "".join(tables)
-    folded = f"<details><summary>All numbers</summary>{every}</details>" if report.brief else every
-    return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{folded}</section>'
+def _tables(report: Report) -> list[str]:
+    """Sections: the rows that a terminal shows first, with all others folded below the last of them; else every table."""
+    every = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
+    every += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
+    if not report.brief:
+        return [f'<section class=wide aria-label="Tables">{"".join(every)}</section>'] * bool(every)
+    shown = on_screen(report)
+    folded = [""] * (len(shown) - 1) + [f"<details><summary>All numbers</summary>{''.join(every)}</details>" * bool(every)]
+    looks = [" class=wide" * (room(table) > HALF) for table in shown]
+    return [
+        f'<section{look} aria-label="The rows that decide">{text_table(table)}{more}</section>'
+        for table, look, more in zip(shown, looks, folded, strict=True)
+    ]
 
 
 # What the numbers rest on
@@ -186,10 +192,11 @@ def _tables(report: Report) -> str:
 
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
-    notes = f'<ul class="notes">{"".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])}</ul>'
-    count = f"{1 + len(report.notes)} note{'s' * bool(report.notes)}"
-    folded = f"<details><summary>{count}</summary>{notes}</details>" if report.question else notes
-    parts = [folded, *map(_roofs, report.rooflines)]
+    listed = [FLOP_CONVENTION, *report.notes]
+    shown = 0 if report.question else NOTES
+    lists = [_sentences(one, "notes") if one else "" for one in (listed[:shown], listed[shown:])]
+    count = f"{len(listed[shown:])} {'more ' * bool(shown)}note{'s' * (len(listed[shown:]) > 1)}"
+    parts = [lists[0], f"<details><summary>{count}</summary>{lists[1]}</details>" * bool(lists[1]), *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
     look = ' class="folded"' * bool(report.question)
     return f'<section{look} aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'

@@ -20,13 +20,13 @@ _DRAWN = re.compile(r"[\x20-\x7e\n\u00a0±²³µ·×–—…≤≥≈→]*")
 
 
 def check() -> None:
-    """UsageError, which names the extra, if nothing here can draw a PNG."""
+    """UsageError if what draws a PNG is not installed: it has no build for every system."""
     if find_spec("resvg_py") is None:
-        raise UsageError("--output: writing .png needs the extra 'png'", "pip install 'perfmodel[png]', or write .svg")
+        raise UsageError("--output: writing .png needs resvg-py", "pip install resvg-py, or write .svg")
 
 
 def render(report: Report) -> bytes:
-    """The picture. UsageError for a report without pictures, and where the extra is not installed."""
+    """The picture. UsageError for a report without pictures, and where resvg-py is not installed."""
     check()
     from resvg_py import svg_to_bytes
 

@@ -20,6 +20,8 @@ from perfmodel.report.document import Report, captioned, made_lines
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
+PAGE_WIDTH = 1184.0
+"""Of a picture that is as wide as a page."""
 STEP = 1.55
 """Heights of a letter from line to line."""
 LEAST = 440.0
@@ -40,6 +42,11 @@ def size_of(chart: Chart) -> Size:
     """The size of its picture on a page."""
     found: Size = import_module(f"{charts.__name__}.{chart.kind}").SIZE
     return found
+
+
+def wide_of(chart: Chart) -> Size:
+    """The size of its picture where it is as wide as the page."""
+    return replace(size_of(chart), width=PAGE_WIDTH)
 
 
 def scene(chart: Chart, size: Size) -> Scene:

@@ -40,7 +40,7 @@ class ServingSection(Options):
         best = [verdict(one, chosen)[0] for one, chosen in known]
         words = [f"{one.device.name}: {said}" for (one, _), said in zip(known, best, strict=True)]
         shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
-        drawn, (leader, *_) = [picture(one.found.front, one.found.chosen) for one in found], found
+        drawn, (leader, *_) = [picture(one.found, one.found.chosen) for one in found], found
         front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
         named = [(a_device(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
