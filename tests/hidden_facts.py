@@ -14,8 +14,8 @@ from perfmodel.core.device_scaling import FACTS, completed, number, quantity, wi
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
-from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
+from perfmodel.timing.reference_devices import nearest
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
 
@@ -53,10 +53,10 @@ def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, lis
     bare: dict[tuple[str, str], Device | None] = {}
     for point in points:
         model = model_of(point.case, point.device)
-        lender = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
-        if held_out(point.record) or lender is None:
+        reference = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
+        if held_out(point.record) or reference is None:
             continue
-        parameters = next(block.parameters for block in lender.calibration if block.model == model.name)
+        parameters = next(block.parameters for block in reference.calibration if block.model == model.name)
         with suppress(PerfmodelError):
             known = modelled_s(find_model(model.name), point.case, point.device, parameters)
             for name in NAMES:

@@ -18,7 +18,7 @@ from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import model_names
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records

@@ -24,10 +24,10 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import moved, moved_by_estimates, widened
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import decode_fa2
 from perfmodel.timing.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
+from perfmodel.timing.reference_devices import nearest
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import in_words, needed
 from perfmodel.validation.calibrate import points
@@ -210,7 +210,7 @@ def test_no_kernel_is_shown_that_another_beats_beyond_both_intervals(device: Dev
             other = predicted(device, "attention", Case(w, name, direction), "flash2")
         except UnavailableError:
             continue
-        alike = other.lender is None or traits_of(other.lender).matrix == traits_of(device).matrix
+        alike = other.reference is None or traits_of(other.reference).matrix == traits_of(device).matrix
         assert not alike or other.high >= shown.low, (name, other.seconds, shown.calibration.implementation, shown.seconds)
 
 

@@ -30,8 +30,8 @@ from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
 from perfmodel.remat.chain import Chain, ChainLayer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
 from perfmodel.timing.base import Case
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import TimeRequest
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op

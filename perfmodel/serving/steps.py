@@ -20,7 +20,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.host_layers import HostLayers
 from perfmodel.serving.iteration import Iteration, micro_batches, round_s, slowest_share
 from perfmodel.serving.roof_shares import priced_by, shares_on
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, OpTime, Pricing, launch_correction, time_alone

@@ -29,7 +29,7 @@ MOST_QUERIES = 16
 
 
 def family(kind: str, case: Case) -> str:
-    """What shares parameters: the workload, its pass, and how it is bound."""
+    """Key of the cases that share a fit: the workload, its pass, and how it is bound."""
     w = case.workload
     if not isinstance(w, Attention):
         unit = f"/{w.dtype.matmul_unit}" if kind == "matmul" else ""

@@ -10,7 +10,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label, plain
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache

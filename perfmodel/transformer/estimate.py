@@ -19,8 +19,8 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, clock_at_work, rates_of, total
 from perfmodel.kernels.matmul import library_tile
-from perfmodel.timing.lenders import FallbackDevices, listed_once
 from perfmodel.timing.predict import CALIBRATED, Prediction
+from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer import op_time
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes

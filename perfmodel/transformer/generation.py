@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import label
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.estimate import all_ops, pass_needs
 from perfmodel.transformer.kv_cache import CacheFormat, attended_bytes, attention_kinds, weight_bytes

@@ -16,8 +16,8 @@ from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, Parameter
 from perfmodel.timing.implementations import is_fused
-from perfmodel.timing.lenders import FallbackDevices, model_calibration
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
+from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, Op, Timed
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec

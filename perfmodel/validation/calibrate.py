@@ -23,7 +23,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import WARM, Case, Model, find_model, model_of
 from perfmodel.timing.implementations import kernel_name
-from perfmodel.timing.lenders import FallbackDevices, with_parts
+from perfmodel.timing.reference_devices import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.fit_points import FULL, KIN, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width

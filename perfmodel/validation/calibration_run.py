@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, 
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark
 from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error

@@ -16,8 +16,8 @@ from perfmodel.core.question import short_name
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s, roof_s
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, all_ops, on_device
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.training.step.estimate import TrainingStep

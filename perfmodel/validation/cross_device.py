@@ -1,6 +1,6 @@
-"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the lender).
+"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the reference).
 
-Every device with records is predicted as if it had no calibration, by its nearest lender of another architecture, and the residuals
+Every device with records is predicted as if it had no calibration, by its nearest reference of another architecture, and the residuals
 of its fit records are gathered by kind of kernel: how well a kernel carries over depends on what it does, more than on who wrote it.
 The half width of a kind is a quantile of |log(measured / predicted)| in which every device counts alike. Of k devices it is the one at
 80 % x (1 + 1/k), which holds 80 % of the kernels of one device more. Source: Dunn, Wasserman and Ramdas 2023, Distribution-free
@@ -20,7 +20,7 @@ from dataclasses import replace
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
-from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
+from perfmodel.timing.reference_devices import FallbackDevices, nearest, nearest_reference
 from perfmodel.timing.transfer import at_held_clock, carried_over, share_beside, timed
 from perfmodel.validation.calibrate import Family, family_of, with_lent
 from perfmodel.validation.fit_points import FitPoint, Key
@@ -58,25 +58,25 @@ def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, li
     boards = [*current.values(), *fallbacks()]
     found: Residuals = defaultdict(lambda: defaultdict(list))
     for key, own in grouped.items():
-        family, lenders = key[:4], _lenders(key, current.values())
-        lendable = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
+        family, references = key[:4], _references(key, current.values())
+        lendable = [point for point in own if nearest(point.device, references) is not None and not held_out(point.record)]
         for point in with_lent(lendable, key[3], lambda: boards):
             for probed in (False, True):
-                found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed, boards))
+                found[kind_of(family), probed][point.device.id].append(_residual(point, family, references, probed, boards))
     return found
 
 
-def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
+def _references(key: Key, devices: Iterable[Device]) -> list[Device]:
     return [one for one in devices if one.architecture != key[4] and any(family_of(block) == key[:4] for block in one.calibration)]
 
 
-def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool, boards: list[Device]) -> float:
+def _residual(point: FitPoint, family: Family, references: list[Device], probed: bool, boards: list[Device]) -> float:
     device = point.device if probed else without_probes(point.device)
-    blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in lenders}
-    lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
-    assert lender is not None
-    block, model = blocks[lender.id], find_model(blocks[lender.id].model)
-    known, share = carried_over(device, lender, block), share_beside(device, lender, block, boards)
+    blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in references}
+    reference = nearest_reference(device, [(one, blocks[one.id]) for one in references])
+    assert reference is not None
+    block, model = blocks[reference.id], find_model(blocks[reference.id].model)
+    known, share = carried_over(device, reference, block), share_beside(device, reference, block, boards)
     held = at_held_clock(known.device, share) if share < 1 else None
     seconds = timed(lambda on: replace(point, device=on).predicted(model, known.parameters), known.device, held)
     return abs(math.log(point.record.time_s.median / seconds))

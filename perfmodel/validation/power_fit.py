@@ -15,8 +15,8 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out

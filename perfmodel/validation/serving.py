@@ -20,7 +20,7 @@ from perfmodel.serving.pools import Pools
 from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "isl", "osl")

@@ -9,9 +9,9 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
 from perfmodel.timing.base import Case
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record

@@ -52,7 +52,7 @@ _IN_TURN = ("fa3-no-pipelining", "fa3-no-specialization")
 
 
 def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
-    """hopper/tile_size.h, two-byte elements."""
+    """(br, bc) of a tile for two-byte elements, from hopper/tile_size.h."""
     if w.d <= 64:
         return 192, 128 if w.causal else 160 if paged else 192
     if w.d <= 96:
@@ -63,7 +63,7 @@ def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """That of the kernel which FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
+    """Launch of the kernel that FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
     if case.implementation == VLLM:
         return replace(_vllm(case, device), writes_cache=True)
     if matrix_rows(device) != WGMMA:

@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, PassRow, interval
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes

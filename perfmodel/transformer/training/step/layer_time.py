@@ -28,8 +28,8 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import BACKWARD
 from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
-from perfmodel.timing.lenders import FallbackDevices, model_calibration
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
+from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import in_time, op_estimate, predict_op
 from perfmodel.transformer.spec import Layer

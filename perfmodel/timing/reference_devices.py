@@ -23,26 +23,26 @@ def listed_once(devices: FallbackDevices) -> FallbackDevices:
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is kin."""
+    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is of the same kind."""
     return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
 
 
-def nearest_lender(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """``nearest`` of the devices that lend a calibration: one that was fitted to enough points, if there is such a kin.
+def nearest_reference(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
+    """The ``nearest`` device whose calibration may serve ``device``, one fitted to enough points if there is any; None without any.
 
-    Collectives over PCIe are lent to GPUs that have no other link, and to those alone. Attention of a board short of watts is lent to
-    boards as short or shorter of them, and where no other lends it.
+    Collectives over PCIe serve GPUs that have no other link, and those alone. Attention of a board short of watts serves boards as short
+    or shorter of them, and others where no other device has it.
 
-    Of a sequence whose kernels are calibrated one by one, without a kin another of the same machines.
+    A sequence whose kernels are calibrated one by one also takes a device that ``are_alike`` allows.
     """
-    lending = [(one, block) for one, block in lending if block.workload != "collective" or one.over_pcie == device.over_pcie]
-    devices = [device, *(one for one, _ in lending)]
-    own = held_share(device, devices)
-    fed = [(one, block) for one, block in lending if not multiplies(block) or held_share(one, devices) >= own]
-    sure = [(one, block) for one, block in fed or lending if block.points >= _enough(device, one, block)]
-    kin = nearest(device, [one for one, _ in sure]) or nearest(device, [one for one, _ in fed or lending])
-    alike = [one for one, block in sure if find_model(block.model).part_workloads and are_alike(device, one)]
-    return kin or min(alike, key=lambda one: distance(device, one), default=None)
+    lending = [(other, block) for other, block in lending if block.workload != "collective" or other.over_pcie == device.over_pcie]
+    devices = [device, *(other for other, _ in lending)]
+    share = held_share(device, devices)
+    fed = [(other, block) for other, block in lending if not multiplies(block) or held_share(other, devices) >= share]
+    sure = [(other, block) for other, block in fed or lending if block.points >= _enough(device, other, block)]
+    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or lending])
+    alike = [other for other, block in sure if find_model(block.model).part_workloads and are_alike(device, other)]
+    return closest or min(alike, key=lambda other: distance(device, other), default=None)
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
@@ -52,7 +52,7 @@ def _enough(device: Device, other: Device, block: Calibration) -> int:
     return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_LEND) if run_the_same_code(device, other) else ENOUGH_TO_LEND
 
 
-def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
+def reference_device(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
     """``device`` itself if it ``lends`` what is wanted, else the nearest of the others that does; None without any."""
     return device if lends(device) else nearest(device, [one for one in fallbacks() if lends(one)])
 
@@ -63,8 +63,8 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
     def blocks(one: Device) -> list[Calibration]:
         return [block for block in one.calibration if block.model == model]
 
-    found = lender(device, fallbacks, blocks)
-    return (None if found is None else blocks(found)[0]), found is device
+    source = reference_device(device, fallbacks, blocks)
+    return (None if source is None else blocks(source)[0]), source is device
 
 
 def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
@@ -89,13 +89,13 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     missing = set(workloads) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    from perfmodel.timing.intervals import lent_part
+    from perfmodel.timing.intervals import transferred_part
 
     # passes over memory take the time of their bytes on GPUs of every maker
-    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda one: (not are_kin(device, one), distance(device, one)))
-    listed = [(one, block) for one in gpus for block in one.calibration if block.workload != "matmul" or are_kin(device, one)]
-    listed = [(one, block) for one, block in listed if block.workload in missing and serves(block)]
-    again = [one for one in gpus if same_board(board or device, one)]
-    served = {block.workload for one, block in listed if one in again}
-    lent = [lent_part(block, device, one) for one, block in listed if block.workload not in served or one in again]
+    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda other: (not are_kin(device, other), distance(device, other)))
+    listed = [(other, block) for other in gpus for block in other.calibration if block.workload != "matmul" or are_kin(device, other)]
+    listed = [(other, block) for other, block in listed if block.workload in missing and serves(block)]
+    again = [other for other in gpus if same_board(board or device, other)]
+    served = {block.workload for other, block in listed if other in again}
+    lent = [transferred_part(block, device, other) for other, block in listed if block.workload not in served or other in again]
     return replace(device, calibration=[*device.calibration, *lent])
