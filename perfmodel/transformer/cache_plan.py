@@ -112,7 +112,7 @@ class CacheResult:
 
 
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
-    """Everything about the cache of ``w`` on ``device``. ``traced``: the same, of whose numbers the formulas are to be noted."""
+    """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are noted."""
     t = traced or w
     here, local = t.here, w.here
     per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
@@ -189,10 +189,10 @@ def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
     while device.dram.capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
         tp *= 2
         try:
-            one = replace(w, tp=tp).check()
+            divided = replace(w, tp=tp).check()
         except UsageError:
             continue
-        if memory_of(one, device).fits:
+        if memory_of(divided, device).fits:
             return tp
     return None
 

@@ -39,7 +39,7 @@ Interval = tuple[float, float, float]
 
 
 def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
-    """The sum of intervals, each so many times; None if one is unknown."""
+    """Sum of ``intervals``, each so many times; None if one is unknown."""
     total: Interval = (0, 0, 0)
     for found, times in known:
         if found is None:
@@ -70,7 +70,7 @@ class PassRow:
 
     @property
     def seconds(self) -> float:
-        """Predicted, else the roof."""
+        """Seconds: predicted, else at the roof."""
         return float(self.op.count * self.each.roofline_s) if self.prediction is None else self.prediction.seconds
 
 
@@ -129,19 +129,19 @@ class PassEstimate:
 
     @property
     def seconds(self) -> float:
-        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes; or the host's."""
+        """Seconds by the best known time of each row: predicted, else the roof, so that the sum is the least it takes; or the host's."""
         kernels = sum(row.seconds for row in self.rows)
         return kernels if self.host_s is None else max(kernels, self.host_s[0])
 
     @cached_property
     def flops_by_format(self) -> dict[str, Number]:
         """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
-        found: dict[str, Number] = {}
+        flops: dict[str, Number] = {}
         for op in step_ops(self.model, replace(self.step, split=Split())):
             if op.kernel.flops:
-                name = op_time.as_multiplied(op, self.device).dtype.name
-                found[name] = found.get(name, 0) + op.count * op.kernel.flops
-        return found
+                name = op_time.in_compute_dtype(op, self.device).dtype.name
+                flops[name] = flops.get(name, 0) + op.count * op.kernel.flops
+        return flops
 
     @property
     def at_peak_s(self) -> float:
@@ -218,7 +218,7 @@ class ModelStep:
     attention: str | None = None
 
     def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> PassEstimate:
-        """Its rows on ``device``."""
+        """Estimate of the step's rows on ``device``, with their predictions."""
         return run_pass(self.model, self.step, device, fallbacks, self.graph)
 
     def estimate(self, device: Device) -> Estimate:

@@ -18,7 +18,7 @@ from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, Cac
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.kv_cache import SCALE_SIZE
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import as_multiplied, scaled
+from perfmodel.transformer.op_time import in_compute_dtype, scaled
 from perfmodel.transformer.spec import BlockIndexer, Indexer, ModelSpec
 
 SOURCE = "each operand read once from DRAM, each result written once; perfmodel/transformer"
@@ -110,14 +110,12 @@ def explain(found: PassEstimate) -> list[FormulaStep]:
 
 def _times(found: PassEstimate) -> list[FormulaStep]:
     """The predicted time of each row, by the time model of its kernel, and their sum."""
-    known = [(row.op.name, row.prediction) for row in found.rows if row.prediction is not None]
+    predicted = [(row.op.name, row.prediction) for row in found.rows if row.prediction is not None]
     steps = [
-        FormulaStep(
-            f"[{name}] predicted", f"s, {one.calibration.implementation} by {one.calibration.model}", "", "", one.seconds, one.provenance
-        )
-        for name, one in known
+        FormulaStep(f"[{name}] predicted", f"s, {p.calibration.implementation} by {p.calibration.model}", "", "", p.seconds, p.provenance)
+        for name, p in predicted
     ]
-    if len(known) < len(found.rows) or found.on_device is None:
+    if len(predicted) < len(found.rows) or found.on_device is None:
         return steps
     formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
     total, meaning, whole = "total predicted", "s, of all rows and their runs", found.on_device[0]
@@ -140,7 +138,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
         label = f"[{op.name}] " if op.name not in seen else f"[{op.name} {len(seen)}] "
         seen.add(op.name)
         runs = trace.symbol(f"{label}runs", op.count, "runs of this kernel", SOURCE)
-        kernel = as_multiplied(op, device)
+        kernel = in_compute_dtype(op, device)
         if op.exchange is not None:
             costs.append(scaled(_explained_collective(trace, op.exchange, device, label), runs))
             continue
@@ -207,15 +205,15 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
         return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
     def swap(record: Any) -> Any:
-        prefix, made = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
-        for name, value in ((one.name, getattr(record, one.name)) for one in fields(record)):
+        prefix, symbols = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
+        for name, value in ((item.name, getattr(record, item.name)) for item in fields(record)):
             if name in PARTS and value is not None:
-                made[name] = swap(value)
+                symbols[name] = swap(value)
             elif prefix + name in names and value:
-                made[name] = symbol(prefix + name, value)
-        return replace(record, **made)
+                symbols[name] = symbol(prefix + name, value)
+        return replace(record, **symbols)
 
     kinds = {layer: swap(layer) for layer, _ in spec.layer_kinds}
     ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]
     sizes: dict[str, Any] = {name: symbol(name, getattr(spec, name)) for name in ends}
-    return replace(spec, layers=tuple(kinds[one] for one in spec.layers), **sizes)
+    return replace(spec, layers=tuple(kinds[item] for item in spec.layers), **sizes)

@@ -52,19 +52,19 @@ def everything(op: Operation) -> bool:
 
 
 def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length;
+    """Kernels of ``step_ops`` before the last norm and head that see the tokens of one data-parallel group, and no sequence's length;
     each with how often it runs.
     """
     return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
 
 def routed_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Those that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
+    """Kernels that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
     return counted(_of_layers(model, step, lambda op: op.part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
+    """Kernels of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
     return merged((op, count) for op, count in _of_layers(_attention_alone(model), step, _sees_sequences) if op.by_sequence)
 
 
@@ -94,7 +94,7 @@ def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], 
 
 
 def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[Op]:
-    """One layer on one GPU, or its ``wanted`` operations."""
+    """Kernels of one layer on one GPU, of its ``wanted`` operations alone."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
@@ -104,12 +104,12 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[
 
 @cached_by_identity
 def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
-    """``layer`` as one GPU has it, and what it runs: the same for every step."""
+    """(``layer`` as one GPU has it, operations that it runs): the same for every step."""
     return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
+    """Kernels of the last norm and the LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
     return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
@@ -151,11 +151,11 @@ class Rows(SparseRows):
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
-    def of(self, found: Iterable[Operation]) -> list[Op]:
-        """The rows of operations, in order."""
-        known = with_joint_latents(found) if self.step.fused else list(found)
-        self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        rows = [row for op in known for row in self.rows(op)]
+    def of(self, operations: Iterable[Operation]) -> list[Op]:
+        """Kernels of ``operations``, in order."""
+        listed = with_joint_latents(operations) if self.step.fused else list(operations)
+        self.routed = tuple(matrix for op in listed for matrix in op.matrices if matrix.group == EXPERTS)
+        rows = [row for op in listed for row in self.rows(op)]
         if not self.step.kernels.fused_all_reduce:
             return rows
         from perfmodel.transformer.fused_all_reduce import fused
@@ -163,9 +163,9 @@ class Rows(SparseRows):
         return fused(rows)
 
     def rows(self, op: Operation) -> list[Op]:
-        """Those of one."""
-        found: list[Op] = getattr(self, op.kind)(op) if hasattr(self, op.kind) else []
-        return found
+        """Kernels of one operation."""
+        rows: list[Op] = getattr(self, op.kind)(op) if hasattr(self, op.kind) else []
+        return rows
 
     def leave(self, op: Operation) -> list[Op]:
         """The sum of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
@@ -360,5 +360,5 @@ def _expanded(op: Op, w: Attention) -> Op:
     Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
     """
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
-    padded = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
+    padded = Timed("attention", replace(w, dv=w.d), None, similar="attention with V as wide as K")
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None, preferred=padded))

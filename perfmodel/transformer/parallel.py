@@ -57,17 +57,17 @@ def joined_gpus(device: Device) -> int:
 
 
 def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
+    """Collectives that gather the logits of tensor-parallel GPUs and pass the hidden state from stage to stage."""
     return [*gathered_logits(model, step), *to_next_stage(model, step)]
 
 
 def gathered_logits(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """From all tensor-parallel GPUs, if there are any."""
+    """The all-gather of the logits from all tensor-parallel GPUs; nothing on one."""
     return [collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step)] if step.split.tp > 1 else []
 
 
 def to_next_stage(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """The hidden state, from every stage but the last."""
+    """The sends of the hidden state from every stage but the last."""
     stages = step.split.pp
     return [collective(P2P, 2, step.tokens * model.hidden, step).times(stages - 1)] if stages > 1 else []
 
@@ -104,7 +104,7 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
 
 
 def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
-    """The embedding, its rows divided among tensor-parallel GPUs, and the table of positions."""
+    """Bytes of the embedding, its rows divided among tensor-parallel GPUs, and of the table of positions."""
     positions = model.max_positions if model.learned_positions and model.max_positions else 0
     rows = ceil_div(model.vocab, step.split.tp) + positions
     if model.table_format is not None and step.weights_from_file:

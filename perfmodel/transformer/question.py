@@ -98,7 +98,7 @@ class MemoryQuestion(Question):
         return TrainingConfig(**self._same(TrainingConfig) | made, parallel=Parallel(**self._same(Parallel)))
 
     def _same(self, record: Any) -> dict[str, Any]:
-        """Options by the fields of ``record`` that have their names."""
+        """Values of the options that have the names of fields of ``record``."""
         return {one.name: getattr(self, one.name) for one in fields(record) if hasattr(self, one.name)}
 
 
@@ -199,7 +199,7 @@ class ModelQuestion(PhaseQuestion):
         return MemoryQuestion(**options).updated({"precision": precision}).training(model)
 
     def training_formats(self, device: Device) -> tuple[str, str | None]:
-        """Which 16-bit format, and the precision: ``--dtype fp32`` says both. UsageError where they do not go together."""
+        """(16-bit format, precision): ``--dtype fp32`` says both. UsageError where they do not go together."""
         from perfmodel.transformer.training.question import BF16, FP32
 
         dtype, precision = self.dtype, self.precision
@@ -213,7 +213,7 @@ class ModelQuestion(PhaseQuestion):
         return dtype or ("bf16" if precision == BF16 or "bf16" in known else "fp16"), precision
 
     def check_search(self) -> int:
-        """The GPUs of a search; UsageError for an option that it is to find."""
+        """Number of GPUs of a search; UsageError for an option that the search is to find."""
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 

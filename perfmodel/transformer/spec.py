@@ -127,7 +127,7 @@ class GroupedAttention:
 
     @property
     def index_bytes(self) -> Number:
-        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        """Indexer bytes per cached token, independent of the KV dtype."""
         return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property
@@ -188,7 +188,7 @@ class LatentAttention:
 
     @property
     def index_bytes(self) -> Number:
-        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        """Indexer bytes per cached token, independent of the KV dtype."""
         return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property

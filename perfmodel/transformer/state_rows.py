@@ -40,7 +40,7 @@ def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
 
 
 class StateRows:
-    """Their methods by kind of operation, for ``ops.Rows``."""
+    """Kernels of linear attention: methods by kind of operation, for ``ops.Rows``."""
 
     step: ModelPass
     tokens: Number
@@ -71,13 +71,13 @@ class StateRows:
         return bool(self.step.cached and self.step.kv_len > self.step.n)
 
     def _kept(self, elements: Number, bits: int) -> tuple[Access, ...]:
-        """A state of each sequence: read where there is one, written where it is kept."""
+        """Accesses to a state of each sequence: read where there is one, written where it is kept."""
         size = self.step.sequences * elements * (bits // 8)
         read = (once(CACHE, READ, size, 1),) if self._continued else ()
         return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
 
     def _moved(self, op: Operation, tokens: Number, sizes: tuple[Number, Number], kept: tuple[Access, ...] = ()) -> tuple[Access, ...]:
-        """``sizes``: inputs and outputs of each of ``tokens``."""
+        """Accesses of a kernel of ``op``. ``sizes``: inputs and outputs of each of ``tokens``."""
         step = self.step
         learned = stored(WEIGHTS, READ, op.vectors, step.weight_bits)
         return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))

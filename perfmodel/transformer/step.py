@@ -21,7 +21,7 @@ PREFILL, DECODE = "prefill", "decode"
 
 
 def share(number: Number, parts: int) -> Number:
-    """What the fullest of ``parts`` gets.
+    """The largest of ``parts`` equal shares of ``number``, rounded up.
 
     >>> share(10, 1), share(10, 4)
     (10, 3)
@@ -56,13 +56,13 @@ class Split:
     dp: int = 0
 
     def __post_init__(self) -> None:
-        """Groups that are not given."""
+        """Fills in the groups that are not given."""
         if not self.dp:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
     def stage(self) -> int:
-        """GPUs of a pipeline stage."""
+        """Number of GPUs of a pipeline stage."""
         return self.tp * self.dp
 
     @property

@@ -27,7 +27,7 @@ PEAK_SOURCE = "perfmodel/transformer/training/memory.py: all bytes at the worst 
 
 
 def explain(result: MemoryResult) -> list[FormulaStep]:
-    """How the numbers of ``result`` come about; each step rests on earlier ones. No function that remembers its results is called."""
+    """Steps by which the numbers of ``result`` come about, each on earlier ones. No function that remembers its results is called."""
     trace = Trace()
     _state(trace, result)
     layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
@@ -106,7 +106,7 @@ PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 
 
 def explain_step(found: TrainingEstimate) -> list[FormulaStep]:
-    """The steps; the last ones are the numbers of the report."""
+    """Steps of a training step's time; the last ones are the numbers of the report."""
     trace = Trace()
     step = trace.define("step", "seconds of a step", _step(trace, found), PIPELINE_SOURCE)
     tokens = _tokens(trace, found)
@@ -121,7 +121,7 @@ def _tokens(trace: Trace, found: TrainingEstimate) -> Any:
 
 
 def _step(trace: Trace, found: TrainingEstimate) -> Any:
-    """m micro-batches on the slowest stage, the bubble, and what is done once."""
+    """Seconds of the step: m micro-batches on the slowest stage, the bubble, and what is done once."""
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
     time, p = found.time, found.training.parallel
@@ -151,7 +151,7 @@ def _step(trace: Trace, found: TrainingEstimate) -> Any:
 
 
 def _shares(trace: Trace, found: TrainingEstimate, tokens: Any, step: Any) -> None:
-    """MFU and HFU, and beside them PaLM's convention, step by step; the other one is a row of its table."""
+    """Steps of MFU and HFU, and of PaLM's convention; the other one is a row of its table."""
     from perfmodel.transformer.training.step.flops import attention_flops, passes
 
     t, job = found.training, found.job

@@ -59,12 +59,12 @@ class HuggingFace(Recorder):
 
     @staticmethod
     def constant_bytes() -> Number:
-        """cuBLAS workspaces."""
+        """Bytes of the cuBLAS workspaces."""
         return WORKSPACES
 
     @staticmethod
     def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:
-        """The attention mask: recomputed layers keep it as an argument. Otherwise it is freed before the head runs."""
+        """Bytes of the attention mask: recomputed layers keep it as an argument. Otherwise it is freed before the head runs."""
         kept = not shape.flash and recompute.of_layers
         return shape.sequences * shape.length * shape.length * shape.size if kept else 0
 

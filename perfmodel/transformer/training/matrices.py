@@ -91,14 +91,14 @@ class Holding:
     parameters: Number = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sums, taken once: a search asks for them often."""
+        """Takes the sums once: a search asks for them often."""
         in_experts = sum(matrix.elements for matrix in self.matrices if matrix.group == EXPERTS) + self.expert_vectors
         object.__setattr__(self, "experts", in_experts)
         object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
 
 
 def _learned(found: Sequence[tuple[Operation, int]]) -> Holding:
-    """What operations learn, each so many times over."""
+    """Parameters that operations learn, each so many times over."""
     matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in found for matrix in op.matrices)
     in_experts = sum(op.vectors * times for op, times in found if op.part == EXPERTS)
     return Holding(matrices, sum(op.vectors * times for op, times in found), in_experts)
@@ -154,12 +154,12 @@ def adapters(holding: Holding, rank: int, targets: str) -> Holding:
     >>> adapters(Holding((Matrix("Q", "attention", 4096, 4096, 32),)), 8, "qv").parameters
     2097152
     """
-    found = []
+    matrices = []
     for matrix in holding.matrices:
         if is_targeted(matrix, targets):
-            found.append(Matrix(f"{matrix.name}, A", matrix.group, matrix.inputs, rank, matrix.count))
-            found.append(Matrix(f"{matrix.name}, B", matrix.group, rank, matrix.outputs, matrix.count))
-    return Holding(tuple(found))
+            matrices.append(Matrix(f"{matrix.name}, A", matrix.group, matrix.inputs, rank, matrix.count))
+            matrices.append(Matrix(f"{matrix.name}, B", matrix.group, rank, matrix.outputs, matrix.count))
+    return Holding(tuple(matrices))
 
 
 # Pipeline stages
@@ -176,13 +176,13 @@ def runs_of(layers: Sequence[Layer]) -> list[Run]:
     >>> [count for _, count in runs_of([one, one, other, one])]
     [2, 1, 1]
     """
-    found: list[Run] = []
+    runs: list[Run] = []
     for layer in layers:
-        if found and (layer is found[-1][0] or layer == found[-1][0]):
-            found[-1] = (layer, found[-1][1] + 1)
+        if runs and (layer is runs[-1][0] or layer == runs[-1][0]):
+            runs[-1] = (layer, runs[-1][1] + 1)
         else:
-            found.append((layer, 1))
-    return found
+            runs.append((layer, 1))
+    return runs
 
 
 def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:

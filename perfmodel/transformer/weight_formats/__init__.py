@@ -27,5 +27,5 @@ def quantized(raw: object) -> Quantized | None:
     family = dict(plugins([__name__], "FAMILY", "FAMILIES")).get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
-    found: Quantized = family.read(fields)
-    return replace(found, unread=(*found.unread, *fields.unread(family.harmless.split())))
+    formats: Quantized = family.read(fields)
+    return replace(formats, unread=(*formats.unread, *fields.unread(family.harmless.split())))

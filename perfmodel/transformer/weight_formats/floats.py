@@ -74,15 +74,16 @@ def modelopt(fields: Fields) -> Quantized:
         fields = fields.inside("quantization", inner)
     algorithm = fields.get("quant_algo", str, "").upper()
     kept, layers = fields.patterns("ignore", "exclude_modules"), fields.get("quantized_layers", dict, {})
-    found = {name: str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, Mapping)} if algorithm == MIXED else {}
-    used = list(dict.fromkeys(found.values())) if algorithm == MIXED else [algorithm]
+    listed = layers.items() if algorithm == MIXED else ()
+    algorithms = {name: str(module.get("quant_algo")) for name, module in listed if isinstance(module, Mapping)}
+    used = list(dict.fromkeys(algorithms.values())) if algorithm == MIXED else [algorithm]
     size = fields.get("group_size", int) or 16
     if not used or any(name not in ALGORITHMS for name in used) or ("NVFP4" in algorithm and size != 16):
         return Quantized(f"modelopt, {algorithm or 'no algorithm'}")
     words, unread = f"modelopt, {' and '.join(used)}", fields.unread(MODELOPT_HARMLESS.split())
     if algorithm != MIXED:
         return Quantized(words, (Rule(ALGORITHMS[algorithm]),), kept, unread)
-    rules = [Rule(ALGORITHMS[name], tuple(module for module, other in found.items() if other == name)) for name in used]
+    rules = [Rule(ALGORITHMS[name], tuple(module for module, other in algorithms.items() if other == name)) for name in used]
     return Quantized(words, tuple(rules), kept, unread)
 
 

@@ -58,18 +58,18 @@ class LayerOps:
     backward_exchanges: list[Exchange] = field(default_factory=list)
 
     def add(self, forward: Iterable[Op], back: Iterable[Op]) -> None:
-        """One more operation."""
+        """Adds the kernels of one more operation."""
         self.forward += forward
         self.backward[:0] = back
 
     def pass_on(self, forward: Sequence[Exchange], back: Sequence[Exchange]) -> None:
-        """What passes between GPUs."""
+        """Adds exchanges between GPUs."""
         self.forward_exchanges += forward
         self.backward_exchanges[:0] = back
 
     @property
     def full(self) -> list[Op]:
-        """What full recomputation runs again."""
+        """Kernels that full recomputation runs again."""
         return self.forward[: len(self.forward) - self.unused]
 
     def repeated(self, recompute: Recomputation, count: int) -> list[Op]:
@@ -91,7 +91,7 @@ def layer_ops(layer: Layer, batch: MicroBatch) -> LayerOps:
 
 
 def end_ops(where: str, batch: MicroBatch) -> LayerOps:
-    """The lookup and the gradient of its table; or last norm, logits of every token, loss."""
+    """Kernels of the lookup and the gradient of its table; or of the last norm, the logits of every token and the loss."""
     s, tp = batch.shape, batch.shape.parallel.tp
     return _TrainingRows(batch).of(first_operations(s.model, tp, dropout=s.dropout) if where == EMBEDDING else last_operations(s.model, tp))
 
@@ -158,8 +158,8 @@ class _TrainingRows:
 
     def attention(self, op: Operation) -> None:
         """Attention, in which K and V of other context-parallel GPUs pass by; backward dK and dV as well (ring, Liu et al. 2023)."""
-        [made] = self.ahead.attention(op)
-        forward, back = attention(made, self.batch)
+        [fused] = self.ahead.attention(op)
+        forward, back = attention(fused, self.batch)
         self.found.core += forward
         self.found.add(forward, back)
         s = self.shape
@@ -227,7 +227,7 @@ class _TrainingRows:
 
     @property
     def pairs(self) -> Number:
-        """Tokens, each as often as it has experts."""
+        """Number of (token, expert) pairs."""
         assert isinstance(self.ahead.mlp, MoeMlp)
         return self.shape.tokens * self.ahead.mlp.experts_per_token
 
@@ -300,9 +300,9 @@ class _TrainingRows:
 
 def _padded(ops: list[Op], columns: Number) -> list[Op]:
     """``ops`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
-    whole, found = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
+    whole, padded = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
     for op in ops:
         assert op.timed is not None
         sizes = {name: whole for name in ("m", "n", "k") if getattr(op.timed.workload, name) == columns}
-        found.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
-    return found
+        padded.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
+    return padded

@@ -131,20 +131,20 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
 
 
 def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
-    """Reads the gradient of what it wrote and what it read, writes the gradient of what it read."""
+    """Backward kernel that reads the gradient of what ``op`` wrote and what it read, and writes the gradient of what it read."""
     step, w = batch.forward, timed.workload
-    made, read = (sum(a.elements for a in op.kernel.accesses if a.kind == kind and a.tensor != WEIGHTS) for kind in (WRITE, READ))
+    written, read = (sum(a.elements for a in op.kernel.accesses if a.kind == kind and a.tensor != WEIGHTS) for kind in (WRITE, READ))
     keeps = 0 if op.name in LINEAR else read
-    accesses = (activation(READ, made + keeps, step), activation(WRITE, read, step))
+    accesses = (activation(READ, written + keeps, step), activation(WRITE, read, step))
     # as many bytes as the gradient needs, in rows as long as those of the forward kernel
-    moved = Stream("scale", w.rows, w.cols, shared=made + keeps + read - 2 * w.rows * w.cols, dtype=step.dtype)
+    moved = Stream("scale", w.rows, w.cols, shared=written + keeps + read - 2 * w.rows * w.cols, dtype=step.dtype)
     like = timed.implementations if timed.kind == "scale" else ("torch-add",)
     kernel = replace(op.kernel, name=f"{op.name}, gradient", accesses=accesses)
     return [Op(kernel.name, ELEMENTWISE, 1, kernel, Timed("scale", moved, like, strided=timed.strided))]
 
 
 def _norm(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
-    """The gradient of the inputs, row by row; those of the weights, summed over all rows."""
+    """Backward kernels: the gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, shape, w = batch.forward, batch.shape, timed.workload
     elements, name = w.rows * w.cols, f"{op.name}, gradient of inputs"
     read = activation(READ, 2 * elements, step)
@@ -206,13 +206,13 @@ def _apart(kernel: Kernel, w: Attention, cp: Number) -> Op:
         return Op(kernel.name, MATMUL, cp, kernel, Timed("matmul", Matmul(m, n, k, w.query_heads, dtype=w.dtype), MATMULS))
     if kernel.name == "softmax backward":
         return Op(kernel.name, ELEMENTWISE, cp, kernel, Timed(OTHERS, None, ()))
-    made: dict[str, tuple[str, str, Any]] = {
+    times_as: dict[str, tuple[str, str, Any]] = {
         "softmax": ("softmax", "torch-softmax", 0),
         "additive mask": ("scale", "torch-mask", w.n * w.kv_len),
         "dropout": ("scale", "torch-scale", half),  # its mask: a byte per score, half an element
         "dropout backward": ("scale", "torch-scale", half),
     }
-    kind, implementation, shared = made.get(kernel.name, ("scale", "torch-scale", 0))
+    kind, implementation, shared = times_as.get(kernel.name, ("scale", "torch-scale", 0))
     workload = Stream(kind, rows, w.kv_len, shared=shared, dtype=w.dtype)
     return Op(kernel.name, ELEMENTWISE, cp, kernel, Timed(kind, workload, (implementation,)))
 

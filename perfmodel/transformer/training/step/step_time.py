@@ -107,7 +107,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
 
 
 def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
-    """What runs once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
+    """Kernels that run once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
     recompute = training.recompute
     if recompute.kind == NONE:
         return []
@@ -118,7 +118,7 @@ def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, f
 
 
 def _handed(job: TrainingJob) -> float:
-    """Hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
+    """Seconds of hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
         return 0.0
@@ -136,15 +136,15 @@ def _passed(
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
     again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.of_layers else passes
-    found, beside = dict[str, float](), 0.0
+    exposed_s, beside = dict[str, float](), 0.0
     for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
         for way, window in ways:
             exposed, hidden, taken = _exchanged(each, way, job.system, near, job.on, job.overlap)
             window.book(taken, count)
             beside += count * hidden
             for group, seconds in exposed.items():
-                found[group] = found.get(group, 0.0) + count * seconds
-    return found, beside
+                exposed_s[group] = exposed_s.get(group, 0.0) + count * seconds
+    return exposed_s, beside
 
 
 @lru_cache(maxsize=8192)
@@ -180,7 +180,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """Seconds of the whole step."""
         return sum(self.parts.values())
 
     @property
@@ -194,24 +194,24 @@ def step_time(job: TrainingJob) -> StepTime:
     t, p, often = job.training, job.training.parallel, int(job.training.micro_batches)
     stages = {stage: micro_batch(job, stage) for stage in slowest_stages(t.model, p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
-    one, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
+    micro, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
     ends = {stage: end for stage, (end, _) in once.items()}
     later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
     exchanged = max(often * (each.exposed_s + each.hidden_s) + once[at][0][DATA_PARALLEL] + once[at][1] for at, each in stages.items())
     parts = {
-        "forward": often * one.forward_s,
-        "recompute": often * one.again_s,
-        "backward": often * one.backward_s,
-        "gradients added up": often * one.added_s,
+        "forward": often * micro.forward_s,
+        "recompute": often * micro.again_s,
+        "backward": often * micro.backward_s,
+        "gradients added up": often * micro.added_s,
         OPTIMIZER: ends[slowest][OPTIMIZER],
         CLEARED: ends[slowest][CLEARED],
-        BUBBLE: (_all_stages(stages, p.pp) - one.seconds) / p.interleave + later,
-        "pipeline hand-over": often * one.handed_s,
-        **{f"{group} parallel": often * seconds for group, seconds in one.passed.items()},
+        BUBBLE: (_all_stages(stages, p.pp) - micro.seconds) / p.interleave + later,
+        "pipeline hand-over": often * micro.handed_s,
+        **{f"{group} parallel": often * seconds for group, seconds in micro.passed.items()},
         DATA_PARALLEL: ends[slowest][DATA_PARALLEL],
     }
-    parts[HOST] = host_seconds(job, one, parts[OPTIMIZER])
-    return StepTime(slowest, often, one, parts, exchanged)
+    parts[HOST] = host_seconds(job, micro, parts[OPTIMIZER])
+    return StepTime(slowest, often, micro, parts, exchanged)
 
 
 def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
