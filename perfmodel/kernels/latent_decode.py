@@ -51,7 +51,7 @@ class LatentDecode:
 
     @property
     def compute_dtype(self) -> Dtype:
-        """What the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+        """Format that the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
@@ -90,7 +90,7 @@ class NarrowCacheAttention(Attention):
 
     @property
     def compute_dtype(self) -> Dtype:
-        """What scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+        """Format that the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:

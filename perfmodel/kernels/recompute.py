@@ -103,7 +103,7 @@ class RecomputeResult:
 
 
 def evaluate(w: Recompute, device: Device) -> RecomputeResult:
-    """Both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
+    """Seconds of both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
     rates, levels = rates_of(device, w.dtype), []
     for level, bandwidth in ((device.dram, rates.dram), (device.level("l2"), rates.l2)):
         if level is not None:

@@ -21,7 +21,7 @@ SHARED_LIMIT = 227 * 1024  # known: bytes a block can ask for on compute capabil
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """Who owns which rows of a tile of ``br``: see the module's text."""
+    """Owners of the rows of a tile of ``br``: see the module's text."""
 
     br: int
     lanes: int
