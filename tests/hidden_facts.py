@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.architectures import distance, transferable
 from perfmodel.core.arith import quantile
 from perfmodel.core.device_scaling import FACTS, completed, number, quantity, with_quantity
 from perfmodel.core.errors import PerfmodelError
@@ -39,7 +39,7 @@ def hidden(device: Device, name: str) -> Device:
 def reference_with(device: Device, name: str, others: Iterable[Device]) -> Device | None:
     """The nearest device of another architecture whose profile has what ``device`` knows of ``name``."""
     known = [field for field, called in FACTS.items() if called == name and number(device, field) is not None]
-    apart = [other for other in others if are_kin(device, other) and other.architecture != device.architecture]
+    apart = [other for other in others if transferable(device, other) and other.architecture != device.architecture]
     full = [other for other in apart if known and all(number(other, field) is not None for field in known)]
     return min(full, key=lambda other: distance(device, other), default=None)
 

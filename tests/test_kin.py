@@ -11,7 +11,7 @@ import pytest
 import refresh_pooled
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
-from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, are_kin, traits_of, wide_matrix
+from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, traits_of, transferable, wide_matrix
 from perfmodel.core.device_scaling import completed, number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
@@ -64,10 +64,10 @@ def test_lenders_run_kernels_alike() -> None:
 
 def test_no_cpu_or_accelerator_borrows_of_its_makers_gpus() -> None:
     assert nearest(find_device("amd-epyc-9654"), [MI300]) is None
-    assert not are_kin(XEON, ARC)
-    assert not are_kin(GAUDI, ARC)
-    assert are_kin(GAUDI, find_device("gaudi2"))
-    assert are_kin(find_device("tpu-v4"), find_device("tpu-v6e"))
+    assert not transferable(XEON, ARC)
+    assert not transferable(GAUDI, ARC)
+    assert transferable(GAUDI, find_device("gaudi2"))
+    assert transferable(find_device("tpu-v4"), find_device("tpu-v6e"))
 
 
 def test_kernels_are_those_of_the_architecture() -> None:

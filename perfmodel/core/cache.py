@@ -1,4 +1,4 @@
-"""From SRAM traffic to DRAM traffic: what the last cache level lets through.
+"""DRAM traffic from SRAM traffic: what the last cache level lets through.
 
 Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads that run at once:
 
@@ -205,7 +205,7 @@ def _lost_share(launch: Launch, ratio: Number, device: Device) -> Number:
 
 
 def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:
-    """How many waves after the first read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
+    """Waves after the first that read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)
     meet = maximum(floor(slots**0.5), slots // across)

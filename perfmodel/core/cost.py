@@ -27,7 +27,7 @@ class Work:
         return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
 
     def items(self) -> tuple[tuple[str, Number], ...]:
-        """Unit and amount."""
+        """Pairs of unit and amount."""
         return (("tensor", self.tensor), ("vector", self.vector), ("sfu", self.sfu))
 
 
@@ -147,7 +147,7 @@ def tensor_bytes(kernels: Iterable[Kernel]) -> dict[str, Number]:
 
 
 def memory_bytes(kernels: Iterable[Kernel]) -> Number:
-    """Bytes of all those tensors, alive at once."""
+    """Bytes of all tensors of ``kernels``, alive at once."""
     return sum(tensor_bytes(kernels).values())
 
 

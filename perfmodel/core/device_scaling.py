@@ -91,7 +91,7 @@ def changed(device: Device, change: Callable[[str, Quantity], Quantity]) -> Devi
 
 
 def faster(device: Device, factors: Mapping[str, float]) -> Device:
-    """``device`` with resources so many times as fast, by name; operations per clock are those of the new rates and clocks."""
+    """``device`` with the resources in ``factors`` so many times as fast; operations per clock are those of the new rates and clocks."""
     clock = factors.get(CLOCKS, 1.0)
 
     def change(field: str, known: Quantity) -> Quantity:
@@ -129,8 +129,8 @@ def _with(part: Any, names: list[str], value: Quantity | None, like: Any) -> Any
         levels = {level.level: level for level in part} | {names[0]: item}
         return [levels[name] for name in get_args(LevelName) if name in levels]
     if isinstance(like, dict):
-        return {name: one for name, one in {**part, names[0]: item}.items() if one is not None}
-    empty = {one.name: None for one in fields(like) if part is None and isinstance(getattr(like, one.name), Quantity)}
+        return {name: value_ for name, value_ in {**part, names[0]: item}.items() if value_ is not None}
+    empty = {value_.name: None for value_ in fields(like) if part is None and isinstance(getattr(like, value_.name), Quantity)}
     return replace(like if part is None else part, **{**empty, names[0]: item})
 
 
@@ -171,13 +171,13 @@ FACTS = {
 
 def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
     """``device`` with estimates of what its profile lacks, quantities whose source names ``reference``; and their fields."""
-    whole, found = device, []
+    whole, estimated = device, []
     for field in FACTS:
         value = _estimate(whole, reference, field) if quantity(whole, field) is None else None
         if value is not None:
             whole = with_quantity(whole, field, _estimated(value, scale_of(field).unit), reference)
-            found.append(field)
-    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if found else device), found
+            estimated.append(field)
+    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if estimated else device), estimated
 
 
 def _estimated(value: float, unit: str) -> Quantity:

@@ -362,8 +362,8 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
     elif isinstance(record, dict):
         parts = record.items()
     elif is_dataclass(record):
-        parts = [(one.name, getattr(record, one.name)) for one in fields(record)]
-    return [found for name, part in parts for found in quantities(part, f"{place}.{name}" if place else str(name))]
+        parts = [(item.name, getattr(record, item.name)) for item in fields(record)]
+    return [inner for name, part in parts for inner in quantities(part, f"{place}.{name}" if place else str(name))]
 
 
 def named_quantities(device: Device) -> list[tuple[str, Quantity]]:

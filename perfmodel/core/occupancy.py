@@ -67,8 +67,8 @@ def cuda_major(device: Device) -> int | None:
     >>> cuda_major(find_device("h200")), cuda_major(find_device("mi300x"))
     (9, None)
     """
-    known = device.vendor == "NVIDIA" and device.compute_capability is not None
-    return int(str(device.compute_capability).partition(".")[0]) if known else None
+    is_cuda = device.vendor == "NVIDIA" and device.compute_capability is not None
+    return int(str(device.compute_capability).partition(".")[0]) if is_cuda else None
 
 
 def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor:

@@ -79,10 +79,10 @@ def docstring(documented: Any) -> str:
     """The docstring of a module, class or function, without its indentation; from the source where it was stripped."""
     import inspect
 
-    found = inspect.getdoc(documented)
-    made = is_dataclass(documented) and (found or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
-    if found is not None and not made:
-        return found
+    text = inspect.getdoc(documented)
+    is_signature = is_dataclass(documented) and (text or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
+    if text is not None and not is_signature:
+        return text
     import ast
     from textwrap import dedent
 

@@ -37,7 +37,7 @@ CLOCKS = (BURST, SUSTAINED)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
+    """Power that one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
 
     ``seconds``: alone after a pause, of which DRAM by itself takes ``memory_s``. ``switched_j``: of operations and of bytes from the L2;
     ``memory_j``: of DRAM bytes. ``busy_w``: of multiprocessors at work, whatever they do.
@@ -131,22 +131,22 @@ class PowerState:
 
     @property
     def burst_s(self) -> float:
-        """Alone after a pause."""
+        """Seconds of a call alone after a pause."""
         return self.alone.seconds
 
     @property
     def sustained_s(self) -> float:
-        """Run for seconds."""
+        """Seconds of a call at the clock that lasts."""
         return self.sustained.seconds
 
     @property
     def sm_hz(self) -> float:
-        """Clock when run for seconds."""
+        """Clock in Hz of calls that run for seconds."""
         return self.sustained.clock * self.highest_hz
 
     @property
     def watts(self) -> float:
-        """Run for seconds."""
+        """Mean watts of calls that run for seconds."""
         return self.sustained.watts
 
     @property
@@ -156,7 +156,7 @@ class PowerState:
 
 
 def limit_of(device: Device) -> float | None:
-    """Watts of its datasheet."""
+    """Power limit of ``device`` in watts, from its datasheet."""
     return None if device.tdp is None else float(device.tdp.number)
 
 
@@ -176,7 +176,7 @@ class Power:
         self.limit_w, self.host_s = own if limit_w is None else limit_w, host_s
 
     def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
-        """``demands`` in turn, alone and for seconds; UnavailableError without a clock in the profile, or where none keeps the limit."""
+        """``demands`` in turn, alone and for seconds, as a state; UnavailableError without a clock in the profile, or within the limit."""
         highest = self.device.clocks.max
         if highest is None:
             raise UnavailableError(f"{self.device.id} has no power model without its highest clock")
@@ -189,7 +189,7 @@ class Power:
         return self._highest(lambda f: found(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
-        """``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
+        """Run of ``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
         taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(one) for one in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
             most = self.fit.burst_over_limit * self.limit_w
@@ -202,7 +202,7 @@ class Power:
     def _taken(self, demands: Sequence[Demand]) -> list[float]:
         """The clocks that the times of ``demands`` were taken at, under the device's own limit and without waits.
 
-        A burst's, and after ``SETTLES_S`` the one that the limit leaves.
+        That is the burst's clock, and after ``SETTLES_S`` the one that the limit leaves.
         """
         bursts = [self.burst_clock(one) for one in demands]
         taken = bursts
@@ -223,7 +223,7 @@ class Power:
         return min(highest, max(tops))
 
     def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
-        """Each demand at its clock; its own seconds are those at its clock of ``taken``."""
+        """Run with each demand at its clock; the seconds of a demand are those at its clock of ``taken``."""
         runs = list(zip(demands, taken, clocks, strict=True))
         seconds = [one.seconds if f == own else one.seconds_at(own / f) for one, own, f in runs]
         waits = max(self.host_s - sum(seconds), 0.0)
@@ -269,7 +269,7 @@ def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PowerAsked:
-    """What is asked of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
+    """Options of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
 
     limit: str | None = None
     clock: str | None = None
@@ -280,7 +280,7 @@ class PowerAsked:
         return self.limit is not None or self.clock is not None
 
     def check(self, device: Device) -> PowerAsked:
-        """Itself; UnavailableError where something is asked for of a device without a power model."""
+        """These options; UnavailableError where one is given for a device without a power model."""
         if self.given:
             self.on(device)
         return self

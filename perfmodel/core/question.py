@@ -83,20 +83,20 @@ def as_in(
     question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
 ) -> Any:
     """The option ``name`` of another question. With ``before``: that text, then ``help`` or the option's own help; its default is None."""
-    one = next(one for one in fields(question) if one.name == name)
-    asked: Option = one.metadata["option"]
+    field_ = next(field_ for field_ in fields(question) if field_.name == name)
+    asked: Option = field_.metadata["option"]
     text = asked.help
     if before:
         text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
     return field(
-        default=None if before else one.default,
+        default=None if before else field_.default,
         metadata={"option": asked._replace(help=text, reader=reader, group=asked.group if group is None else group)},
     )
 
 
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
-        """Fields whose name in files differs from the name in Python, by name in files: ``pass`` is a keyword of Python."""
+        """Python names of fields that files call otherwise, by name in files: ``pass`` is a keyword of Python."""
         options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
         named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
         return {written: name for written, name in named.items() if written not in named.values()}
@@ -110,7 +110,7 @@ class Question:
     OPTION_NAMES = _WrittenNames()
 
     def __post_init__(self) -> None:
-        """Formats get the names that are used here, however they were written."""
+        """Gives formats the names that are used here, however they were written."""
         for one in fields(self):
             if is_format(one.name) and isinstance(value := getattr(self, one.name), str):
                 object.__setattr__(self, one.name, canonical(value))
@@ -218,21 +218,21 @@ def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any],
     written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
     fitting = {one.name for question in questions for one in fields(question)}
     options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
-    known = dict.fromkeys(one.name for question in questions for one in fields(question))
+    names = dict.fromkeys(one.name for question in questions for one in fields(question))
     for name in options:
-        if name not in known:
-            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(known)))
+        if name not in names:
+            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(names)))
     return [_filled(question, options, asked) for question in questions]
 
 
 def _filled(question: type[Question], options: Mapping[str, Any], asked: str) -> Question:
     given = {}
-    for one in fields(question):
-        value = converted(one.name, str(one.type), options.get(one.name))
+    for field_ in fields(question):
+        value = converted(field_.name, str(field_.type), options.get(field_.name))
         if value not in (None, []):
-            given[one.name] = value
-        elif one.default is MISSING:
-            raise UsageError(f"{asked} needs {one.name}", one.metadata["option"].help)
+            given[field_.name] = value
+        elif field_.default is MISSING:
+            raise UsageError(f"{asked} needs {field_.name}", field_.metadata["option"].help)
     return question(**given)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from perfmodel.core.architectures import are_kin
+from perfmodel.core.architectures import transferable
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
@@ -56,8 +56,8 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     modelled = modelled_s(find_model(block.model), case, request.device, p)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
-    kin = any(are_kin(request.device, one) for one in request.fallbacks())
-    why = "none of their kernels for it runs here" if kin else "no kernel of this maker is calibrated"
+    runs_here = any(transferable(request.device, one) for one in request.fallbacks())
+    why = "none of their kernels for it runs here" if runs_here else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
     return Prediction(seconds, min(low, seconds), max(seconds, high), BORROWED, words, block, case.cache, *case_on, guess=words)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from perfmodel.core.architectures import are_alike, are_kin, distance, run_the_same_code, same_board
+from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_LEND
@@ -24,7 +24,7 @@ def listed_once(devices: FallbackDevices) -> FallbackDevices:
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
     """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is of the same kind."""
-    return min((other for other in others if are_kin(device, other)), key=lambda other: distance(device, other), default=None)
+    return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
 
 
 def nearest_reference(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
@@ -92,8 +92,8 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     from perfmodel.timing.intervals import transferred_part
 
     # passes over memory take the time of their bytes on GPUs of every maker
-    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda other: (not are_kin(device, other), distance(device, other)))
-    listed = [(other, block) for other in gpus for block in other.calibration if block.workload != "matmul" or are_kin(device, other)]
+    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda gpu: (not transferable(device, gpu), distance(device, gpu)))
+    listed = [(other, block) for other in gpus for block in other.calibration if block.workload != "matmul" or transferable(device, other)]
     listed = [(other, block) for other, block in listed if block.workload in missing and serves(block)]
     again = [other for other in gpus if same_board(board or device, other)]
     served = {block.workload for other, block in listed if other in again}

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_kin, same_board, traits_of
+from perfmodel.core.architectures import same_board, traits_of, transferable
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
@@ -72,7 +72,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
         return best if here is None else _instead(best, here)
     if here is None and guesses:
-        here = _without_kin(asked, others)
+        here = _first_pooled(asked, others)
     if here is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
     return here
@@ -123,16 +123,16 @@ def _multiply_alike(device: Device, other: Device) -> bool:
 
 def _named(request: TimeRequest) -> Prediction:
     """The prediction of the kernel that is named; the pooled one for an operation of PyTorch that no such device has calibrated."""
-    name, others = request.case.implementation, [one for one in request.fallbacks() if are_kin(request.device, one)]
+    name, others = request.case.implementation, [one for one in request.fallbacks() if transferable(request.device, one)]
     known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
     with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
         return predict(request)
-    return _without_kin([request], list(request.fallbacks())) or predict(request)
+    return _first_pooled([request], list(request.fallbacks())) or predict(request)
 
 
-def _without_kin(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
+def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
     """The pooled prediction for the first of ``asked`` that any of ``others`` is calibrated for; None if none is."""
     for request in asked:
         if any(map(request.calibrations, others)):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import exp, log
 
-from perfmodel.core.architectures import are_kin
+from perfmodel.core.architectures import transferable
 from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
@@ -107,7 +107,7 @@ class Transferred:
     @property
     def guess(self) -> str:
         """Why to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
-        if not are_kin(self.own, self.source):
+        if not transferable(self.own, self.source):
             return f"passes over memory as on {self.source.id}, of another maker"
         return in_words(self.facts, self.source) if self.facts else ""
 
@@ -126,7 +126,7 @@ def transferred(
     block: Calibration, source: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
 ) -> Transferred:
     """``block`` of ``source`` as it serves ``device``; ``seconds(device)``: the time asked for, which tells the profile fields it needs."""
-    complete, facts = needed(device, source, seconds) if are_kin(device, source) else (device, [])
+    complete, facts = needed(device, source, seconds) if transferable(device, source) else (device, [])
     if source is device:
         return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
     scaled, share = carried_over(complete, source, block), share_beside(device, source, block, others)

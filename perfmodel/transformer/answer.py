@@ -111,7 +111,7 @@ class ModelAnswer:
 
     def _line(self, key: tuple[str, str], rows: Sequence[tuple[PassRow, int]]) -> Line:
         costs = [scaled(row.cost, times) for row, times in rows]
-        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
+        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.disjoint_sum(one.needs)), costs)
         times = interval((row.interval, often) for row, often in rows)
         count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
         cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
