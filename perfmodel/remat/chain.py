@@ -90,7 +90,7 @@ class Chain:
 
     @cached_property
     def _pairs(self) -> list[list[Number]]:
-        """Row p: the largest of 2^p consecutive sums of a layer's input, output and scratch (a sparse table)."""
+        """Sparse table whose row p has the largest of 2^p consecutive sums of a layer's input, output and scratch."""
         rows = [[a + b + layer.scratch for (a, b), layer in zip(pairwise(self.sizes), self.layers, strict=True)]]
         while 2 ** len(rows) <= len(self.layers):
             last, step = rows[-1], 2 ** (len(rows) - 1)
@@ -186,8 +186,8 @@ def _walk(bounds: list[int], d: int, value: int, element: int, relu: bool, stagi
                 moments.append((len(held) + 1) * value + gradients + incoming)
                 incoming = value
                 held -= {layer} - {end}
-            made = value if layer > 1 else 0
-            working = len(held) * value + gradients + incoming + made + weight
+            new_value = value if layer > 1 else 0
+            working = len(held) * value + gradients + incoming + new_value + weight
             used = value if stop != end and layer - 1 > start and not relu else 0  # rebuilt for this matmul alone
             moments += [working, working - used + bias + max(staging, weight)]
             gradients += weight + bias

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def cost(self) -> Number:
-        """Forward and backward together."""
+        """Cost of forward and backward together."""
         return self.forward_cost + self.chain.backward_cost
 
     @property
