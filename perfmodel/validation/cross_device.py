@@ -34,7 +34,7 @@ Residuals = dict[tuple[str, bool], dict[str, list[float]]]
 
 
 def kind_of(family: Family) -> str:
-    """What kernels of ``family`` have in common with others: prefill, decode, backward, standard attention, or the workload.
+    """Kind of the kernels of ``family``: prefill, decode, backward, standard attention, or the workload.
 
     >>> kind_of(("attention", "fa2", "forward", "fa2-forward")), kind_of(("norm", "torch-rms-norm", "backward", "norm"))
     ('prefill', 'norm')
@@ -48,22 +48,21 @@ def kind_of(family: Family) -> str:
 
 
 def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices) -> Residuals:
-    """Of all devices in ``grouped``, fit points by family and architecture, each predicted by ``calibrated`` blocks of other architectures.
+    """Errors of all points in ``grouped``, by family and architecture, each predicted by ``calibrated`` blocks of other architectures.
 
     ``fallbacks``: devices whose calibrations may time the parts of a composite kernel.
     """
-    current = {
-        point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
-    }
+    devices = {point.device.id: point.device for group in grouped.values() for point in group}
+    current = {name: replace(device, calibration=calibrated.get(name, [])) for name, device in devices.items()}
     boards = [*current.values(), *fallbacks()]
-    found: Residuals = defaultdict(lambda: defaultdict(list))
-    for key, own in grouped.items():
+    errors: Residuals = defaultdict(lambda: defaultdict(list))
+    for key, group in grouped.items():
         family, references = key[:4], _references(key, current.values())
-        lendable = [point for point in own if nearest(point.device, references) is not None and not held_out(point.record)]
+        lendable = [point for point in group if nearest(point.device, references) is not None and not held_out(point.record)]
         for point in with_lent(lendable, key[3], lambda: boards):
             for probed in (False, True):
-                found[kind_of(family), probed][point.device.id].append(_residual(point, family, references, probed, boards))
-    return found
+                errors[kind_of(family), probed][point.device.id].append(_residual(point, family, references, probed, boards))
+    return errors
 
 
 def _references(key: Key, devices: Iterable[Device]) -> list[Device]:
@@ -72,13 +71,13 @@ def _references(key: Key, devices: Iterable[Device]) -> list[Device]:
 
 def _residual(point: FitPoint, family: Family, references: list[Device], probed: bool, boards: list[Device]) -> float:
     device = point.device if probed else without_probes(point.device)
-    blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in references}
-    reference = nearest_reference(device, [(one, blocks[one.id]) for one in references])
+    blocks = {other.id: next(block for block in other.calibration if family_of(block) == family) for other in references}
+    reference = nearest_reference(device, [(other, blocks[other.id]) for other in references])
     assert reference is not None
     block, model = blocks[reference.id], find_model(blocks[reference.id].model)
-    known, share = carried_over(device, reference, block), share_beside(device, reference, block, boards)
-    held = at_held_clock(known.device, share) if share < 1 else None
-    seconds = timed(lambda on: replace(point, device=on).predicted(model, known.parameters), known.device, held)
+    scaled, share = carried_over(device, reference, block), share_beside(device, reference, block, boards)
+    held = at_held_clock(scaled.device, share) if share < 1 else None
+    seconds = timed(lambda on: replace(point, device=on).predicted(model, scaled.parameters), scaled.device, held)
     return abs(math.log(point.record.time_s.median / seconds))
 
 
@@ -88,11 +87,11 @@ def without_probes(device: Device) -> Device:
     return replace(device, microbenchmarks=[])
 
 
-def widths(found: Residuals) -> Widths:
-    """Half widths from ``residuals``; empty if there are none."""
-    known = {key: pooled_quantile(list(by_device.values())) for key, by_device in found.items()}
-    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in known.items() if key[1] == probed])}
-    return {**known, **widest}
+def widths(errors: Residuals) -> Widths:
+    """Half widths of intervals from the ``errors`` that ``residuals`` returns; empty if there are none."""
+    halves = {key: pooled_quantile(list(by_device.values())) for key, by_device in errors.items()}
+    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in halves.items() if key[1] == probed])}
+    return {**halves, **widest}
 
 
 def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
@@ -112,7 +111,7 @@ def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
 
 
 def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: Widths) -> dict[str, list[Calibration]]:
-    """``calibrated`` with the intervals for borrowers in every block, as factors of time; unchanged if ``halves`` is empty."""
+    """``calibrated`` with intervals for other devices in every block, as factors of time; unchanged if ``halves`` is empty."""
 
     def end(block: Calibration, probed: bool, sign: int) -> float | None:
         half = halves.get((kind_of(family_of(block)), probed), halves.get(("", probed)))

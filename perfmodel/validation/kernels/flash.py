@@ -204,10 +204,10 @@ def build(shape: Geometry, causal: bool) -> Any:
                     steps.sync_warp()
         steps.copies_done()
         for i in range(U(n_rows)):
-            own = start + row + i * n_step
-            whole = store(o, (head * n + own) * u_d + lane * FOUR, out, i, total[i], own < n)
-            if own < n and lane == U(0):
-                lse[head * n + own] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
+            out_row = start + row + i * n_step
+            whole = store(o, (head * n + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < n)
+            if out_row < n and lane == U(0):
+                lse[head * n + out_row] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
 
     return kernel(flash, shape.max_registers)
 

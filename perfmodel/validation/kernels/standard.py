@@ -84,10 +84,10 @@ def build_scores(shape: StandardGeometry) -> Any:
         cuda.syncthreads()
         add(out, part, shared, row * u_d + row % n_q_spread * FOUR, k_at + lane * u_d + lane % n_k_spread * FOUR)
         for i in range(n_rows):
-            own = row + i * n_step
+            out_row = row + i * n_step
             for x in range(n_columns):
-                if own < rows and lane + x * n_lanes < keys:
-                    s[(head * n + top + own) * kv_len + left + lane + x * n_lanes] = out[i * n_columns + x] * scale
+                if out_row < rows and lane + x * n_lanes < keys:
+                    s[(head * n + top + out_row) * kv_len + left + lane + x * n_lanes] = out[i * n_columns + x] * scale
 
     return kernel(standard_scores)
 
