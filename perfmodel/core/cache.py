@@ -100,8 +100,8 @@ def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
     scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
     if not scans:
         return 0
-    own = next(access for access in kernel.accesses if access.reread)
-    part = own.footprint / own.elements if launch.exclusive_stream else 1
+    reread = next(access for access in kernel.accesses if access.reread)
+    part = reread.footprint / reread.elements if launch.exclusive_stream else 1
     return label(f"{prefix}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 

@@ -265,12 +265,12 @@ class Device(ProfilePart):
 
     def products_of(self, unit: str) -> dict[str, Quantity]:
         """Dense peaks of matrix products of that unit, by number format: beside ``peaks_of``, of integers and of ``PEAK_OF``."""
-        found = self.peaks_of(unit)
+        peaks = self.peaks_of(unit)
         integers: dict[str, Quantity] = (
             {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
         )
-        known = {name: found[peak] for name, peak in PEAK_OF.items() if peak in found and (name != "nvfp4" or self.vendor == "NVIDIA")}
-        return {**found, **integers, **known}
+        renamed = {name: peaks[peak] for name, peak in PEAK_OF.items() if peak in peaks and (name != "nvfp4" or self.vendor == "NVIDIA")}
+        return {**peaks, **integers, **renamed}
 
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.

@@ -167,13 +167,13 @@ class Power:
     """
 
     def __init__(self, device: Device, limit_w: float | None = None, host_s: float = 0.0) -> None:
-        own = limit_of(device)
-        if device.power is None or own is None:
+        device_w = limit_of(device)
+        if device.power is None or device_w is None:
             again = "" if limit_w is None else f", or add it again: perfmodel hardware add mine --like {device.id} --tdp {limit_w:g}W"
             fix = f"take a device whose profile has one, such as nvidia-h200-sxm{again}"
             raise UnavailableError(f"{device.id} has no power model", fix)
-        self.device, self.fit, self.own_w = device, device.power, own
-        self.limit_w, self.host_s = own if limit_w is None else limit_w, host_s
+        self.device, self.fit, self.own_w = device, device.power, device_w
+        self.limit_w, self.host_s = device_w if limit_w is None else limit_w, host_s
 
     def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
         """``demands`` in turn, alone and for seconds, as a state; UnavailableError without a clock in the profile, or within the limit."""
@@ -190,10 +190,10 @@ class Power:
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
         """Run of ``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
-        taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(one) for one in demands]
+        taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(demand) for demand in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
             most = self.fit.burst_over_limit * self.limit_w
-            bursts = [self._common([one], [f], [top], most, LOWEST) for one, f, top in zip(demands, taken, bursts, strict=True)]
+            bursts = [self._common([demand], [f], [top], most, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
         elif clock == BURST:
             return self._sum(demands, taken, taken)
         lasting = self._settled(demands, taken, bursts, self.limit_w)
@@ -204,7 +204,7 @@ class Power:
 
         That is the burst's clock, and after ``SETTLES_S`` the one that the limit leaves.
         """
-        bursts = [self.burst_clock(one) for one in demands]
+        bursts = [self.burst_clock(demand) for demand in demands]
         taken = bursts
         for _ in range(ROUNDS):
             taken = _between(demands, bursts, self._settled(demands, taken, bursts, self.limit_w))
@@ -225,9 +225,9 @@ class Power:
     def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
         """Run with each demand at its clock; the seconds of a demand are those at its clock of ``taken``."""
         runs = list(zip(demands, taken, clocks, strict=True))
-        seconds = [one.seconds if f == own else one.seconds_at(own / f) for one, own, f in runs]
+        seconds = [demand.seconds if f == taken_at else demand.seconds_at(taken_at / f) for demand, taken_at, f in runs]
         waits = max(self.host_s - sum(seconds), 0.0)
-        joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True)) + self.fit.static_w * waits
+        joules = sum(self._joules(demand, s, f) for demand, s, f in zip(demands, seconds, clocks, strict=True)) + self.fit.static_w * waits
         clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
         return Running(tuple(seconds), joules, clock, waits)
 

@@ -122,8 +122,8 @@ class Question:
         >>> SoftmaxQuestion(rows=4, store=True).given()
         {'rows': 4}
         """
-        found = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
-        return {name: value for name, (value, default) in found.items() if value not in (None, (), [], default)}
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """A copy with ``options`` put in; names that the question lacks, and values that are None, are ignored."""
@@ -202,12 +202,12 @@ def as_typed(one: Any, value: Any = True) -> str:
 
 def renamed(question: type[Question]) -> dict[str, str]:
     """Options of ``question`` by their names of one version before."""
-    found: dict[str, str] = {}
-    for one in fields(question):
-        asked: Option = one.metadata["option"]
+    names: dict[str, str] = {}
+    for field_ in fields(question):
+        asked: Option = field_.metadata["option"]
         for old in asked.old:
-            found |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
-    return found
+            names |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
+    return names
 
 
 def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
@@ -215,7 +215,7 @@ def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any],
 
     An option may also have the name that is typed. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
-    written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
+    written = {name: python_name for question in questions for name, python_name in question.OPTION_NAMES.items()}
     fitting = {one.name for question in questions for one in fields(question)}
     options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
     names = dict.fromkeys(one.name for question in questions for one in fields(question))

@@ -83,10 +83,8 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     seconds = max(inside, between) if w.op in AT_ONCE else inside + between
     seconds = max(seconds, lower_s)
     words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
-    one = replace(added(within), parts=())
-    return replace(
-        one, seconds=seconds, low=max(seconds / WIDTH, lower_s), high=seconds * WIDTH, kind=BORROWED, provenance=words, reference=device
-    )
+    low, high = max(seconds / WIDTH, lower_s), seconds * WIDTH
+    return replace(added(within), parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
 
 
 def _first(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:

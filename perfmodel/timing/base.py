@@ -252,8 +252,8 @@ def other_formats(device: Device, case: Case) -> list[Calibration]:
     model_of_case = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
     if model_of_case is None or model_of_case.family not in families:
         return []
-    known = [block for block in device.calibration if find_model(block.model).family == model_of_case.family]
-    return [replace(block, implementation=case.implementation, model=model_of_case.name) for block in known]
+    alike = [block for block in device.calibration if find_model(block.model).family == model_of_case.family]
+    return [replace(block, implementation=case.implementation, model=model_of_case.name) for block in alike]
 
 
 def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:

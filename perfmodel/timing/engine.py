@@ -251,10 +251,10 @@ def last_slot(tiles: Sequence[int], slots: int) -> ByRatio[SlotWork]:
             order.append(first[1:])
             heapreplace(free, (first[0] + (ratio + each), first[1] + 1, first[2] + each))
         last = max(free)[1:]
-        rest = {one[1:] for one in free}
-        pairs = [*pairwise(order), *((one, last) for one in rest)]
+        rest = {slot[1:] for slot in free}
+        pairs = [*pairwise(order), *((slot, last) for slot in rest)]
         if order:
-            pairs += [(order[-1], one) for one in rest]
+            pairs += [(order[-1], slot) for slot in rest]
         return last, *ratio_range(pairs)
 
     return ByRatio(compute)

@@ -239,18 +239,18 @@ def of_product(result: MatmulResult, prediction: Prediction | None, limit: str |
     return as_shown(prediction, state_of([drawn], device, asked, BURST))
 
 
-def of_comparison(comparison: Comparison, known: Predictions, limit: str | None, clock: str | None) -> Predictions:
+def of_comparison(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
     """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
 
     Errors of ``asked_of``; UnavailableError, too, where there is no power of any of the kernels and one is asked for.
     """
-    shown, device = dict(known), comparison.device
-    asked = asked_of(device, limit, clock, bool(known))
+    shown, device = dict(predictions), comparison.device
+    asked = asked_of(device, limit, clock, bool(predictions))
     refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
-        whole = known.get((name, result.direction))
-        parts = [known.get((name, part.direction)) for part in result.parts]
+        whole = predictions.get((name, result.direction))
+        parts = [predictions.get((name, part.direction)) for part in result.parts]
         if whole is None or None in parts:
             continue
         activities = [

@@ -124,8 +124,8 @@ def _multiply_alike(device: Device, other: Device) -> bool:
 def _named(request: TimeRequest) -> Prediction:
     """The prediction of the kernel that is named; the pooled one for an operation of PyTorch that no such device has calibrated."""
     name, others = request.case.implementation, [one for one in request.fallbacks() if transferable(request.device, one)]
-    known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
-    if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
+    is_calibrated = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
+    if is_calibrated or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
     with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
         return predict(request)

@@ -189,8 +189,8 @@ def tile_cycles(scores: int, flops: float, w: Attention, device: Device) -> floa
     flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
     exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)
     if flop_rate is None or exp_rate is None:
-        found = f"{device.id} lacks FLOP or exponentials per clock in its profile"
-        raise UnavailableError(found, "add per_clk to its tensor and exp peaks")
+        lacks = f"{device.id} lacks FLOP or exponentials per clock in its profile"
+        raise UnavailableError(lacks, "add per_clk to its tensor and exp peaks")
     return float(scores * (flops / min(flop_rate, MOST_FLOP) + 1 / exp_rate))
 
 

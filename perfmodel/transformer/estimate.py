@@ -38,13 +38,13 @@ Interval = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 
 
-def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
+def interval(intervals: Iterable[tuple[Interval | None, int]]) -> Interval | None:
     """Sum of ``intervals``, each so many times; None if one is unknown."""
     total: Interval = (0, 0, 0)
-    for found, times in known:
-        if found is None:
+    for each, times in intervals:
+        if each is None:
             return None
-        total = (total[0] + found[0] * times, total[1] + found[1] * times, total[2] + found[2] * times)
+        total = (total[0] + each[0] * times, total[1] + each[1] * times, total[2] + each[2] * times)
     return total
 
 
@@ -118,14 +118,14 @@ class PassEstimate:
 
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
-        found, block = interval((row.interval, 1) for row in self.rows), self.within.block
-        if found is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
-            return found
+        ends, block = interval((row.interval, 1) for row in self.rows), self.within.block
+        if ends is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
+            return ends
         if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
-            seconds = found[0]
+            seconds = ends[0]
             lower = max(float(self.cost.lower_warm_s), op_time.busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
-        return found
+        return ends
 
     @property
     def seconds(self) -> float:

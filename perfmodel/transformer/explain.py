@@ -87,11 +87,11 @@ def _free(trace: Trace, name: str, formula: str, value: Any) -> str:
     return next(title for title in titles if title not in steps or (steps[title].formula, steps[title].value) == (formula, value))
 
 
-def explain(found: PassEstimate) -> list[FormulaStep]:
+def explain(estimate: PassEstimate) -> list[FormulaStep]:
     """Steps of one pass; each rests on earlier ones."""
     trace = RowsTrace()
-    model = traced(found.model, trace, PASS_SIZES, found.model.source or found.model.name)
-    step = found.step
+    model = traced(estimate.model, trace, PASS_SIZES, estimate.model.source or estimate.model.name)
+    step = estimate.step
     step = replace(
         step,
         batch=trace.symbol("B", step.batch, "sequences", "given"),
@@ -99,29 +99,29 @@ def explain(found: PassEstimate) -> list[FormulaStep]:
         kv_len=trace.symbol("N_kv", step.kv_len, "tokens of a sequence", "given"),
     )
     ops = all_ops(model, step)
-    costs = _explained(trace, ops, found.device)
+    costs = _explained(trace, ops, estimate.device)
     cost = replace(total(costs), needs=pass_needs(list(zip(ops, costs, strict=True)), step.split.pp))
     for name, value in {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}.items():
         trace.define(f"total {name}", "sum over rows and their runs", value, SOURCE)
     trace.define("total lower bound", "s, of all rows as one workload", cost.lower_s, SOURCE)
     trace.define("total roofline", "sum over rows and their runs, s", cost.roofline_s, SOURCE)
-    return [*sourced(trace, SOURCE), *_times(found)]
+    return [*sourced(trace, SOURCE), *_times(estimate)]
 
 
-def _times(found: PassEstimate) -> list[FormulaStep]:
+def _times(estimate: PassEstimate) -> list[FormulaStep]:
     """The predicted time of each row, by the time model of its kernel, and their sum."""
-    predicted = [(row.op.name, row.prediction) for row in found.rows if row.prediction is not None]
+    predicted = [(row.op.name, row.prediction) for row in estimate.rows if row.prediction is not None]
     steps = [
         FormulaStep(f"[{name}] predicted", f"s, {p.calibration.implementation} by {p.calibration.model}", "", "", p.seconds, p.provenance)
         for name, p in predicted
     ]
-    if len(predicted) < len(found.rows) or found.on_device is None:
+    if len(predicted) < len(estimate.rows) or estimate.on_device is None:
         return steps
     formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
-    total, meaning, whole = "total predicted", "s, of all rows and their runs", found.on_device[0]
-    if found.host_s is None:
+    total, meaning, whole = "total predicted", "s, of all rows and their runs", estimate.on_device[0]
+    if estimate.host_s is None:
         return [*steps, FormulaStep(total, meaning, formula, numbers, whole, "the sum of its kernels")]
-    kernels, host = "kernels predicted", found.host_s[0]
+    kernels, host = "kernels predicted", estimate.host_s[0]
     return [
         *steps,
         FormulaStep(kernels, meaning, formula, numbers, whole, "the sum of its kernels"),
@@ -182,12 +182,12 @@ def explain_cache(result: CacheResult) -> list[FormulaStep]:
     block, group = trace.symbol("p", w.form.block_size, "tokens per block", "given"), w.form.scale_group
     shared = None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
     form = replace(w.form, block_size=block, scale_group=shared)
-    found = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
-    for name, cost in {"with": found.cached, "without": found.uncached}.items():
+    traced_result = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
+    for name, cost in {"with": traced_result.cached, "without": traced_result.uncached}.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{name} cache, {part}", "FLOP", getattr(cost, part))
         trace.define(f"{name} cache, weights read", "B", cost.weights_read)
-    trace.define("with cache, cache read", "B", found.cached.cache_read)
+    trace.define("with cache, cache read", "B", traced_result.cached.cache_read)
     return [replace(step, source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
 
 

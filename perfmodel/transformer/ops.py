@@ -168,7 +168,7 @@ class Rows(SparseRows):
         return rows
 
     def leave(self, op: Operation) -> list[Op]:
-        """The sum of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
+        """All-reduce of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
         tp = self.step.split.tp
         return [] if tp == 1 else [kernels.collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
 
@@ -185,14 +185,14 @@ class Rows(SparseRows):
         return [stream(EMBEDDING, step, "copy", (None, None), like, more=(looked_up, activation(WRITE, elements, step)))]
 
     def norm(self, op: Operation) -> list[Op]:
-        """One kernel, or none if the residual add before it does it."""
+        """Kernel of a norm; none if the residual add before does it."""
         if self.step.fused and op.name in BESIDE_SUMS:
             return []
         kind = self.model.norm if op.own else "rms"  # latents pass an RMS norm whatever the model's norms are
         return [kernels.norm(op.kernel, self.model, self.step, self.own_tokens if op.own else self.tokens, op.features, kind=kind)]
 
     def linear(self, op: Operation) -> list[Op]:
-        """One matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
+        """Kernels of a matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
         step, tokens = self.step, self.tokens
         if op.name == "KV up projection":
             a = self.attended
@@ -225,7 +225,7 @@ class Rows(SparseRows):
         return [replace(sums, name="all-reduce of norms"), row]
 
     def rotate(self, op: Operation) -> list[Op]:
-        """RoPE, and what a token adds to the cache."""
+        """Kernels of RoPE, and of what a token adds to the cache."""
         a = self.attended
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
@@ -249,7 +249,7 @@ class Rows(SparseRows):
         return [*self._attention(op), *self._beside(op)]
 
     def _attention(self, op: Operation) -> list[Op]:
-        """Over the latents themselves in decode."""
+        """Kernels of attention, over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             if self._selects:
@@ -262,11 +262,11 @@ class Rows(SparseRows):
             return [_expanded(kernels.attend(w, step), w)]
         if self._selects:
             return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-        made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
-        return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
+        latent = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
+        return [latent, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
     def add(self, op: Operation) -> list[Op]:
-        """x + y; fused with the norm after it, which leaves both the sum and its norm."""
+        """Kernel of x + y; fused with the norm after it, which leaves both the sum and its norm."""
         step, hidden = self.step, self.model.hidden
         elements = step.tokens * hidden
         if not step.fused:
@@ -275,7 +275,7 @@ class Rows(SparseRows):
         return [stream("residual add and norm", step, "norm", (2 * elements, 2 * elements), like, weights=weights)]
 
     def activation(self, op: Operation) -> list[Op]:
-        """The activation function, if no matmul does it."""
+        """Kernel of the activation function, if no matmul does it."""
         if self.step.fused:
             return []
         routed = op.part == EXPERTS
@@ -284,7 +284,7 @@ class Rows(SparseRows):
         return [self._as_part(ACTIVATE, row) if routed else row]
 
     def router(self, op: Operation) -> list[Op]:
-        """The router, and tokens on their way to the GPUs of their experts."""
+        """Kernels of the router, and exchanges of tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
         return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
@@ -311,7 +311,7 @@ class Rows(SparseRows):
         return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, *kernels.product_timed(w, step, kernels.widest(step, matrices))))]
 
     def combine(self, op: Operation) -> list[Op]:
-        """The way back, and the weighted sum of the results of each token's experts."""
+        """Exchanges on the way back, and the kernel of the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
@@ -325,12 +325,12 @@ class Rows(SparseRows):
 
     @cached_property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on the fullest GPU."""
+        """Number of (token, expert) pairs on the fullest GPU."""
         return pairs_on(self.step, self._experts)
 
     @cached_property
     def _touched(self) -> Number:
-        """Experts of that GPU that a token picks, on average."""
+        """Mean number of the fullest GPU's experts that a token picks."""
         return touched_on(self.step, self._experts)
 
     @cached_property
@@ -339,18 +339,18 @@ class Rows(SparseRows):
         return loads_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
-        """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
+        """``op``, predicted as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
         if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
-        own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        experts, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
+        sizes = (received(step), self.model.hidden, mlp.width, experts, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, step.dtype, self._pairs, parts, self._loads)
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
-        """The weight of the shared expert's output."""
+        """Kernel of the weight of the shared expert's output."""
         return [linear(op.kernel, self.step, self.tokens, self.model.hidden, 1)]
 
 

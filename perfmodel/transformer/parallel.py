@@ -91,7 +91,7 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     pp = step.split.pp
     whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     sizes = {layer: total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, _ in model.layer_kinds}
-    found = []
+    sizes_of_stages = []
     for index, layers in enumerate(stages(model, pp)):
         size = sum(count * sizes[layer] for layer, count in replace(model, layers=layers).layer_kinds)
         if index == 0:
@@ -99,8 +99,8 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
         if index == pp - 1:
             tied = model.tied_embeddings and pp == 1
             size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
-        found.append(size)
-    return max(found)
+        sizes_of_stages.append(size)
+    return max(sizes_of_stages)
 
 
 def table_bytes(model: ModelSpec, step: ModelPass) -> Number:

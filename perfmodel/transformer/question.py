@@ -89,13 +89,13 @@ class MemoryQuestion(Question):
         from perfmodel.transformer.step import TRAIN, default_length
         from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig, recompute_named
 
-        made: dict[str, Any] = {
+        derived: dict[str, Any] = {
             "model": model,
             "n": default_length(model, TRAIN) if self.n is None else self.n,
             "recompute": recompute_named(self.recompute),
             "lora_targets": ALL if self.lora_targets is None else self.lora_targets,
         }
-        return TrainingConfig(**self._same(TrainingConfig) | made, parallel=Parallel(**self._same(Parallel)))
+        return TrainingConfig(**self._same(TrainingConfig) | derived, parallel=Parallel(**self._same(Parallel)))
 
     def _same(self, record: Any) -> dict[str, Any]:
         """Values of the options that have the names of fields of ``record``."""
@@ -209,8 +209,8 @@ class ModelQuestion(PhaseQuestion):
             raise UsageError(f"--dtype {dtype} with --phase train", "give bf16, fp16 or fp32, and --precision for the rest")
         if precision == BF16 and dtype == "fp16":
             raise UsageError("--dtype fp16 with --precision bf16", "leave one of them out")
-        known = {**device.peaks.tensor, **device.peaks.vector}
-        return dtype or ("bf16" if precision == BF16 or "bf16" in known else "fp16"), precision
+        formats = {**device.peaks.tensor, **device.peaks.vector}
+        return dtype or ("bf16" if precision == BF16 or "bf16" in formats else "fp16"), precision
 
     def check_search(self) -> int:
         """Number of GPUs of a search; UsageError for an option that the search is to find."""

@@ -52,8 +52,8 @@ def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
     beyond = tokens - first
     full = beyond // block
     rest = beyond - full * block
-    own = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
-    return first * (first + 1) // 2 + beyond * (most - block) + own
+    within = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
+    return first * (first + 1) // 2 + beyond * (most - block) + within
 
 
 def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = None) -> Number:

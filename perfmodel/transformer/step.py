@@ -84,9 +84,9 @@ class Split:
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
         if self.stage % self.ep:
-            known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
+            sharers = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
             fits = ", ".join(str(ep) for ep in range(1, min(self.stage, MOST_TP) + 1) if self.stage % ep == 0)
-            raise UsageError(f"--ep {self.ep} does not divide {known}", f"the same GPUs hold the experts: one of {fits} does")
+            raise UsageError(f"--ep {self.ep} does not divide {sharers}", f"the same GPUs hold the experts: one of {fits} does")
         layers = [layer for layer, _ in model.layer_kinds]
         fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, one.attention) for one in layers))} does"
         for a in (one.attention for one in layers if not cut_by(self.tp, one.attention)):

@@ -117,17 +117,17 @@ def calibrate(
             finished(key)
         p, residuals = ahead[key]
         errors = [Residual(value, group) for value, group in zip(residuals, errs_with(to_fit), strict=True)]
-        elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
-        alike.setdefault(key[3], []).extend(Residual(one.value, f"{one.group} {key}") for one in errors)
+        elsewhere.setdefault(key[:4], []).extend(Residual(error.value, f"{error.group} {key[4]}") for error in errors)
+        alike.setdefault(key[3], []).extend(Residual(error.value, f"{error.group} {key}") for error in errors)
         for name in sorted({point.device.id for point in members}):
-            mine = [one for one, point in zip(errors, to_fit, strict=True) if point.device.id == name]
+            mine = [error for error, point in zip(errors, to_fit, strict=True) if point.device.id == name]
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
             here = [point for point in members if point.device.id == name]
             block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
             block = with_warm(block, [value for value, point in zip(residuals, to_fit, strict=True) if _warm_on(point, name)], here)
             result.setdefault(name, []).append(block)
-            others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
+            others = [error for error in current[name].calibration if family_of(error) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {
         name: [_of_few(_of_all(block, kept), kept, alike[block.model]) for block in blocks for kept in [elsewhere[family_of(block)]]]

@@ -138,11 +138,11 @@ def _devices_of(
     given = None if hardware is None else find_device(hardware)
     devices: dict[str, Device] = {}
     for name in dict.fromkeys(record.hardware for record in records):
-        known = device_or_error(name, find_device)
-        if isinstance(known, PerfmodelError):
-            progress(f"{name}: {known.message}")
+        found_device = device_or_error(name, find_device)
+        if isinstance(found_device, PerfmodelError):
+            progress(f"{name}: {found_device.message}")
         else:
-            devices[name] = given if given is not None and given.id == known.id else known
+            devices[name] = given if given is not None and given.id == found_device.id else found_device
     if given is not None and given.id not in {device.id for device in devices.values()}:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return devices

@@ -90,11 +90,11 @@ def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
         raise DataError(f"{path}: no kernel in the file, only a header", fix)
     names: dict[str, list[KernelCount]] = {}
     counted = [count_of(kernel) for kernel in kernels]
-    for one in counted:
-        names.setdefault(one.name, []).append(one)
+    for launch in counted:
+        names.setdefault(launch.name, []).append(launch)
     if len(counted) > most:
         return [added(name, ones) for name, ones in names.items()]
-    return [replace(one, name=f"{one.name} #{one.runs[0]}") if len(names[one.name]) > 1 else one for one in counted]
+    return [replace(launch, name=f"{launch.name} #{launch.runs[0]}") if len(names[launch.name]) > 1 else launch for launch in counted]
 
 
 def count_of(kernel: CountedKernel) -> KernelCount:

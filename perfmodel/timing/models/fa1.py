@@ -25,7 +25,7 @@ RANDOM = 0.75  # tuned
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """A block for each head, or parts of heads where these are fewer than multiprocessors."""
+    """Launch with a block for each head, or for parts of heads where these are fewer than multiprocessors."""
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
     return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))

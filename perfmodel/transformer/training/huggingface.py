@@ -121,13 +121,13 @@ class HuggingFace(Recorder):
         self.node("split", ["Q, K, V"], dict.fromkeys(self.heads, 0))
 
     def _rotated(self, a: GroupedAttention, name: str, heads: Number) -> str:
-        made = self._projection(name, f"{name}, projected")
+        result = self._projection(name, f"{name}, projected")
         if name == "V":
-            return made
+            return result
         if a.qk_norm:
-            made = self._rms_norm(f"norm of {name}", made, f"{name}, normed", heads * a.head_dim, heads)
+            result = self._rms_norm(f"norm of {name}", result, f"{name}, normed", heads * a.head_dim, heads)
         size = self.size(self.shape.tokens, heads * a.head_dim)
-        return self.node(f"RoPE of {name}", [made], {name: size}, scratch=2 * size, backward=2 * size)
+        return self.node(f"RoPE of {name}", [result], {name: size}, scratch=2 * size, backward=2 * size)
 
     def qk_norm(self, op: Operation) -> None:
         """Nothing here: ``split`` records it with the projections."""
@@ -139,9 +139,9 @@ class HuggingFace(Recorder):
         if not s.flash:
             self._eager(op, a)
             return
-        made = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
+        written = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
         scratch = STATISTIC_SIZE * s.tokens * a.heads * (a.head_dim + 1)  # dQ in fp32, row sums of dO O
-        self.node("attention", self.heads, made, [*(["Q, K, V"] if self.joint else self.heads), *made], backward=scratch)
+        self.node("attention", self.heads, written, [*(["Q, K, V"] if self.joint else self.heads), *written], backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
         """Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
@@ -149,14 +149,14 @@ class HuggingFace(Recorder):
         rows, elements = self.size(s.tokens, op.features), s.tokens * s.keys * a.heads
         scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
         q, k, v = (f"{name}, copied" for name in ("Q", "K", "V"))
-        made = self.node("Q K^T", self.heads[:2], {"scores": scores, q: rows, k: rows}, [q, k])
-        made = self.node("scale", [made], {"scores, scaled": scores})
-        self.sum("mask", (made,), "scores, masked", scores)
-        made = self.node("softmax", ["scores, masked"], {"softmax": wide}, ["softmax"], backward=wide)  # its product with the gradient
+        result = self.node("Q K^T", self.heads[:2], {"scores": scores, q: rows, k: rows}, [q, k])
+        result = self.node("scale", [result], {"scores, scaled": scores})
+        self.sum("mask", (result,), "scores, masked", scores)
+        result = self.node("softmax", ["scores, masked"], {"softmax": wide}, ["softmax"], backward=wide)  # its product with the gradient
         if wide != scores:
-            made = self.node("softmax, rounding", [made], {"softmax, rounded": scores})
-        made = self.dropped("attention's dropout", made, "softmax after dropout", elements)
-        mixed = self.node("P V", [made, self.heads[2]], {"attention output by heads": rows, v: rows}, [made, v])
+            result = self.node("softmax, rounding", [result], {"softmax, rounded": scores})
+        result = self.dropped("attention's dropout", result, "softmax after dropout", elements)
+        mixed = self.node("P V", [result, self.heads[2]], {"attention output by heads": rows, v: rows}, [result, v])
         self.node("heads side by side", [mixed], {op.writes: rows})
 
     # MLP

@@ -174,7 +174,7 @@ class LayerBlock:
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
     def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
-        """One pass over them, from ``level`` on. Bytes change by as much in each, so that the worst is the first or the last.
+        """Moment of one pass over the blocks, from ``level`` on. Bytes change by as much in each: the worst is the first or the last.
 
         ``gradients``: bytes of those of weights that are there before it.
         """
@@ -235,7 +235,7 @@ def _chained(passes: Iterable[TapePass]) -> TapePass:
 def _block(
     name: str, tapes: Sequence[Tape], holdings: Sequence[Holding], forwards: TapePass, backwards: TapePass, shape: Shape
 ) -> LayerBlock:
-    """Both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
+    """Block of both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
     copies = shape.parallel.dp * shape.parallel.cp
     elements = [holding.parameters - ceil_div(holding.parameters, copies) for holding in holdings if shape.parallel.zero == 3]
     gathered = shape.size * max(elements, default=0)

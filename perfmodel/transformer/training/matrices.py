@@ -79,7 +79,7 @@ def shape_of(training: TrainingConfig) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a GPU holds: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
+    """Parameters on a GPU: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
 
     ``experts``: parameters that expert-parallel GPUs divide; ``parameters``: all of them.
     """
@@ -97,11 +97,11 @@ class Holding:
         object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
 
 
-def _learned(found: Sequence[tuple[Operation, int]]) -> Holding:
+def _learned(operations: Sequence[tuple[Operation, int]]) -> Holding:
     """Parameters that operations learn, each so many times over."""
-    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in found for matrix in op.matrices)
-    in_experts = sum(op.vectors * times for op, times in found if op.part == EXPERTS)
-    return Holding(matrices, sum(op.vectors * times for op, times in found), in_experts)
+    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in operations for matrix in op.matrices)
+    in_experts = sum(op.vectors * times for op, times in operations if op.part == EXPERTS)
+    return Holding(matrices, sum(op.vectors * times for op, times in operations), in_experts)
 
 
 def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
@@ -115,9 +115,9 @@ def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bo
 
 
 def _ends(model: ModelSpec, tp: int, first: bool, last: bool) -> list[Operation]:
-    found = first_operations(model, tp) if first else []
+    first_ones = first_operations(model, tp) if first else []
     tied = model.tied_embeddings and first
-    return found + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
+    return first_ones + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
 
 
 def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
@@ -128,8 +128,8 @@ def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
 
 @lru_cache(maxsize=4096)
 def _holding(model: ModelSpec, counts: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
-    found = [(op, 1) for op in _ends(model, tp, first, last)]
-    return _learned([*found, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
+    ends = [(op, 1) for op in _ends(model, tp, first, last)]
+    return _learned([*ends, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
 
 
 # Adapters

@@ -149,10 +149,10 @@ class Recorder:
         """Low-rank adapters beside frozen matrices: they save their input and the product with A."""
         rank, tokens = self.shape.rank or 0, self.tokens(op)
         inputs, outputs = sum(matrix.inputs for matrix in adapted), sum(matrix.outputs for matrix in adapted)
-        made = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
-        between = self.node(f"{op.name}, A", op.reads, made, op.reads, weights=rank * inputs, adapter=True)
-        made = {f"{op.writes}, adapter's part": self.size(tokens, outputs)}
-        result = self.node(f"{op.name}, B", [between], made, [between], weights=rank * outputs, adapter=True)
+        written = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
+        between = self.node(f"{op.name}, A", op.reads, written, op.reads, weights=rank * inputs, adapter=True)
+        written = {f"{op.writes}, adapter's part": self.size(tokens, outputs)}
+        result = self.node(f"{op.name}, B", [between], written, [between], weights=rank * outputs, adapter=True)
         self.sum(f"{op.name}, sum", (frozen, result), op.writes, self.tape.sizes[frozen])
 
     # Operations without matrices

@@ -39,14 +39,14 @@ def read(fields: Fields) -> Quantized:
     return Quantized(f"compressed-tensors, {words}", tuple(rules), fields.patterns("ignore"), tuple(unread))
 
 
-def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
+def _stored(group_fields: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
     """The format of a group's weights, and what of its fields was not read; None where there is no rule."""
-    weights = one.inside("weights", one.get("weights", dict, {}))
+    weights = group_fields.inside("weights", group_fields.get("weights", dict, {}))
     bits, kind = weights.count("num_bits", 8), weights.get("type", str, "int")
     strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)
     symmetric, ordered = weights.get("symmetric", bool, True), weights.get("actorder", (str, bool)) == "group"
     rows, columns = _block(strategy, size, weights)
-    inputs = one.get("input_activations", dict) or {}
+    inputs = group_fields.get("input_activations", dict) or {}
     static = bool(inputs) and inputs.get("dynamic") is False
     scale = {NVFP4: 8, MXFP4: 8}.get(layout, FP16)
     weights.get("scale_dtype", str)

@@ -231,7 +231,7 @@ def _drift(rates: MeasuredRates) -> dict[str, float]:
 def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
     """Parameters by implementation. The interval is made of the residuals of all: points left out of a fit, and the spread of copies."""
     copies = rates.copies[DRAM_SHARE]
-    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in own] for name, own in fitted.items()}
+    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in items] for name, items in fitted.items()}
     residuals = {name: _residuals(name, timed_points, bare) for name, timed_points in points.items()}
     spread = [copies.quantile(share) / copies.quantile(0.5) for share in (0.1, 0.9)]
     ranked = sorted([*spread, *(residual for listed in residuals.values() for residual in listed)])

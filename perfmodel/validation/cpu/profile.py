@@ -178,8 +178,8 @@ class MeasuredRates:
         values = np.ones((cores, EXP_VALUES), np.float32)
 
         def copy(share: float) -> Callable[[], object]:
-            own = slice(int(self.llc_bytes * share) // 8)
-            return lambda: loops.copy(source[own], target[own], loops.ONE, cores)
+            part = slice(int(self.llc_bytes * share) // 8)
+            return lambda: loops.copy(source[part], target[part], loops.ONE, cores)
 
         def fma(rounds: int, cores: int) -> Callable[[], object]:
             return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), sums, cores)

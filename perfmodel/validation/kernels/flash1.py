@@ -121,7 +121,7 @@ def build(shape: Geometry, causal: bool) -> Any:
 
 
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any) -> Callable[[], None]:
-    """What launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
+    """Function that launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
     args = (q, k, v, o, ls, ms, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     last = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, main(shape, w.causal)[1], *args)
     fills = (
@@ -132,7 +132,7 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: A
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:
-    """Outputs beside O, and their elements."""
+    """(name, elements) of each output beside O."""
     return [("l, m", w.query_heads * w.n)] * 2
 
 

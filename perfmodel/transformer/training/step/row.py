@@ -122,12 +122,12 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     if shape.rank is not None:
         return [inputs]
     name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype)
-    found = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
+    ops = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
     if learned > 1:  # the second ones are biases
         # after a matrix cut by rows, biases are added once the partial sums are: to a sequence-parallel GPU's own tokens
         rows = activation(READ, share(w.batch * w.m * w.n, shape.sp if op.name.endswith(BY_ROWS) else 1), step)
-        found.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.size)), w.m * w.n))
-    return found
+        ops.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.size)), w.m * w.n))
+    return ops
 
 
 def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
@@ -228,7 +228,7 @@ def _by_heads(w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op], list
     if not batch.eager:
         return [], [out], [replace(out, name="gradient of the output, by heads")]
     copies = [copied(f"{name} by heads", w.heads, d) for name, d in (("Q", w.d), ("K", w.d), ("V", w.dv))]
-    back = [replace(one, name=f"gradient, {one.name}") for one in copies]
+    back = [replace(copy, name=f"gradient, {copy.name}") for copy in copies]
     product = pointwise("scores times their gradient", step, w.query_heads * w.n, w.kv_len, reads=2)
     return copies, [out], [*back, product, _heads_together(w, step, strided=True)]
 

@@ -36,7 +36,7 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTime:
-    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
+    """Times of one micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
     and from the neighbouring stages.
 
     ``forward``, ``backward``: kernels of each pass, with the use of each resource by kernels and exchanges; ``backward`` includes
@@ -86,7 +86,7 @@ class MicroBatchTime:
 
 
 def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
-    """One micro-batch on a GPU of ``stage``."""
+    """Times of one micro-batch on a GPU of ``stage``."""
     t, layers, ends = job.training, job.layer_times(stage), job.end_times(stage)
     listed = [*layers, *((end, 1) for end in ends.values())]
     again = joined((window, share * count) for layer, count in layers for window, share in repeated(layer, t))
@@ -107,7 +107,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
 
 
 def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
-    """Kernels that run once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
+    """(window, share of layers) of what runs once more backward. Of a segment only the last layer can leave out its end."""
     recompute = training.recompute
     if recompute.kind == NONE:
         return []
@@ -214,15 +214,15 @@ def step_time(job: TrainingJob) -> StepTime:
     return StepTime(slowest, often, micro, parts, exchanged)
 
 
-def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
+def _once(job: TrainingJob, stage: int, micro: MicroBatchTime) -> tuple[dict[str, float], float]:
     """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
     t, step, state = job.training, job.micro_batch.forward, job.state(stage)
     updated, cleared = (ops_window(ops, job.on).seconds for ops in ([optimizer(t, state, step)], clearing(t, state, step)))
-    exposed, hidden = data_seconds(job, one, state)
+    exposed, hidden = data_seconds(job, micro, state)
     return {OPTIMIZER: updated, CLEARED: cleared, DATA_PARALLEL: exposed}, hidden
 
 
-def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[float, float]:
+def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple[float, float]:
     """Seconds of exchanges between GPUs with the same weights that no kernel hides, and those that kernels do.
 
     Gradients go out during backward passes, weights come in during the passes that need them. What the first layer of a step waits
@@ -230,8 +230,8 @@ def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[f
     """
     if job.system is None:
         return 0.0, 0.0
-    t, p, edge = job.training, job.training.parallel, 1 / max(one.layers, 1)
-    forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
+    t, p, edge = job.training, job.training.parallel, 1 / max(micro.layers, 1)
+    forward, backward = joined([(micro.forward, 1)]), joined([(micro.backward, 1)])
     passes = [forward, backward] if p.zero == 3 else [forward]
     exchanges = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
     exposed_s = hidden_s = 0.0
@@ -253,21 +253,21 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
     return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
 
 
-def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
+def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) -> float:
     """Seconds that a step takes longer because the host enqueues its kernels one by one."""
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
-    host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
-    return exposed_host_s(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
+    host = host_phases(job.on.parameters, micro.layers, tensors(job), again=job.training.recompute.of_layers)
+    return exposed_host_s(host, micro.before_head_s, micro.kernels_s - micro.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
-    """Parameter tensors of the model: each matrix, bias and norm's weights."""
+    """Number of parameter tensors of the model: each matrix, bias and norm's weights."""
     listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
     return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in listed)
 
 
 def _learned(op: Op) -> int:
-    """Weight tensors that a forward row reads; a layer norm has two, counted as one access."""
+    """Number of weight tensors that a forward row reads; a layer norm has two, counted as one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count
