@@ -38,7 +38,7 @@ def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one kernel moves one tensor across the SRAM boundary.
+    """Traffic of one tensor across the SRAM boundary in one kernel.
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the
     L2 catches every re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving.

@@ -66,7 +66,7 @@ class Peaks(ProfilePart):
 
 @dataclass(frozen=True)
 class Limits(ProfilePart):
-    """What a multiprocessor and a thread block can hold."""
+    """Limits of what a multiprocessor and a thread block can hold."""
 
     max_threads_per_multiprocessor: Count | None = None
     max_blocks_per_multiprocessor: Count | None = None
@@ -105,7 +105,7 @@ class LaunchOverhead(ProfilePart):
 
 @dataclass(frozen=True)
 class Microbenchmark(ProfilePart):
-    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
+    """Result of a probe on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
 
     ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
     """
@@ -157,7 +157,7 @@ class Calibration(ProfilePart):
 
 @dataclass(frozen=True)
 class PowerFit(ProfilePart):
-    """What a device draws, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
+    """Power model of a device, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
 
     ``static_w``: whatever runs. ``picojoules``: of an operation, by unit and format (``tensor.bf16``, ``vector``, ``sfu``), and of a byte
     from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: of all multiprocessors at work, by kind of kernel.
@@ -250,7 +250,7 @@ class Device(ProfilePart):
         return int(room.number)
 
     def origin(self, quantity: Quantity) -> str:
-        """Where the profile has ``quantity`` from: its id, the kind of evidence, the source."""
+        """Origin of ``quantity`` in the profile: its id, the kind of evidence, the source."""
         return f"{self.id}, {quantity.kind}: {self.sources[quantity.source]}"
 
     def fits(self, size: float) -> bool | None:

@@ -145,7 +145,7 @@ class Occupancy:
 
 
 def occupancy(block: ThreadBlock, sm: Multiprocessor) -> Occupancy:
-    """How ``block`` fills ``sm``; 0 blocks if one does not fit."""
+    """Occupancy of ``sm`` by ``block``; 0 blocks if one does not fit."""
     limits = block_limits(block, sm)
     blocks = label("blocks", "blocks active per multiprocessor", least(limits))
     warps = label("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))

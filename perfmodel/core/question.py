@@ -43,7 +43,7 @@ class Condition(NamedTuple):
 
 
 class Option(NamedTuple):
-    """How the command line shows a field. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
+    """A field as the command line shows it. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
 
     ``group``: its heading in ``--help``; empty for common options. ``old``: former names, accepted with a note for one version.
     In ``help``, ``{algorithms}``, ``{formats}`` and ``{pictured}`` are replaced by the list of the available ones.

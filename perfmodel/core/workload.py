@@ -19,7 +19,7 @@ LARGEST_SIZE = 10**15
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """What one walk meets in its nonzero, visible blocks.
+    """Counts of one walk over its nonzero, visible blocks.
 
     ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one of them; ``seeing_rows``:
     those that see a key there. ``scores``: entries, partial blocks at their real size; ``visible_scores``: unmasked ones.
@@ -40,7 +40,7 @@ class BlockPattern(Protocol):
         """Name in reports."""
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted for this workload, and what would help; None if they can."""
+        """Reason why its blocks cannot be counted for this workload, and what would help; None if they can."""
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
         """Counts of one walk in blocks of ``br`` x ``bc``."""

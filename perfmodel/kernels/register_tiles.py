@@ -113,7 +113,7 @@ def geometry(d: int, br: int, bc: int) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What each warp executes for one key tile, in instructions; ``scores`` per thread."""
+    """Instructions that each warp executes for one key tile; ``scores`` per thread."""
 
     multiply_adds: int
     loads: int

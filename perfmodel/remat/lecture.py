@@ -12,7 +12,7 @@ from perfmodel.remat.schedule import rebuilt_steps
 
 
 def plain_steps(layers: Number) -> Number:
-    """Number of steps with every output kept: one forward and two backward per layer.
+    """Steps with every output kept: one forward and two backward per layer.
 
     >>> plain_steps(10)
     30

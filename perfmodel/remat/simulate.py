@@ -61,7 +61,7 @@ def simulate(chain: Chain, actions: Iterable[Action]) -> Run:
 
 
 class _Memory:
-    """What is in memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
+    """Memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.sizes, self.result = chain, chain.sizes, Run(chain)

@@ -90,7 +90,7 @@ class AttentionVariant(SweepVariant):
 
     @property
     def grouped(self) -> str | None:
-        """Why query heads cannot share K and V here; None if they can."""
+        """Reason why query heads cannot share K and V here; None if they can."""
         return self.algorithm.obstacle(replace(self.probe, heads=2), self.passes[0])
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:

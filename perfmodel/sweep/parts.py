@@ -35,7 +35,7 @@ _STAGED = re.compile(r"(?P<study>[0-9a-f]{16})-(?P<rows>[0-9]+)\.parts")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
+    """Destination of rows. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
 
     path: Path | None
     form: str

@@ -161,7 +161,7 @@ class Model:
     regime: str = ""
 
     def priors(self) -> dict[str, Prior]:
-        """What is expected of the parameters, in their order: those come first that measurements tell most of."""
+        """Priors of the parameters, in their order: those come first that measurements tell most of."""
         return {parameter.name: parameter.prior or priors_of(self.name)[parameter.name] for parameter in self.parameters}
 
     def starts(self) -> dict[str, float]:

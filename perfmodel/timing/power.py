@@ -64,7 +64,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What one kernel, or several alike, do in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
+    """Work of one kernel, or of several alike, in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
 
     ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: what DRAM alone would take.
     """

@@ -106,7 +106,7 @@ class Transferred:
 
     @property
     def guess(self) -> str:
-        """Why to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
+        """Reason to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
         if not transferable(self.own, self.source):
             return f"passes over memory as on {self.source.id}, of another maker"
         return in_words(self.facts, self.source) if self.facts else ""

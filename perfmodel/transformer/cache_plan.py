@@ -178,7 +178,7 @@ def _step(w: CacheWorkload) -> ModelPass:
 
 
 def memory_of(w: CacheWorkload, device: Device) -> MemoryFit:
-    """What the fullest GPU holds of ``w``, and how many of its sequences fit."""
+    """Memory of the fullest GPU for ``w``, and how many of its sequences fit."""
     sequence = kv_cache.sequence_bytes(w.here, w.n, w.form)
     return memory_fit(w.spec, replace(_step(w), batch=w.batch), device, sequence, reserved={"reserve": w.reserve})
 

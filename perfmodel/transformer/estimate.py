@@ -197,7 +197,7 @@ def row_of(
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
-    """What no schedule of ``rows`` does without; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
+    """Needs of every schedule of ``rows``; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
 
     K and V that the step itself adds to the cache are read before they leave the chip.
     """

@@ -36,7 +36,7 @@ FUSED_QKV = ("gpt2", "phi3")
 
 
 class Place(NamedTuple):
-    """Where a matrix stands: its ``name`` in a checkpoint, ``layer`` of ``layers``, in ``model``."""
+    """Place of a matrix: its ``name`` in a checkpoint, ``layer`` of ``layers``, in ``model``."""
 
     name: str
     layer: int

@@ -36,7 +36,7 @@ def bits_of(option: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """How a cache is stored.
+    """Format in which a cache is stored.
 
     ``dtype``: format of the elements; ``rope_dtype``: of latent attention's rotated key. ``block_size``: tokens per page; a sequence
     takes whole pages. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.

@@ -94,7 +94,7 @@ class Op:
 
     @property
     def exchange(self) -> Collective | None:
-        """What GPUs exchange, if it is a collective."""
+        """The collective that GPUs run, if the op is one."""
         return self.timed.workload if self.timed is not None and isinstance(self.timed.workload, Collective) else None
 
     def bytes_of(self, *tensors: str, kind: str = "") -> Number:

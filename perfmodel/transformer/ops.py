@@ -121,7 +121,7 @@ def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
 
 
 def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
-    """How often each kernel runs, in the order of first occurrence; ``ops``: rows, each so many times."""
+    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows, each so many times."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
         alone = op if _is_one(op.count) else replace(op, count=1)

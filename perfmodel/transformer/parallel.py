@@ -150,7 +150,7 @@ def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """What one GPU holds, the fullest one, in bytes, and how many sequences fit.
+    """Memory of the fullest GPU, in bytes, and how many sequences fit.
 
     ``batch``: sequences of a data-parallel group, of ``groups``, whose cache takes ``sequence`` bytes each. ``reserved``: for what else,
     by its name. ``growing``: bytes beside weights and cache by the number of sequences; None: activations and reserves are the same for

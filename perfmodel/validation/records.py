@@ -108,7 +108,7 @@ class Record:
 
     @property
     def cache_state(self) -> str:
-        """What the L2 held: a state of ``timing.cache_state``, or empty where the record does not say."""
+        """State of the L2 before: one of ``timing.cache_state``, or empty where the record does not say."""
         return {"cold": CLEAN, None: ""}.get(self.cache, self.cache or "")
 
     @property

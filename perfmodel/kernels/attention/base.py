@@ -16,7 +16,7 @@ from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visib
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How an algorithm cuts its loops.
+    """Tiling of an algorithm's loops.
 
     ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
     SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.

@@ -32,7 +32,7 @@ Tensors = Mapping[str, tuple[Sequence[Hashable], int]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What one walk covers: a query head, or all g of a group where packed, row = query g + head."""
+    """Heads that one walk covers: a query head, or all g of a group where packed, row = query g + head."""
 
     w: Attention
     batch: int

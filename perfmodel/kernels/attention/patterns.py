@@ -109,7 +109,7 @@ class Named:
     name: str
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted under this mask."""
+        """Reason why its blocks cannot be counted under this mask; None if they can."""
         if w.window is not None:
             return f"the blocks of {self.name} under a --window are not modelled; give --sparsity, or --causal alone"
         if w.causal and w.row_group > 1:
@@ -170,7 +170,7 @@ class Blocks:
     pairs: tuple[tuple[int, int], ...]
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted under this mask."""
+        """Reason why its blocks cannot be counted under this mask; None if they can."""
         return None if w.window is None else "the blocks of a pattern file under a --window are not modelled; use --causal alone"
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:

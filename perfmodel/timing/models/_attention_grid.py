@@ -41,7 +41,7 @@ COPY_THREADS = 512  # known
 
 @dataclass(frozen=True, slots=True)
 class AttentionLaunch:
-    """What a library decides of its main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
+    """Launch of a library's main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
 
     ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
     dim for which the kernel is compiled, 0 for the next of ``_HEAD_DIMS``. ``splits``: parts of a block's key tiles that run as blocks of

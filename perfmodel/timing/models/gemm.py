@@ -306,7 +306,7 @@ def dram_bytes(case: Case, device: Device) -> float:
 
 
 def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
-    """What a stage of ``kernels`` takes."""
+    """Costs of a stage of ``kernels``, in seconds."""
     share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
     rate = work.rate * share
     if work.vector_unit:

@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What a quantization_config says, ``words`` in its own terms. ``rules``: the first that matches counts; none where nothing reads it.
+    """Formats of a quantization_config, ``words`` in its own terms. ``rules``: the first that matches counts; none where nothing reads it.
 
     ``kept``: matrices that stay in the model's own format, as do embeddings, norms, biases and routers. ``unread``: its fields
     that no rule knows.

@@ -50,7 +50,7 @@ RELATIVE_ERROR = 0.02
 
 @dataclass(slots=True)
 class Item:
-    """What is timed: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
+    """A thing to time: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
 
     name: str
     run: Callable[[], object]

@@ -21,7 +21,7 @@ INSTALL = "pip install 'numba-cuda[cu13]' 'numpy<2.5'  (cu12 for a driver of CUD
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What the driver says of one device; ``free_bytes`` at the time of asking."""
+    """One device as the driver describes it; ``free_bytes`` at the time of asking."""
 
     name: str
     multiprocessors: int
@@ -56,7 +56,7 @@ def open_gpu() -> Gpu:
 
 
 def _driver_problem(cuda: Any) -> str | None:
-    """Why the driver offers no device, or None."""
+    """Reason why the driver offers no device, or None."""
     from numba.cuda.cudadrv import driver as module
 
     try:

@@ -213,7 +213,7 @@ def build(shape: Geometry, causal: bool) -> Any:
 
 
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
-    """What launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
+    """Function that launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
     args = (q, k, v, o, lse, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     grid = (-(-w.n // shape.br), w.query_heads)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)

@@ -126,7 +126,7 @@ def build_naive() -> Any:
 
 
 def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: Any, batch: int = 1, group: int = 1) -> Callable[[], None]:
-    """What launches the tiled product on flat fp32 arrays; ``group`` matrices of A share one of B."""
+    """Function that launches the tiled product on flat fp32 arrays; ``group`` matrices of A share one of B."""
     if n % 4 or k % 4:
         raise UsageError(f"numba-matmul with n {n}, k {k}", "give multiples of 4: tiles are copied 16 bytes at a time")
     grid = (-(-n // shape.bc), -(-m // shape.br), batch)
@@ -134,5 +134,5 @@ def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: An
 
 
 def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256) -> Callable[[], None]:
-    """What launches the product without shared memory."""
+    """Function that launches the product without shared memory."""
     return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k))

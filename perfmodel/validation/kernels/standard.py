@@ -126,7 +126,7 @@ def build_softmax(lanes: int, causal: bool) -> Any:
 
 
 def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: Any, s: Any, p: Any) -> Callable[[], None]:
-    """What launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
+    """Function that launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
     row_bytes = w.kv_len * FLOAT_BYTES
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
         raise UsageError(f"numba-standard with kv_len {w.kv_len}", f"give a multiple of 4 up to {SHARED_LIMIT // FLOAT_BYTES}")

@@ -282,7 +282,7 @@ def directions(workload: str) -> tuple[str, ...]:
 
 
 def find(case: KernelCase) -> Prepare:
-    """What prepares ``case``; DataError if nothing does."""
+    """Function that prepares ``case``; DataError if nothing does."""
     preparation = LIBRARIES.get((case.workload, case.implementation))
     if preparation is None:
         names = sorted(name for workload, name in LIBRARIES if workload == case.workload)

@@ -217,7 +217,7 @@ def sent_bytes(exchange: Exchange, world: int) -> Number:
 
 
 def slower(system: System, device: Device) -> float:
-    """How many times slower the innermost links of ``system`` are than those beside which ``device`` was calibrated; below 1 if faster."""
+    """Factor by which the innermost links of ``system`` are slower than those beside which ``device`` was calibrated; below 1 if faster."""
     own = device.interconnect
     return 1.0 if own is None else float(own.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
 
