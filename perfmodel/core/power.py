@@ -268,7 +268,7 @@ def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerAsked:
+class PowerOptions:
     """Options of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
 
     limit: str | None = None
@@ -279,7 +279,7 @@ class PowerAsked:
         """Whether either was asked for, so that a device without a power model is an error."""
         return self.limit is not None or self.clock is not None
 
-    def check(self, device: Device) -> PowerAsked:
+    def check(self, device: Device) -> PowerOptions:
         """These options; UnavailableError where one is given for a device without a power model."""
         if self.given:
             self.on(device)

@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked
+from perfmodel.core.power import PowerOptions
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.host_layers import HostLayers
 from perfmodel.serving.iteration import Iteration, micro_batches, round_s, slowest_share
@@ -85,7 +85,7 @@ class KernelTimes:
     host: HostLayers | None = None
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
-    power: PowerAsked = field(default_factory=PowerAsked)
+    power: PowerOptions = field(default_factory=PowerOptions)
     between: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
     steps: dict[Iteration, Times] = field(init=False, default_factory=dict)
 

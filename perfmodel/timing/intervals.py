@@ -21,8 +21,8 @@ from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import WARM, Case, Model, find_model
 
-ENOUGH_TO_LEND = 40  # tuned
-"""Points from which a fit says enough of each of its parameters, and of its error, to be lent."""
+ENOUGH_TO_TRANSFER = 40  # tuned
+"""Points from which a fit says enough of each of its parameters, and of its error, to serve other devices."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 SPREAD = Path(__file__).with_name("spread.json")
@@ -60,7 +60,7 @@ def transferred_interval(block: Calibration, device: Device, reference: Device, 
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    certain = reference.id != device.id and block.points >= ENOUGH_TO_LEND and not find_model(block.model).from_tables
+    certain = reference.id != device.id and block.points >= ENOUGH_TO_TRANSFER and not find_model(block.model).from_tables
     if not certain or not run_the_same_code(device, reference):
         return low, high
     return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device tells this much of another

@@ -1,4 +1,4 @@
-"""The time of a kernel on a device to which no calibrated kernel carries over: of another maker, or without kin for this workload.
+"""The time of a kernel on a device that no calibrated kernel serves: of another maker, or without a device like it for this workload.
 
 A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tests/refresh_pooled.py``
 writes. Its interval is what devices miss whose records the fit does not see.

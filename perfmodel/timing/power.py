@@ -11,7 +11,7 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_of
+from perfmodel.core.power import BURST, Demand, PowerOptions, PowerState, joules_of
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
@@ -186,7 +186,7 @@ def behind_another(seconds: float, kernels: int = 1) -> float:
     return max(seconds - hidden, seconds * (1 - LARGEST_SAVING))
 
 
-def state_of(activities: Sequence[Activity], device: Device, asked: PowerAsked, usual: str, host_s: float = 0.0) -> PowerState | None:
+def state_of(activities: Sequence[Activity], device: Device, asked: PowerOptions, usual: str, host_s: float = 0.0) -> PowerState | None:
     """Power and clock of ``activities`` that run in turn, in no less than ``host_s``; None where the device, or its fit, lacks them.
 
     UnavailableError instead where power is asked for, so that no limit is passed over.
@@ -218,12 +218,12 @@ def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
     return prediction if state is None else replace(scaled(prediction, state.shown.seconds / state.alone_s), power=state)
 
 
-def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerAsked:
+def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
     """The options ``limit`` and ``clock``, checked: UsageError for a wrong one.
 
     UnavailableError where one is given and there is no power of the device, or nothing ``predicted`` that it could change.
     """
-    asked = PowerAsked(limit, clock).check(device)
+    asked = PowerOptions(limit, clock).check(device)
     if asked.given and not predicted:
         raise UnavailableError("there is no power without a predicted time", "leave out --power-limit and --clock")
     return asked

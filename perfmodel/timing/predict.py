@@ -121,12 +121,12 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
     return _of_nearest(request, lambda one: other_formats(one, request.case)) if request.kind == "matmul" else None
 
 
-def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
-    lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
-    source = nearest_reference(request.device, [(one, block) for one, block in lending if request.runs(block)] or lending)
+def _of_nearest(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
+    candidates = [(one, blocks[0]) for one in request.others() if (blocks := blocks_of(one))]
+    source = nearest_reference(request.device, [(one, block) for one, block in candidates if request.runs(block)] or candidates)
     if source is None:
         return None
-    return CalibrationSource(next(block for one, block in lending if one is source), source, f"this kernel on {request.device.id}")
+    return CalibrationSource(next(block for one, block in candidates if one is source), source, f"this kernel on {request.device.id}")
 
 
 SOURCES = (own_calibration, wider_format, other_device, other_format)

@@ -1,4 +1,4 @@
-"""Who lends a calibration: the nearest device that has one, and the nearest ones for the kernels of a sequence."""
+"""Reference devices, whose calibrations serve another: the nearest one, and the nearest ones for the kernels of a sequence."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cache, partial
 from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import SAME_TIME, find_model
-from perfmodel.timing.intervals import ENOUGH_TO_LEND
+from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.transfer import held_share, multiplies
 
 FallbackDevices = Callable[[], Iterable[Device]]
 ENOUGH_ALIKE = 2  # known
-"""Points per parameter from which a fit is lent to a device that runs the same compiled kernels: their residuals tell something."""
+"""Points per parameter from which a fit serves a device that runs the same compiled kernels: their residuals tell something."""
 
 
 def listed_once(devices: FallbackDevices) -> FallbackDevices:
@@ -27,7 +27,7 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
     return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
 
 
-def nearest_reference(device: Device, lending: Sequence[tuple[Device, Calibration]]) -> Device | None:
+def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]]) -> Device | None:
     """The ``nearest`` device whose calibration may serve ``device``, one fitted to enough points if there is any; None without any.
 
     Collectives over PCIe serve GPUs that have no other link, and those alone. Attention of a board short of watts serves boards as short
@@ -35,26 +35,26 @@ def nearest_reference(device: Device, lending: Sequence[tuple[Device, Calibratio
 
     A sequence whose kernels are calibrated one by one also takes a device that ``are_alike`` allows.
     """
-    lending = [(other, block) for other, block in lending if block.workload != "collective" or other.over_pcie == device.over_pcie]
-    devices = [device, *(other for other, _ in lending)]
+    candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
+    devices = [device, *(other for other, _ in candidates)]
     share = held_share(device, devices)
-    fed = [(other, block) for other, block in lending if not multiplies(block) or held_share(other, devices) >= share]
-    sure = [(other, block) for other, block in fed or lending if block.points >= _enough(device, other, block)]
-    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or lending])
+    fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
+    sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
+    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
     alike = [other for other, block in sure if find_model(block.model).part_workloads and are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
-    """Points from which ``block`` of ``other`` is lent to ``device``: fewer where both run the same compiled kernels, any on one board."""
+    """Points from which ``block`` of ``other`` serves ``device``: fewer where both run the same compiled kernels, any on one board."""
     if same_board(device, other):
         return 0
-    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_LEND) if run_the_same_code(device, other) else ENOUGH_TO_LEND
+    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_TRANSFER) if run_the_same_code(device, other) else ENOUGH_TO_TRANSFER
 
 
-def reference_device(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
-    """``device`` itself if it ``lends`` what is wanted, else the nearest of the others that does; None without any."""
-    return device if lends(device) else nearest(device, [one for one in fallbacks() if lends(one)])
+def reference_device(device: Device, fallbacks: FallbackDevices, serves: Callable[[Device], object]) -> Device | None:
+    """``device`` itself if it ``serves`` what is wanted, else the nearest of the others that does; None without any."""
+    return device if serves(device) else nearest(device, [one for one in fallbacks() if serves(one)])
 
 
 def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
@@ -72,7 +72,7 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
 
     A published product (cuBLAS, in a graph) stands for PyTorch's in published sequences alone: it starts sooner than a call.
 
-    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it lends alone.
+    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it serves alone.
     """
     sequence = find_model(model)
     workloads = sequence.part_workloads
@@ -97,5 +97,5 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     listed = [(other, block) for other, block in listed if block.workload in missing and serves(block)]
     again = [other for other in gpus if same_board(board or device, other)]
     served = {block.workload for other, block in listed if other in again}
-    lent = [transferred_part(block, device, other) for other, block in listed if block.workload not in served or other in again]
-    return replace(device, calibration=[*device.calibration, *lent])
+    transferred = [transferred_part(block, device, other) for other, block in listed if block.workload not in served or other in again]
+    return replace(device, calibration=[*device.calibration, *transferred])

@@ -15,7 +15,7 @@ from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
-from perfmodel.timing.intervals import ENOUGH_TO_LEND
+from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
 from perfmodel.timing.reference_devices import FallbackDevices
 
@@ -45,7 +45,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
     Of kernels calibrated on the device, else on the same board by another name, the fastest is taken, of other borrowed ones the most
-    certain: lent by a device that multiplies alike, then with the narrowest interval. One that a device lends which multiplies alike comes
+    certain: of a device that multiplies alike, then with the narrowest interval. One of a device that multiplies alike comes
     before the calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
     Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. What the L2 holds before chooses no other kernel.
     UnavailableError says why there is none.
@@ -127,7 +127,7 @@ def _named(request: TimeRequest) -> Prediction:
     is_calibrated = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
     if is_calibrated or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
-    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
+    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library stands in for
         return predict(request)
     return _first_pooled([request], list(request.fallbacks())) or predict(request)
 
@@ -154,7 +154,7 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
         for device in devices
         for block in device.calibration
         if (block.workload, block.direction) == wanted
-        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_LEND and device.architecture == architecture))
+        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture))
     }
     return [name for name in sorted(implementations) if not name.startswith(OWN) and not find(name).named]
 

@@ -123,7 +123,7 @@ def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[
 
 
 def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
-    """Implementations to try in order; '' for the best known of a product that another board lends, as where it is asked for alone."""
+    """Implementations to try in order; '' for the best known of a product that another board calibrates, as where it is asked for alone."""
     borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
     return ("",) if borrowed else timed.implementations or ()
 

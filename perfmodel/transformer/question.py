@@ -145,7 +145,7 @@ class PhaseQuestion(Question):
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
-        from perfmodel.core.power import PowerAsked
+        from perfmodel.core.power import PowerOptions
         from perfmodel.transformer.kernel_choice import EAGER
         from perfmodel.transformer.routing import router_imbalance
         from perfmodel.transformer.step import Request, Split, formats, lengths
@@ -163,7 +163,7 @@ class PhaseQuestion(Question):
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
         options |= formats(model, form, stored, self.kv_dtype)
-        options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
+        options["power"] = PowerOptions(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 

@@ -11,7 +11,7 @@ from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked
+from perfmodel.core.power import PowerOptions
 from perfmodel.kernels.tile import SQUARE_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
@@ -219,7 +219,7 @@ class Request(ModelPass):
     graph: bool | None = None
     reserve: int = 0
     host_us: float | None = None
-    power: PowerAsked = field(default_factory=PowerAsked)
+    power: PowerOptions = field(default_factory=PowerOptions)
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

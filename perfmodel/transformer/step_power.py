@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import BURST, SUSTAINED, PowerAsked, PowerState
+from perfmodel.core.power import BURST, SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing import power
 from perfmodel.timing.power import Activity
 from perfmodel.transformer.estimate import PassEstimate, PassRow
@@ -33,7 +33,7 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
 
 
-def under_power(estimate: PassEstimate, asked: PowerAsked) -> PassEstimate:
+def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
     """``estimate`` at the clock of its headline, sustained unless asked otherwise; unchanged where the device has no power model.
 
     Where the host is slower than the kernels, the device waits for it at static power, and the clock is that of the average.
@@ -50,7 +50,7 @@ def _slowed(row: PassRow, factor: float) -> PassRow:
     return row if row.prediction is None else replace(row, prediction=power.scaled(row.prediction, factor))
 
 
-def slowdown(estimate: PassEstimate, asked: PowerAsked, idle_s: float) -> float:
+def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> float:
     """Seconds of the kernels of ``estimate`` under ``asked`` over those without, where steps follow one another ``idle_s`` apart."""
     rows = [row for row in estimate.rows if row.seconds > 0]
     waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
@@ -103,7 +103,7 @@ class TrainingPower:
         return self.state.clock
 
 
-def training_power(estimate: TrainingEstimate, asked: PowerAsked) -> TrainingPower | None:
+def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> TrainingPower | None:
     """Power of ``estimate`` as it runs, whose headline stays that of measured steps. None where the device has no power model."""
     rows = [row for row in estimate.lines if row.seconds > 0]
     asked.check(estimate.device)

@@ -110,7 +110,7 @@ def calibrate(
             progress(f"{'/'.join(key[:3])} on {key[4]}: {lacking[key]}")
             continue
         members = [replace(point, device=current[point.device.id]) for point in listed]
-        members = with_lent(members, key[3], lambda: [*current.values(), *fallbacks()])
+        members = with_other_parts(members, key[3], lambda: [*current.values(), *fallbacks()])
         to_fit = _to_fit(members, effort)
         if key not in ahead:
             ahead[key] = solved(to_fit, effort)
@@ -188,7 +188,7 @@ def _dies_at_once() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: only the first has something to say
 
 
-def with_lent(members: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
+def with_other_parts(members: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
     """``members``, on devices with calibrations of the parts of ``model`` from other devices where they have none."""
     asked = {(point.device.id, point.record.dtype): point.device for point in members}
     devices = {(name, dtype): with_parts(device, model, dtype, fallbacks) for (name, dtype), device in asked.items()}

@@ -108,7 +108,7 @@ def from_records(
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
     Of the project's own files the fits see the half that they are given, of others every record.
-    ``fallbacks``: lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
+    ``fallbacks``: devices whose calibrations serve parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
     check_names(implementations)
     listed, shipped = list(paths), set(shipped_records())

@@ -22,7 +22,7 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.reference_devices import FallbackDevices, nearest, nearest_reference
 from perfmodel.timing.transfer import at_held_clock, carried_over, share_beside, timed
-from perfmodel.validation.calibrate import Family, family_of, with_lent
+from perfmodel.validation.calibrate import Family, family_of, with_other_parts
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import PROMISED
@@ -58,8 +58,8 @@ def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, li
     errors: Residuals = defaultdict(lambda: defaultdict(list))
     for key, group in grouped.items():
         family, references = key[:4], _references(key, current.values())
-        lendable = [point for point in group if nearest(point.device, references) is not None and not held_out(point.record)]
-        for point in with_lent(lendable, key[3], lambda: boards):
+        comparable = [point for point in group if nearest(point.device, references) is not None and not held_out(point.record)]
+        for point in with_other_parts(comparable, key[3], lambda: boards):
             for probed in (False, True):
                 errors[kind_of(family), probed][point.device.id].append(_residual(point, family, references, probed, boards))
     return errors

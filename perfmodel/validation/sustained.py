@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
+from perfmodel.core.power import SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing.base import Case
 from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
 from perfmodel.timing.predict import Prediction
@@ -16,7 +16,7 @@ from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record
 
-FOR_SECONDS, USUAL = PowerAsked(clock=SUSTAINED), PowerAsked()
+FOR_SECONDS, USUAL = PowerOptions(clock=SUSTAINED), PowerOptions()
 
 
 def for_seconds(prediction: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
