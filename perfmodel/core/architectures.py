@@ -23,8 +23,9 @@ BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into SRAM; ``l2_parts``: parts of
-    the L2 that each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what kernels are written for.
+    """Traits of an architecture. ``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into
+    SRAM; ``l2_parts``: of the L2, which each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what
+    kernels are written for.
     """
 
     matrix: str = ""

@@ -122,7 +122,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_text(path: Path, most: int, fix: str, encoding: str = "utf-8") -> str:
-    """All of ``path``; DataError with ``fix`` if it is larger than ``most`` B."""
+    """Text of ``path``; DataError with ``fix`` if it is larger than ``most`` B."""
     with opened(path) as file:
         raw = file.read(most + 1)
     if len(raw) > most:

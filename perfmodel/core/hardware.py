@@ -49,7 +49,7 @@ class MemoryLevel(ProfilePart):
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Nominal where known, else measured, else None."""
+        """Bandwidth in B/s: nominal where known, else measured, else None."""
         known = self.bandwidth or self.measured_bandwidth
         return None if known is None else known.number
 
@@ -353,7 +353,7 @@ def _value(key: str, raw: Any) -> Any:
 
 
 def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
-    """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
+    """Quantities in ``record``, a part of a profile, each with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
     parts: Iterable[tuple[Any, Any]] = ()
@@ -367,7 +367,7 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
 
 
 def named_quantities(device: Device) -> list[tuple[str, Quantity]]:
-    """Every Quantity of ``device`` by its field, memory by the name of its level: ``memory.dram.capacity``."""
+    """Quantities of ``device`` by field, memory by the name of its level: ``memory.dram.capacity``."""
     levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
     named = []
     for place, quantity in quantities(device):

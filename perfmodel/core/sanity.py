@@ -112,7 +112,7 @@ def _check_calibrations(device: Device) -> None:
 
 
 def check(device: Device) -> list[str]:
-    """Every contradiction in ``device``; empty if it is sound."""
+    """Contradictions in ``device``, in words; empty if it is sound."""
     return [message for rule in RULES for message in rule(device)]
 
 
@@ -243,7 +243,7 @@ def max_clock_is_highest(device: Device) -> Iterator[str]:
 
 
 def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | None]]:
-    """Each peak with its field and the clock it is quoted at."""
+    """(field, peak, clock it is quoted at) of each peak."""
     peaks, clocks = device.peaks, device.clocks
     for dtype, peak in peaks.tensor.items():
         # FP64 is quoted at the vector clock: 66.9 TFLOP/s on the H100 SXM is 132 x 256 x 1980 MHz, not 1830

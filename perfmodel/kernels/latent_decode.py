@@ -84,7 +84,7 @@ def flops(w: LatentDecode) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class NarrowCacheAttention(Attention):
-    """``kv_bits``: of a stored element of K and V."""
+    """Attention over a narrow cache. ``kv_bits``: of a stored element of K and V."""
 
     kv_bits: int = 8
 

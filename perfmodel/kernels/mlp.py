@@ -160,7 +160,7 @@ KERNELS = {FORWARD: forward, BACKWARD: backward}
 
 
 def evaluate(w: Mlp, device: Device, direction: str) -> MlpResult:
-    """One pass. UnavailableError if the device has no peak for the dtype."""
+    """Result of one pass. UnavailableError if the device has no peak for the dtype."""
     kernels = [(kernel, estimate(kernel, device)) for kernel in KERNELS[direction](w)]
     memory = int(memory_bytes([kernel for kernel, _ in kernels]))
     return MlpResult(direction, kernels, total(cost for _, cost in kernels), memory)

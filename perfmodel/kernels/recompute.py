@@ -77,7 +77,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeResult:
-    """``levels``: DRAM, and the L2 where the device has one. ``best`` is the fastest level that the tensor fits."""
+    """Storing compared with recomputing. ``levels``: DRAM, and the L2 if there is one. ``best``: the fastest level that the tensor fits."""
 
     workload: Recompute
     device: Device

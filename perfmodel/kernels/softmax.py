@@ -99,7 +99,7 @@ class SoftmaxResult:
 
 
 def evaluate(w: Softmax, device: Device) -> list[SoftmaxResult]:
-    """Every variant. UnavailableError if the device has no peak for the dtype."""
+    """Results of every variant. UnavailableError if the device has no peak for the dtype."""
     sram = device.level("sram")
     room = None if sram is None or sram.per_block is None else int(sram.per_block.number)
     results = []

@@ -30,7 +30,7 @@ LARGEST_CHAIN = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ChainLayer:
-    """``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
+    """A layer. ``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
 
     ``interior``: what backward needs besides x_i and only a forward run of this layer gives, such as the scores of an attention
     layer; 0 where x_i is enough, as in a linear layer. ``scratch``: what it holds besides while it runs, forward or backward.
@@ -46,7 +46,7 @@ class ChainLayer:
 
 @dataclass(frozen=True)
 class Chain:
-    """``input``: size of x_0."""
+    """A chain of layers. ``input``: size of x_0."""
 
     layers: tuple[ChainLayer, ...]
     input: Number = 1
@@ -122,7 +122,7 @@ def uniform(length: int, **fields: Number) -> Chain:
 
 
 def spread(option: str, values: Sequence[Number], length: int) -> list[Number]:
-    """One value per layer; a single one serves all. UsageError names the option."""
+    """Values, one per layer; a single one serves all. UsageError names the option."""
     if len(values) not in (1, length):
         raise UsageError(f"--{option} has {len(values)} values for {length} layers", f"give one for all, or {length}")
     return list(values) * (length if len(values) == 1 else 1)

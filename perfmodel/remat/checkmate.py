@@ -27,7 +27,7 @@ INFEASIBLE = 2
 
 @dataclass(frozen=True, slots=True)
 class GraphAnswer:
-    """``graph``: forward and backward. ``proved``: nothing is cheaper than ``best``; ``bound``: no schedule costs less.
+    """Answer for a graph. ``graph``: forward and backward. ``proved``: nothing is cheaper than ``best``; ``bound``: no schedule costs less.
 
     ``best`` is None without a budget, and where nothing fits it; ``least``: memory that would do, if that was found in time.
     ``timed``: costs are seconds.
@@ -61,7 +61,7 @@ def answer(title: str, graph: Graph, sized: bool, memory: Number | None, seconds
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``proved``: nothing is cheaper; else ``bound`` says below what no schedule's cost lies."""
+    """A schedule. ``proved``: nothing is cheaper; else ``bound`` says below what no schedule's cost lies."""
 
     steps: list[GraphStep]
     proved: bool

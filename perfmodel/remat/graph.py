@@ -40,7 +40,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Graph:
-    """``base``: size of what is always in memory: the inputs of the graph, weights."""
+    """A graph of values. ``base``: size of what is always in memory: the inputs of the graph, weights."""
 
     nodes: tuple[GraphNode, ...]
     base: Number = 0
@@ -50,7 +50,7 @@ class Graph:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Nodes that each node is an input of."""
+        """Users of each node: the nodes that it is an input of."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             for source in node.inputs:

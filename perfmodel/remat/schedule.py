@@ -16,7 +16,7 @@ FORWARD, TAPE, LOSS, BACKWARD, DROP = "forward", "tape", "loss", "backward", "dr
 
 
 class Action(NamedTuple):
-    """``forward``: layers start to stop - 1 run; x_start stays, x_stop is left, nothing between them.
+    """A step of a schedule. ``forward``: layers start to stop - 1 run; x_start stays, x_stop is left, nothing between them.
 
     ``tape``: layer start runs and leaves its interior as well as its output. ``loss``: x_n becomes its gradient. ``backward``: of
     layer start; its input and interior, and the gradient of its output, are of no further use and go. ``drop``: x_start goes.
@@ -185,7 +185,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
+    """A strategy. ``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
 
     In closed form, for equal layers, of their number and the plan; None where there is none: ``extra_steps`` and ``values``, the
     layers run forward once more and the most values in memory at once, for layers without interior; ``taped_steps``, the extra

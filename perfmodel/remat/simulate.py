@@ -84,7 +84,7 @@ class _Memory:
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
-        """``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
+        """Notes the moment of ``action``. ``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
         result, whole = self.result, during + gradient + self.resident
         result.moments.append(Moment(action, self.now, whole))
         result.peak = max(result.peak, whole)

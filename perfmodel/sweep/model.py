@@ -202,7 +202,7 @@ class CacheVariant(SweepVariant):
         return replace(self.probe.form, block_size=numbers["block_size"])
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Every column but the longest context."""
+        """Columns other than the longest context, by name."""
         spec, form, n, batch = self.probe.spec, self._form(numbers), numbers["n"], numbers["batch"]
         size = batch_bytes(spec, n, batch, form)
         unknown = float("nan")

@@ -23,7 +23,7 @@ FEW_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """``rows``: all of them if they are few, else None."""
+    """Result of a sweep. ``rows``: all of them if they are few, else None."""
 
     grid: SweepGrid
     counts: Counts

@@ -25,7 +25,7 @@ MOST_VALUES = 100_000
 
 @dataclass(slots=True)
 class WinShares:
-    """For each value of an axis: configurations in which the alternative wins, ``of`` all compared there."""
+    """Configurations in which the alternative wins, for each value of an axis, ``of`` all compared there."""
 
     values: Any
     wins: Any
@@ -45,7 +45,7 @@ class WinShares:
 
 @dataclass(slots=True)
 class Summary:
-    """``objective``: the column that is compared, less being better; ``swept``: choices with several values.
+    """Summary of a sweep. ``objective``: the column that is compared, less being better; ``swept``: choices with several values.
 
     ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``predicted``: in how
     many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.

@@ -36,7 +36,7 @@ def is_expression(axis: SweepInput, raw: Any) -> bool:
 
 
 def values_of(axis: SweepInput, raw: Any) -> Sequence[Any]:
-    """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
+    """Values that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
     >>> n = SweepInput("n", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])

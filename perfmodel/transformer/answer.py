@@ -93,7 +93,7 @@ class StepPower:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """``steps``: passes with how often each is run. ``curved``: FLOP of rows, by phase and name, beyond those of these passes."""
+    """Answer to a request. ``steps``: passes with how often each runs. ``curved``: FLOP of rows by phase and name, beyond these passes."""
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
@@ -126,7 +126,7 @@ class ModelAnswer:
         return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
-        """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
+        """Needs of all steps, one after the other: weights and KV cache pass DRAM in each, less what the caches keep since the last one.
 
         Sequences may take their steps in turn rather than together. That saves weights nothing, as each turn reads them all; but where they
         fit the caches, or differ from sequence to sequence (experts), each turn may find as much in the caches as those hold.
@@ -223,7 +223,7 @@ class ModelAnswer:
 
 
 def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
-    """Every pass of ``request``: its estimate, and its predicted time if kernels are calibrated."""
+    """Answer with every pass of ``request``: its estimate, and its predicted time if kernels are calibrated."""
     r = request.check()
     first = r.step(DECODE if r.phase == DECODE else PREFILL)
     wanted = [(first, 1)]

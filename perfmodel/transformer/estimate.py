@@ -188,7 +188,7 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 def row_of(
     op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
 ) -> PassRow:
-    """All runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
+    """Row with all runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
     alone = op_time.time_alone(op, device, fallbacks, priced)
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)

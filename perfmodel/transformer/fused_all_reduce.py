@@ -40,7 +40,7 @@ def _small(row: Op) -> bool:
 
 
 def joined(reduced: Op, summed: Op) -> Op:
-    """One kernel: it reads the buffer and the residual and writes their sum and its norm; the sum of the buffers stays on the chip."""
+    """Row of one kernel that reads the buffer and the residual and writes their sum and its norm; the buffers' sum stays on the chip."""
     assert reduced.timed is not None
     accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
     kernel = replace(summed.kernel, name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))

@@ -162,7 +162,7 @@ def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
 
 
 def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
-    """``tokens``: that pass through the layers in all ``n`` steps."""
+    """FLOP and bytes of ``n`` steps; ``tokens``: that pass through the layers in all of them."""
     matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
     body, head = label("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)

@@ -85,7 +85,7 @@ def local_layer(layer: Layer, tp: int, expert_tp: int | None = None) -> Layer:
 def operations(
     model: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1, *, expert_tp: int | None = None, dropout: bool = False
 ) -> list[Operation]:
-    """One layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
+    """Operations of one layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
 
     With ``ep`` expert-parallel GPUs each has its share of the experts, and all of the router. ``expert_tp``: as of ``local_layer``.
     """
@@ -133,7 +133,7 @@ def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: st
 
 
 def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
-    """Gate and up in one matmul, the activation function, down."""
+    """Operations of a dense MLP: gate and up in one matmul, the activation function, down."""
     into, out = _mlp_matrices(mlp, hidden, MLP, "mlp.shared_experts." if prefix else "mlp.")
     raw = prefix + ("gate and up" if mlp.gated else "up")
     inside = f"{prefix}activation"
@@ -145,7 +145,7 @@ def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
 
 
 def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
-    """Router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
+    """Operations of a mixture: router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
     into, out = _mlp_matrices(mlp, hidden, EXPERTS, "mlp.experts.0.", held)
     router = Matrix("router", ROUTER, hidden, mlp.experts)
     raw, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
@@ -172,7 +172,7 @@ def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
 
 
 def first_operations(model: ModelSpec, tp: int = 1, *, dropout: bool = False) -> list[Operation]:
-    """The lookup of embedding and, if learned, positions."""
+    """Operations of the lookup of embedding and, if learned, positions."""
     tables = [Matrix("embedding", TABLE, share(model.vocab, tp), model.hidden)]
     if model.learned_positions and model.max_positions is not None:
         tables.append(Matrix("positions", TABLE, model.max_positions, model.hidden))
@@ -183,7 +183,7 @@ def first_operations(model: ModelSpec, tp: int = 1, *, dropout: bool = False) ->
 
 
 def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:
-    """Last norm, logits and, in training, the loss."""
+    """Operations of the last norm, the logits and, in training, the loss."""
     head = Matrix("head", TABLE, model.hidden, share(model.vocab, tp), stored=HEAD_ROW)
     return [
         _norm(model, LAST_NORM, "last layer output", "head input"),

@@ -177,7 +177,7 @@ def linear(
     batch: Number = 1,
     stores: Number | None = None,
 ) -> Op:
-    """x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
+    """Kernel of x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
 
     ``matrices``: those that W consists of; none: W is never stored narrower than the rest of the weights.
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.

@@ -173,7 +173,7 @@ class Rows(SparseRows):
         return [] if tp == 1 else [kernels.collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
 
     def embedding(self, op: Operation) -> list[Op]:
-        """One row of the table per token, and of the table of positions where there is one. A lookup, no matmul.
+        """Kernel that reads one row of the table per token, and of the table of positions where there is one: a lookup, no matmul.
 
         All tokens may be the same one, so that one row of the table is all that must be read.
         """
@@ -209,7 +209,7 @@ class Rows(SparseRows):
         return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
-        """Q and K in one kernel; GPUs that share the heads of one norm first add up the squares of a token's, in fp32.
+        """Kernels of the norms of Q and K, in one; GPUs that share the heads of a norm first add up the squares of a token's, in fp32.
 
         Source: sgl-project/sglang, python/sglang/srt/models/minimax_m2.py, MiniMaxM2RMSNormTP.
         """
@@ -289,7 +289,7 @@ class Rows(SparseRows):
         return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
-        """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
+        """Kernels of one matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
         Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
         """

@@ -109,7 +109,7 @@ class SparseRows(StateRows):
         return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def index_keys(self, op: Operation) -> list[Op]:
-        """Norm and rotation of the new keys, which go to the indexer's cache, and rotation of its Q; Q leaves as scores take it."""
+        """Kernels of norm and rotation of the new keys, for the indexer's cache, and rotation of its Q, which leaves as scores take it."""
         step, index, tokens = self.step, self._index, self.tokens
         queries = index.heads * index.head_dim
         accesses = (

@@ -254,7 +254,7 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``norms``: norms over the hidden state, 2 in most models. ``formats``: in which a quantized checkpoint stores its matrices.
+    """One layer. ``norms``: norms over the hidden state, 2 in most models. ``formats``: of its matrices in a quantized checkpoint.
 
     ``mlp`` is None where a layer mixes tokens and nothing more.
     """

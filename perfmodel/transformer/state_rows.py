@@ -92,7 +92,7 @@ class StateRows:
         return Op(name, group, 1, kernel, Timed("scale", workload, ("torch-scale",)))
 
     def convolution(self, op: Operation) -> list[Op]:
-        """Each channel over its last tokens, then SiLU; the tokens that the next pass needs are kept."""
+        """Kernels of the convolution, each channel over its last tokens, and SiLU; the tokens that the next pass needs are kept."""
         a, written = self._state, self._own * self._state.channels
         kept = self._kept((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
         work = Work(0, (2 * a.conv_kernel + 4) * written, written)
@@ -100,13 +100,13 @@ class StateRows:
         return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
 
     def delta_rule(self, op: Operation) -> list[Op]:
-        """Q, K, V, decay and rate of each token, and the state."""
+        """Kernels of the delta rule over Q, K, V, decay and rate of each token, and the state."""
         a = self._state
         assert isinstance(a, GatedDeltaNet)
         return [self._recurrence(op, a.channels + 2 * a.value_heads), *self._beside(op)]
 
     def scan(self, op: Operation) -> list[Op]:
-        """x, B, C and dt of each token, and the state."""
+        """Kernel of the scan over x, B, C and dt of each token, and the state."""
         a = self._state
         assert isinstance(a, Mamba2)
         return [self._recurrence(op, a.channels + a.heads), *self._beside(op)]
@@ -127,13 +127,13 @@ class StateRows:
         return Op(name, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products))
 
     def gated_norm(self, op: Operation) -> list[Op]:
-        """A norm of the result, times the activated gate."""
+        """Kernel of a norm of the result, times the activated gate."""
         inner = self._state.inner
         written = self.tokens * inner
         work = Work(0, (VECTOR_WORK["norm"] + VECTOR_WORK["silu-mul"]) * written, written)
         return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, self.tokens, (2 * inner, inner)), work)]
 
     def output_gate(self, op: Operation) -> list[Op]:
-        """The sigmoid of the gate times the output."""
+        """Kernel of the sigmoid of the gate times the output."""
         elements, like = self.tokens * op.features, ("scale", "torch-silu-mul", self.tokens, op.features)
         return [stream(op.kernel, self.step, "silu-mul", (2 * elements, elements), like, strided=True)]

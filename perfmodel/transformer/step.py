@@ -171,12 +171,12 @@ def check_imbalance(given: float | None, model: ModelSpec) -> None:
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
-    """A first pass over ``n`` tokens, nothing cached before."""
+    """A prefill: a first pass over ``n`` tokens, nothing cached before."""
     return ModelPass(PREFILL, batch, n, n, **options).check()  # type: ignore[arg-type]
 
 
 def decode(batch: Number, kv_len: Number, **options: object) -> ModelPass:
-    """One new token per sequence, the last of ``kv_len``."""
+    """A decode step: one new token per sequence, the last of ``kv_len``."""
     return ModelPass(DECODE, batch, 1, kv_len, **options).check()  # type: ignore[arg-type]
 
 

@@ -60,7 +60,7 @@ class RecordRow:
 
     @property
     def error(self) -> float | None:
-        """predicted / measured - 1."""
+        """Error of the time: predicted / measured - 1."""
         if self.served is not None:
             return self.served.tpot[0] / self.record.time_s.median - 1
         return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
@@ -89,7 +89,7 @@ class RecordRow:
 
     @property
     def memory_error(self) -> float | None:
-        """predicted / measured - 1 of the peak memory."""
+        """Error of the peak memory: predicted / measured - 1."""
         predicted = self.predicted_bytes
         return None if predicted is None or not self.measured_bytes else predicted / self.measured_bytes - 1
 
@@ -173,7 +173,7 @@ def compare_files(
     done: Callable[[float], None] = lambda share: None,
     board: bool = False,
 ) -> list[RecordRow]:
-    """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason.
+    """Rows of all records of ``paths``, or of those of ``only``, beside the model; one that cannot be evaluated is kept, with the reason.
 
     ``done`` hears what share of them is read. ``board``: as a scoreboard reads them: without those that set a width, and without bound
     and prediction for those that fits may see.

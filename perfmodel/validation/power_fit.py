@@ -81,7 +81,7 @@ class StepPoint:
 
 
 def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDevices = tuple) -> list[StepPoint]:
-    """Steps among ``records`` that fits may see, under a power limit."""
+    """Points of the steps among ``records`` that fits may see, under a power limit."""
     steps = []
     for record in records:
         burst = record.environment.get("burst_s")

@@ -64,7 +64,7 @@ class Seconds:
 
     @property
     def noise(self) -> float:
-        """(p90 - p10) / median; 0 where one run is known."""
+        """Noise of the runs: (p90 - p10) / median; 0 where one run is known."""
         return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
 
 
@@ -248,7 +248,7 @@ def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
-    """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
+    """(line of ``path`` as it stands, its Record) for each line; DataError names file, line and field."""
     with unpacked(path) as file:
         software = _software(path)
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):

@@ -17,7 +17,7 @@ from perfmodel.sweep.writers import Writer
 
 
 def library() -> Any:
-    """pyarrow; UnavailableError says how to get it."""
+    """The library pyarrow; UnavailableError says how to get it."""
     try:
         import_module("pyarrow.parquet")
     except ImportError:

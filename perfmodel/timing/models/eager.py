@@ -80,7 +80,7 @@ def added_mask(w: Attention) -> list[Part]:
 
 
 def parts(case: Case, device: Device) -> list[Part]:
-    """Each kernel that is also timed alone, in order."""
+    """Kernels that are also timed alone, in order."""
     w: Attention = case.workload
     if case.implementation in PUBLISHED:
         return published_parts(case, device)
@@ -118,7 +118,7 @@ def own_passes(case: Case, device: Device) -> int:
 
 
 def timed_part(workload: str, case: Case, device: Device) -> PartTime:
-    """One kernel alone, by the calibration of its implementation; calls of cuBLAS stand for PyTorch's where those are not calibrated.
+    """Seconds of one kernel alone, by its own calibration; calls of cuBLAS stand for PyTorch's where those are not calibrated.
 
     UnavailableError if its implementation is not calibrated.
     """
@@ -132,7 +132,7 @@ def timed_part(workload: str, case: Case, device: Device) -> PartTime:
 
 
 def timed_parts(case: Case, device: Device) -> list[PartTime]:
-    """Each kernel that is also timed alone, with its seconds by itself."""
+    """Kernels that are also timed alone, each with its seconds by itself."""
     return [timed_part(name, part, device) for name, part in parts(case, device)]
 
 

@@ -71,7 +71,7 @@ def _state(trace: Trace, result: MemoryResult) -> None:
 
 
 def _tensors(trace: Trace, result: MemoryResult, layer: Layer, shape: Shape, place: str) -> None:
-    """Each tensor that a layer keeps, and their sum."""
+    """Defines each tensor that a layer keeps, and their sum."""
     made, kind = result.implementation, result.training.recompute.kind
     tape = made.tape_of(layer, shape, selective=kind == SELECTIVE)
     names = list(tape.saved()) if kind in (NONE, SELECTIVE) else [tape.stream]

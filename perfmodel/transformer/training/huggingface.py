@@ -93,7 +93,7 @@ class HuggingFace(Recorder):
             self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
 
     def _rms_norm(self, name: str, inputs: str, outputs: str, features: Number, heads: Number) -> str:
-        """x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
+        """Records x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
         s, wide = self.shape, inputs
         size, exact = s.tokens * features * s.size, 4 * s.tokens * features
         if s.size != 4:
@@ -130,7 +130,7 @@ class HuggingFace(Recorder):
         return self.node(f"RoPE of {name}", [result], {name: size}, scratch=2 * size, backward=2 * size)
 
     def qk_norm(self, op: Operation) -> None:
-        """Nothing here: ``split`` records it with the projections."""
+        """Records nothing: ``split`` records it with the projections."""
 
     def attention(self, op: Operation) -> None:
         """scaled_dot_product_attention (FlashAttention-2 or cuDNN) saves its inputs, its output and the logsumexp."""
@@ -144,7 +144,7 @@ class HuggingFace(Recorder):
         self.node("attention", self.heads, written, [*(["Q, K, V"] if self.joint else self.heads), *written], backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
-        """Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
+        """Records Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
         s = self.shape
         rows, elements = self.size(s.tokens, op.features), s.tokens * s.keys * a.heads
         scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
@@ -173,7 +173,7 @@ class HuggingFace(Recorder):
         self.node("product with the gate", (active, up), {op.writes: size}, (active, up))
 
     def _new_gelu(self, x: str, writes: str, size: Number) -> None:
-        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one kernel per operation; autograd saves five tensors."""
+        """Records 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one kernel per operation; autograd saves five tensors."""
         half = self.node("GELU, half of x", [x], {"x / 2": size})
         cube = self.node("GELU, cube", [x], {"x^3": size}, [x], backward=2 * size)  # backward makes x^2 and 3 x^2
         cube = self.node("GELU, factor of the cube", [cube], {"0.0447 x^3": size})

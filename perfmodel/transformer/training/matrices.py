@@ -105,12 +105,12 @@ def _learned(operations: Sequence[tuple[Operation, int]]) -> Holding:
 
 
 def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
-    """All parameters of ``layer`` on one GPU."""
+    """Parameters of ``layer`` on one GPU."""
     return _learned([(op, 1) for op in operations(model, layer, parallel.tp, parallel.ep)])
 
 
 def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bool) -> Holding:
-    """Embedding and positions of the first stage, last norm and head of the last; a tied head has a copy where stages differ."""
+    """Parameters of embedding and positions of the first stage, last norm and head of the last; a tied head has a copy if they differ."""
     return _learned([(op, 1) for op in _ends(model, parallel.tp, first, last)])
 
 
@@ -147,7 +147,7 @@ def is_targeted(matrix: Matrix, targets: str) -> bool:
 
 
 def adapters(holding: Holding, rank: int, targets: str) -> Holding:
-    """LoRA: two trained matrices a -> ``rank`` -> b beside each frozen one a -> b of ``holding``; ``targets``: qv, attention or all.
+    """LoRA's adapters: trained matrices a -> ``rank`` -> b beside each frozen one a -> b of ``holding``; ``targets``: qv, attention, all.
 
     Source: Hu et al. 2021, arXiv 2106.09685.
 
@@ -169,7 +169,7 @@ Run = tuple[Layer, int]
 
 
 def runs_of(layers: Sequence[Layer]) -> list[Run]:
-    """Equal layers in a row, with their number.
+    """Runs of equal layers in a row, with their number.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> one, other = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048)), Layer(GroupedAttention(8, 2, 64), DenseMlp(2048))
@@ -193,7 +193,7 @@ def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[in
 
 
 def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> dict[Layer, int]:
-    """Each different layer of ``stage``, or of the whole model, with its number."""
+    """Number of each different layer of ``stage``, or of the whole model."""
     if stage is None:
         return dict(model.layer_kinds)
     counts = Counter[Layer]()

@@ -152,7 +152,7 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
+    """Memory of a step. ``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
 
     ``parameters``: of the whole model. ``capacity``: bytes of the device; ``largest``: the most sequences in a micro-batch that fits;
     None if the profile has no capacity.

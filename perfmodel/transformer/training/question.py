@@ -37,7 +37,7 @@ LEAST_LENGTH = 2
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
+    """An optimizer. ``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
 
     ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
     of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels

@@ -20,7 +20,7 @@ SHAPE = 2 * 64
 
 
 def read(fields: Fields) -> Quantized:
-    """One rule per group; ``ignore`` names what stays. Sparse formats have no rule."""
+    """Formats, one rule per group; ``ignore`` names what stays. Sparse formats have no rule."""
     layout, rules, unread = fields.get("format", str, "naive-quantized"), [], []
     for name, raw in fields.get("config_groups", dict, {}).items():
         if not isinstance(raw, Mapping):

@@ -21,7 +21,7 @@ from perfmodel.transformer.weight_formats._base import FIELD, FP32, Family, Fiel
 
 
 def fp8(fields: Fields) -> Quantized:
-    """A block is written [outputs, inputs]; static activations add a scale per matrix."""
+    """Formats of fp8. A block is written [outputs, inputs]; static activations add a scale per matrix."""
     method, size = fields.get("quant_method", str), fields.get("weight_block_size", list)
     static = fields.get("activation_scheme", str, "dynamic") == "static"
     if size is not None and not (len(size) == 2 and all(type(one) is int and one > 0 for one in size)):
@@ -37,7 +37,7 @@ MXFP4 = MatrixFormat("mxfp4", 4, ((32, 1, 8),), "fp4")
 
 
 def mxfp4(fields: Fields) -> Quantized:
-    """``modules_to_not_convert`` lists further modules that stay unquantized."""
+    """Formats of MXFP4. ``modules_to_not_convert`` lists further modules that stay unquantized."""
     return Quantized("mxfp4", (Rule(MXFP4, ("experts",)),), fields.patterns("modules_to_not_convert"))
 
 

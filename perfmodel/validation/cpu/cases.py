@@ -67,7 +67,7 @@ def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: b
 
 
 def shapes(llc_bytes: int) -> list[KernelCase]:
-    """All shapes for a last-level cache of ``llc_bytes``."""
+    """Shapes to time for a last-level cache of ``llc_bytes``."""
     heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
 
     def streamed(d: int, causal: bool, group: int = 1) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _residuals(name: str, points: Points, bare: Device) -> list[float]:
 
 
 def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, float]:
-    """Every parameter of the model: those that ``name`` depends on fitted to ``points``, the others at their start."""
+    """Parameters of the model by name: those that ``name`` depends on fitted to ``points``, the others at their start."""
     starts, priors = MODEL.starts(), MODEL.priors()
     free = {key: priors[key] for key in FITTED[name]}
 

@@ -74,7 +74,7 @@ WIDE: Problem = ((1, 8, 8), (16384, 16384))
 def attention_case(
     implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: TileEdges, causal: bool, dtype: str
 ) -> KernelCase:
-    """``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
+    """A case of attention. ``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
     shape = dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))
     return numba_case(implementation, shape, dtype, tile)
 

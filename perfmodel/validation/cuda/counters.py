@@ -134,7 +134,7 @@ def records_of(cases: Sequence[KernelCase], counted: Profile, environment: Envir
 
 
 def write_cases(cases: Iterable[KernelCase], path: Path) -> None:
-    """One JSON object per line."""
+    """Writes ``cases`` to ``path``, one JSON object per line."""
     path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
 
 

@@ -83,7 +83,7 @@ def _try_kernel(cuda: Any) -> None:
 
 @contextmanager
 def small_grids() -> Iterator[None]:
-    """numba warns where a grid leaves most of a device idle; some measurements want just that."""
+    """Context without numba's warning of grids that leave most of a device idle: some measurements want just that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Grid size")
         yield
@@ -142,7 +142,7 @@ SIZE_TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """``hardware``: id of the device's profile; ``facts``: what a record keeps of the machine, its software and clocks."""
+    """A measurement's environment. ``hardware``: id of the device's profile; ``facts``: of machine, software and clocks, for records."""
 
     hardware: str
     facts: dict[str, Any]

@@ -61,7 +61,7 @@ def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int 
 
 
 def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
-    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
+    """Results of all microbenchmarks on the current GPU; UnavailableError where there is none."""
     open_gpu()
     with small_grids():
         return run_parts(PARTS, progress, rule)

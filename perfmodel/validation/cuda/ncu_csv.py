@@ -162,7 +162,7 @@ class _Table:
 
 
 def _long(table: _Table) -> Iterator[CountedKernel]:
-    """One row per metric; rows of a launch follow each other or not."""
+    """Kernels of a table with one row per metric; rows of a launch follow each other or not."""
     missing = [column for column in (UNIT, VALUE) if column not in table.header]
     if missing:
         raise DataError(f"{table.path}: no column {missing[0]!r}", EXPECTED)
@@ -174,7 +174,7 @@ def _long(table: _Table) -> Iterator[CountedKernel]:
 
 
 def _wide(table: _Table) -> Iterator[CountedKernel]:
-    """One row per kernel and one column per metric, named with dots or double underscores; the line after the header has the units."""
+    """Kernels of a table with a row per kernel and a column per metric, named with dots or double underscores; units follow the header."""
     metrics = [column for column in table.header if "__" in column]
     if not metrics:
         raise DataError(f"{table.path}: no column of a metric, and no {METRIC!r}", EXPECTED)

@@ -139,7 +139,7 @@ def _exp(x: Any, a: Any, b: Any) -> Any:
 
 @cache
 def build_rate(name: str) -> Any:
-    """``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
+    """The kernel called ``name``: ``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
     return _rate_kernel({"fma": _fma, "exp": _exp}[name])
 
 

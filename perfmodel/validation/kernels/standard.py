@@ -155,4 +155,4 @@ def main(shape: StandardGeometry, causal: bool) -> tuple[Any, int]:
 
 
 def logsumexp(s: Any, p: Any) -> None:
-    """None is written."""
+    """None, as no logsumexp is written."""

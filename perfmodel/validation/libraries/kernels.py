@@ -162,7 +162,7 @@ def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) 
 
 
 def _fused(case: KernelCase, torch: Torch) -> Prepared:
-    """One SDPA backend on one case."""
+    """Attention by one SDPA backend."""
     causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
     if causal and case.shape["n"] != case.shape["kv_len"]:
         raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")

@@ -193,7 +193,7 @@ def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Ite
 
 
 def _quick_and_plain(row: Row) -> bool:
-    """Not more than SLOW_FLOP, and no grouped heads, which torch-sdpa-efficient does not take."""
+    """Whether a row has at most SLOW_FLOP and no grouped heads, which torch-sdpa-efficient does not take."""
     flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
     return bool(flop <= SLOW_FLOP and row["heads"] == row["kv_heads"])
 

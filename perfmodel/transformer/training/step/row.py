@@ -33,7 +33,7 @@ MATMULS = ("torch-matmul", "cublas")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
+    """A micro-batch. ``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
 
     ``eager``: one kernel per operation in the Python code, as the modules of huggingface/transformers run.
     """
