@@ -129,7 +129,7 @@ def transferred(
     complete, facts = needed(device, source, seconds) if transferable(device, source) else (device, [])
     if source is device:
         return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
-    scaled, share = carried_over(complete, source, block), share_beside(device, source, block, others)
+    scaled, share = carried_over(complete, source, block), held_clock_ratio(device, source, block, others)
     held = at_held_clock(scaled.device, share) if share < 1 else None
     as_products = share < 1 and _share_of_products(device, source) is not None
     return Transferred(
@@ -276,7 +276,7 @@ def multiplies(block: Calibration) -> bool:
     return block.workload == "attention" and "matmul" in block.parameters
 
 
-def share_beside(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
+def held_clock_ratio(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
     """The clock that ``device`` holds over that of ``source``, in shares of their boost clocks, for a kernel of ``block`` that waits for
     tensor units: by large products where both were timed, else by ``held_share``. At most 1; 1, too, where a power model or a product that
     was timed on ``device`` says it, and on a board that is not short of watts.
@@ -299,14 +299,14 @@ def _share_of_products(device: Device, source: Device) -> float | None:
 
 def at_held_clock(device: Device, share: float) -> Device:
     """``device`` with the rates of its chip at the held clock; the same one each time, as time models keep what they know of it."""
-    made = _made_of(device)
+    made = _at_clocks(device)
     if share not in made:
         made[share] = faster(device, dict.fromkeys(CHIP, share))
     return made[share]
 
 
 @cached_by_identity
-def _made_of(device: Device) -> dict[float, Device]:
+def _at_clocks(device: Device) -> dict[float, Device]:
     """Cache of ``device`` at lower clocks, by share of its own clock."""
     return {}
 

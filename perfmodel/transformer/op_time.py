@@ -52,9 +52,9 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
             with suppress(UnavailableError):
                 return as_similar(select_kernel(request, timed.candidates.__contains__, guesses=False), timed)
         return as_similar(select_kernel(request, is_fused), timed)
-    asked, reason = _asked(timed, device), ""
-    for source in _sources(asked[0], device, fallbacks):
-        for each in asked:
+    alternatives, reason = _alternatives(timed, device), ""
+    for source in _sources(alternatives[0], device, fallbacks):
+        for each in alternatives:
             for name in _names(each, source, fallbacks):
                 try:
                     case, form = Case(each.workload, name, each.direction), each.calibrated or each.workload.dtype.name
@@ -70,8 +70,8 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     if not reason and timed.kind != COLLECTIVE:
         with suppress(UnavailableError):
-            return _in_place(asked[-1], device, lower_s, fallbacks)
-    what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
+            return _in_place(alternatives[-1], device, lower_s, fallbacks)
+    what = f"{alternatives[0].kind}/{(alternatives[0].implementations or ('',))[0]} in {alternatives[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
 
 
@@ -85,12 +85,12 @@ def _in_place(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackD
     return prediction if prediction.guess else as_similar(prediction, replace(timed, similar=words))
 
 
-def _asked(timed: Timed | None, device: Device) -> list[Timed]:
+def _alternatives(timed: Timed | None, device: Device) -> list[Timed]:
     """Candidates in order: all that is preferred to ``timed``, then ``timed`` as it runs on ``device``."""
     if timed is None:
         return []
     runs = _runs(timed, device)
-    return [*_asked(runs.preferred or timed.preferred, device), runs]
+    return [*_alternatives(runs.preferred or timed.preferred, device), runs]
 
 
 def _runs(timed: Timed, device: Device) -> Timed:

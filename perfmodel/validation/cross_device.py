@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
 from perfmodel.timing.reference_devices import FallbackDevices, nearest, nearest_reference
-from perfmodel.timing.transfer import at_held_clock, carried_over, share_beside, timed
+from perfmodel.timing.transfer import at_held_clock, carried_over, held_clock_ratio, timed
 from perfmodel.validation.calibrate import Family, family_of, with_other_parts
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
@@ -75,7 +75,7 @@ def _residual(point: FitPoint, family: Family, references: list[Device], probed:
     reference = nearest_reference(device, [(other, blocks[other.id]) for other in references])
     assert reference is not None
     block, model = blocks[reference.id], find_model(blocks[reference.id].model)
-    scaled, share = carried_over(device, reference, block), share_beside(device, reference, block, boards)
+    scaled, share = carried_over(device, reference, block), held_clock_ratio(device, reference, block, boards)
     held = at_held_clock(scaled.device, share) if share < 1 else None
     seconds = timed(lambda on: replace(point, device=on).predicted(model, scaled.parameters), scaled.device, held)
     return abs(math.log(point.record.time_s.median / seconds))
