@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from perfmodel.core.architectures import are_kin, distance
+from perfmodel.core.architectures import distance, transferable
 from perfmodel.core.arith import quantile
 from perfmodel.core.device_scaling import FACTS, completed, number, quantity, with_quantity
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model, model_of
-from perfmodel.timing.lenders import nearest
 from perfmodel.timing.predict import modelled_s
+from perfmodel.timing.reference_devices import nearest
 from perfmodel.validation.fit_points import FitPoint
 from perfmodel.validation.records import held_out
 
@@ -39,7 +39,7 @@ def hidden(device: Device, name: str) -> Device:
 def reference_with(device: Device, name: str, others: Iterable[Device]) -> Device | None:
     """The nearest device of another architecture whose profile has what ``device`` knows of ``name``."""
     known = [field for field, called in FACTS.items() if called == name and number(device, field) is not None]
-    apart = [other for other in others if are_kin(device, other) and other.architecture != device.architecture]
+    apart = [other for other in others if transferable(device, other) and other.architecture != device.architecture]
     full = [other for other in apart if known and all(number(other, field) is not None for field in known)]
     return min(full, key=lambda other: distance(device, other), default=None)
 
@@ -53,10 +53,10 @@ def moved(points: Sequence[FitPoint], others: Sequence[Device]) -> dict[str, lis
     bare: dict[tuple[str, str], Device | None] = {}
     for point in points:
         model = model_of(point.case, point.device)
-        lender = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
-        if held_out(point.record) or lender is None:
+        reference = nearest(point.device, [one for one in others if any(block.model == model.name for block in one.calibration)])
+        if held_out(point.record) or reference is None:
             continue
-        parameters = next(block.parameters for block in lender.calibration if block.model == model.name)
+        parameters = next(block.parameters for block in reference.calibration if block.model == model.name)
         with suppress(PerfmodelError):
             known = modelled_s(find_model(model.name), point.case, point.device, parameters)
             for name in NAMES:

@@ -18,7 +18,7 @@ from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import model_names
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
@@ -85,7 +85,7 @@ def judged(
     if key is None:
         return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
-    own = fits.with_lent(own, block.model, fallbacks)
+    own = fits.with_other_parts(own, block.model, fallbacks)
     new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 

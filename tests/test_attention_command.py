@@ -454,9 +454,9 @@ READ_ONCE = cache(catalog._shipped_device)
 
 
 def doubts(result, device):
-    """What speaks against a kernel: that its lender multiplies by another instruction, then how far above its time the interval ends."""
-    lender = catalog.find_device(re.search(r"borrowed from ([\w-]+)", result["prediction"]["provenance"])[1])
-    return traits_of(lender).matrix != traits_of(device).matrix, result["time_s"]["high"] / result["time_s"]["predicted"]
+    """What speaks against a kernel: that its device multiplies by another instruction, then how far above its time the interval ends."""
+    reference = catalog.find_device(re.search(r"borrowed from ([\w-]+)", result["prediction"]["provenance"])[1])
+    return traits_of(reference).matrix != traits_of(device).matrix, result["time_s"]["high"] / result["time_s"]["predicted"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

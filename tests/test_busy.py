@@ -19,7 +19,7 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.kernels.collectives import OPS, Collective, least_bytes, link_bandwidth
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.op import COLLECTIVE
-from perfmodel.transformer.op_time import as_multiplied
+from perfmodel.transformer.op_time import in_compute_dtype
 from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
@@ -182,7 +182,7 @@ def test_no_pass_is_shorter_than_a_resource_is_busy(count):
         wires = sum(float(row.op.count * least_bytes(row.op.timed.workload)) for row in one.rows if row.op.group == COLLECTIVE)
         busy = {"link": wires / link_bandwidth(asked.device)}
         for row in rows:
-            dtype = as_multiplied(row.op, asked.device).dtype
+            dtype = in_compute_dtype(row.op, asked.device).dtype
             for name, seconds in busy_units(asked.device, row.cost, dtype).items():
                 busy[name] = busy.get(name, 0.0) + seconds
         for name, seconds in busy.items():

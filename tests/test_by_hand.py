@@ -23,8 +23,8 @@ from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul, library_tile
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import kernels_of, roof_s
-from perfmodel.timing.lenders import nearest, with_parts
 from perfmodel.timing.models.experts import seconds as experts_seconds
+from perfmodel.timing.reference_devices import nearest, with_parts
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp

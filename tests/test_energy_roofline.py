@@ -8,7 +8,7 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.power import PowerAsked, PowerFit, flops_per_joule
+from perfmodel.core.power import PowerFit, PowerOptions, flops_per_joule
 from perfmodel.kernels.matmul import Matmul, evaluate
 from perfmodel.report.matmul import report
 from perfmodel.report.roofline_chart import energy_roofline
@@ -48,7 +48,7 @@ def energies(device: str) -> list:
     result = evaluate(w, on)
     known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, on, float(result.total.lower_s)))
     activity = of_prediction(known, result.total, w, w.dtype.name, on, [kernel for kernel, _ in result.kernels])
-    known = as_shown(known, state_of([activity], on, PowerAsked(), "burst"))
+    known = as_shown(known, state_of([activity], on, PowerOptions(), "burst"))
     return [chart for chart in report(result, prediction=known, pictures=True).charts if "energy" in chart.title]
 
 

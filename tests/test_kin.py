@@ -11,7 +11,7 @@ import pytest
 import refresh_pooled
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
-from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, are_kin, traits_of, wide_matrix
+from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, traits_of, transferable, wide_matrix
 from perfmodel.core.device_scaling import completed, number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
@@ -24,10 +24,10 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import moved, moved_by_estimates, widened
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.lenders import nearest
 from perfmodel.timing.models import decode_fa2
 from perfmodel.timing.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
+from perfmodel.timing.reference_devices import nearest
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import in_words, needed
 from perfmodel.validation.calibrate import points
@@ -64,10 +64,10 @@ def test_lenders_run_kernels_alike() -> None:
 
 def test_no_cpu_or_accelerator_borrows_of_its_makers_gpus() -> None:
     assert nearest(find_device("amd-epyc-9654"), [MI300]) is None
-    assert not are_kin(XEON, ARC)
-    assert not are_kin(GAUDI, ARC)
-    assert are_kin(GAUDI, find_device("gaudi2"))
-    assert are_kin(find_device("tpu-v4"), find_device("tpu-v6e"))
+    assert not transferable(XEON, ARC)
+    assert not transferable(GAUDI, ARC)
+    assert transferable(GAUDI, find_device("gaudi2"))
+    assert transferable(find_device("tpu-v4"), find_device("tpu-v6e"))
 
 
 def test_kernels_are_those_of_the_architecture() -> None:
@@ -210,7 +210,7 @@ def test_no_kernel_is_shown_that_another_beats_beyond_both_intervals(device: Dev
             other = predicted(device, "attention", Case(w, name, direction), "flash2")
         except UnavailableError:
             continue
-        alike = other.lender is None or traits_of(other.lender).matrix == traits_of(device).matrix
+        alike = other.reference is None or traits_of(other.reference).matrix == traits_of(device).matrix
         assert not alike or other.high >= shown.low, (name, other.seconds, shown.calibration.implementation, shown.seconds)
 
 

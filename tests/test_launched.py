@@ -21,7 +21,7 @@ from perfmodel.kernels.attention.evaluate import evaluate_tile
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.timing.base import Case, models_of
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.launched import as_launched, kernels_of
+from perfmodel.timing.launched import implementation_kernels, kernels_of
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count
@@ -112,7 +112,7 @@ NAMED = [name for name in (*IMPLEMENTATIONS, "torch-eager") if name not in ("num
 def test_counts_and_bounds_stay_the_algorithms(name, shape):
     request = AttentionQuestion(**{"d": 64, "heads": 16, "direction": "both", **shape})
     plain = request.compare(H200)
-    named, notes = as_launched(plain, name)
+    named, notes = implementation_kernels(plain, name)
     for before, after in zip(plain.results, named.results, strict=True):
         if after.implementation is None:
             assert after == before or after.direction == "both" or notes
@@ -131,7 +131,7 @@ def test_counts_and_bounds_stay_the_algorithms(name, shape):
 
 def test_a_given_tile_stays():
     request = AttentionQuestion(n=4096, d=64, algorithm="flash2", block_q=64, block_kv=64)
-    [result] = as_launched(request.compare(H200), "torch-sdpa-flash")[0].results
+    [result] = implementation_kernels(request.compare(H200), "torch-sdpa-flash")[0].results
     assert (result.tile.br, result.tile.bc) == (64, 64)
 
 
@@ -152,7 +152,7 @@ def test_the_answer_says_whose_traffic_it_is(run, name, algorithm):
 
 
 def test_what_is_not_known_is_said():
-    found, notes = as_launched(AttentionQuestion(n=1, kv_len=4096, d=64).compare(H200), "torch-sdpa-flash")
+    found, notes = implementation_kernels(AttentionQuestion(n=1, kv_len=4096, d=64).compare(H200), "torch-sdpa-flash")
     assert [result.implementation for result in found.results] == [None, None]
     assert "is not known" in notes[0]
 
@@ -160,13 +160,13 @@ def test_what_is_not_known_is_said():
 @each("name", IMPLEMENTATIONS)
 def test_no_cuda_kernel_has_traffic_on_another_vendors_device(name):
     plain = AttentionQuestion(n=4096, d=64, direction="both", algorithm=["flash1", "flash2"], hardware="mi300x")
-    found, notes = as_launched(plain.compare(find_device("mi300x")), name)
+    found, notes = implementation_kernels(plain.compare(find_device("mi300x")), name)
     assert all(result.implementation is None for result in found.results if result.direction != "both")
     assert any("not known" in note for note in notes)
 
 
 def test_flash_attention_1_passes_its_output_through_memory_so_its_traffic_is_not_flash2s():
-    found, notes = as_launched(AttentionQuestion(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
+    found, notes = implementation_kernels(AttentionQuestion(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
     assert [result.implementation for result in found.results] == [None]
     assert "what fa1 loads is not known" in notes[0]
 

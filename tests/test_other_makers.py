@@ -34,7 +34,7 @@ def test_nccl_is_rccl_on_amd() -> None:
     assert found.kind == CALIBRATED
     assert found.seconds == pytest.approx(88e-6, rel=0.1)
     assert found.seconds == _all_reduce(MI300, 8, 8 * MIB, "fp32", "rccl").seconds
-    assert _all_reduce(MI355, 8, 8 * MIB, "bf16").lender is not None
+    assert _all_reduce(MI355, 8, 8 * MIB, "bf16").reference is not None
 
 
 @pytest.mark.parametrize("device", [MI300, H200], ids=lambda device: device.id)

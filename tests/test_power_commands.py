@@ -15,7 +15,7 @@ from perfmodel.cli import main
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import PowerFit
-from perfmodel.core.power import BURST, SUSTAINED, PowerAsked
+from perfmodel.core.power import BURST, SUSTAINED, PowerOptions
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
@@ -72,7 +72,7 @@ def test_a_lower_limit_slows_any_kernel(drawn, limits, over):
     own, limits = find_device(H200), sorted(limits, reverse=True)
     found = of_case(case, kind, dtype, own, 2e-6 + over * roof_s(case, own))
     try:
-        states = [state_of([found], own, PowerAsked(f"{limit}W"), BURST) for limit in limits]
+        states = [state_of([found], own, PowerOptions(f"{limit}W"), BURST) for limit in limits]
     except UnavailableError:  # more than a limit even at the lowest clock
         reject()
     held(states, [float(limit) for limit in limits])
@@ -91,7 +91,7 @@ def test_a_lower_limit_slows_any_step_with_or_without_waits(model, phase, batch,
     make = prefill if phase == "prefill" else decode
     rows = run_pass(find_model(model), make(batch, length, dtype=DTYPES["bf16"]), own).rows
     found = [of_row(row, own) for row in rows if row.seconds > 0]
-    held([state_of(found, own, PowerAsked(f"{limit}W"), SUSTAINED, host_s) for limit in limits], limits)
+    held([state_of(found, own, PowerOptions(f"{limit}W"), SUSTAINED, host_s) for limit in limits], limits)
 
 
 # Commands
@@ -185,7 +185,7 @@ def test_batch_shows_joules_per_token_that_fall_with_the_batch():
 
 def test_a_device_without_a_power_model_says_so_when_asked():
     with pytest.raises(UnavailableError, match="nvidia-a100-sxm-80gb has no power model"):
-        PowerAsked("300W").check(find_device("a100-sxm-80gb"))
+        PowerOptions("300W").check(find_device("a100-sxm-80gb"))
     assert "sustained" not in perfmodel.matmul(m=64, n=64, k=64)["results"][0]
     for call in (
         lambda: perfmodel.matmul(m=64, n=64, k=64, power_limit="300W"),
@@ -195,7 +195,7 @@ def test_a_device_without_a_power_model_says_so_when_asked():
             call()
     assert refused.value.fix.endswith("such as nvidia-h200-sxm")
     with pytest.raises(UnavailableError) as refused:
-        PowerAsked("200W").check(find_device("l40s"))
+        PowerOptions("200W").check(find_device("l40s"))
     assert refused.value.fix.endswith("perfmodel hardware add mine --like nvidia-l40s --tdp 200W")
 
 

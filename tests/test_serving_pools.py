@@ -145,7 +145,7 @@ def test_drafted_tokens_over_a_compressed_cache(queries: int) -> None:
         for n in (1, queries)
     ]
     one, more = ops
-    assert one.multiplied == more.multiplied == DTYPES["fp8"]
+    assert one.compute_dtype == more.compute_dtype == DTYPES["fp8"]
     rows = [next(row for row in steps.passed(Iteration(0, 0, 1, 512, 4096, n)).rows if row.op.name == "attention") for n in (1, queries)]
     assert rows[1].prediction is not None
     assert rows[0].seconds < rows[1].seconds < 1.1 * queries * rows[0].seconds

@@ -20,9 +20,9 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.timing.base import Case, Model, PartTime, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.intervals import SPREAD, composed_ends, lent_ends, streamed_ends
-from perfmodel.timing.lenders import listed_once, with_parts
+from perfmodel.timing.intervals import SPREAD, composed_interval, streamed_interval, transferred_interval
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled_s, predict
+from perfmodel.timing.reference_devices import listed_once, with_parts
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import at_held_clock, held_share
 
@@ -84,12 +84,12 @@ def test_errors_of_a_kind_add_up_and_kinds_are_independent() -> None:
     parts = [part("matmul", 40e-6, 0.2), part("matmul", 20e-6, 0.2), part("scale", 30e-6, 0.1)]
     model = Model("sequence", (), lambda case: True, lambda *_: 0.0, "", parts=lambda case, device: parts)
     block = Calibration("sequence", "attention", "", [], {}, 1, 0.95, 1.05, "", "", "")
-    low, high = composed_ends(model, block, Case(None, ""), A100_80, 100e-6)
-    down, up = (abs(end - 1) for end in streamed_ends(block))
+    low, high = composed_interval(model, block, Case(None, ""), A100_80, 100e-6)
+    down, up = (abs(end - 1) for end in streamed_interval(block))
     assert low == pytest.approx(1 - hypot(0.6 * 0.2, 0.3 * 0.1 + 0.1 * down))
     assert high == pytest.approx(1 + hypot(0.6 * 0.2, 0.3 * 0.1 + 0.1 * up))
     wide = replace(block, low=0.5, high=2.0)
-    assert composed_ends(model, wide, Case(None, ""), A100_80, 100e-6) == (0.5, 2.0), "no surer than where it was timed"
+    assert composed_interval(model, wide, Case(None, ""), A100_80, 100e-6) == (0.5, 2.0), "no surer than where it was timed"
 
 
 def test_parts_that_are_being_fitted_have_no_interval_elsewhere_yet() -> None:
@@ -109,7 +109,7 @@ def test_a_chip_lends_to_its_other_boards() -> None:
     """The A100 with 80 GB takes the times of that with 40 GB by its own bandwidth, and is no surer."""
     w = attention(4096, 16, 8)
     home, board = (predicted(device, w, "standard") for device in (A100_40, A100_80))
-    assert (board.kind, board.lender) == (BORROWED, next(one for one in DEVICES() if one.id == A100_40.id))
+    assert (board.kind, board.reference) == (BORROWED, next(one for one in DEVICES() if one.id == A100_40.id))
     assert board.high / board.seconds >= home.high / home.seconds - 1e-9
     assert board.high / board.low < 1.2 * home.high / home.low
     assert 0.8 * home.seconds < board.seconds < home.seconds
@@ -118,7 +118,8 @@ def test_a_chip_lends_to_its_other_boards() -> None:
 def test_boards_of_one_capability_run_the_same_code() -> None:
     """Another chip of it, such as the L4's, tells as much of its kernels as another board of the same chip."""
     blocks = [block for block in RTX_4090.calibration if block.model == "flash-prefill"]
-    ends = {name: [lent_ends(block, find_device(f"nvidia-{name}"), RTX_4090) for block in blocks] for name in ("l4", "l40s", "a10")}
+    cards = {name: find_device(f"nvidia-{name}") for name in ("l4", "l40s", "a10")}
+    ends = {name: [transferred_interval(block, card, RTX_4090) for block in blocks] for name, card in cards.items()}
     assert ends["l4"] == ends["l40s"]
     assert all(near[0] > far[0] for near, far in zip(ends["l4"], ends["a10"], strict=True))
 

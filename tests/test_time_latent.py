@@ -167,7 +167,7 @@ def test_latent_rows_have_the_bytes_of_their_workload():
     assert (w.heads, w.kv_len, w.kv_lora_rank, w.rope, w.kv_bits, w.appends) == (128, 4096, 512, 64, 8, False)
     assert op.bytes_of("KV cache") == w.cache_bytes
     assert op.kernel.flops == flops(w)
-    assert op.multiplied.name == "fp8"
+    assert op.compute_dtype.name == "fp8"
 
 
 def test_prefill_of_latent_attention_is_plain_attention():
@@ -179,7 +179,7 @@ def test_narrow_caches_of_grouped_attention():
     assert op.timed.workload.kv_bits == 8
     assert op.bytes_of("KV cache") == 8 * 8 * 4096 * 2 * 128
     timed = attention_of(LLAMA, prefill(1, 512, kv_bits=8)).timed  # its own K and V are as wide as Q
-    assert (timed.obstacle, timed.like) == ("", "attention over fp16, with a cache of 8 bits")
+    assert (timed.obstacle, timed.similar) == ("", "attention over fp16, with a cache of 8 bits")
     assert "4-bit cache" in attention_of(LLAMA, decode(1, 512, kv_bits=4)).timed.obstacle
 
 

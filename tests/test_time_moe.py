@@ -17,7 +17,7 @@ from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import experts as model
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.op_time import as_multiplied, op_estimate
+from perfmodel.transformer.op_time import in_compute_dtype, op_estimate
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.step import Split, decode, prefill
 
@@ -160,14 +160,14 @@ def test_weights_decide_the_format(bits, form, size):
     """Of the product, and the bytes of a weight that are read for it."""
     op = rows_of(decode(4, 100, weight_bits=bits))["experts, down"]
     assert (preferred(op).dtype.name, preferred(op).element_bytes) == (form, size)
-    assert (op.multiplied is None) == (bits != 8)
+    assert (op.compute_dtype is None) == (bits != 8)
 
 
 def test_8_bit_weights_are_multiplied_in_8_bits_where_the_device_can():
     op = rows_of(prefill(1, 65536, weight_bits=8))["experts, down"]
-    assert as_multiplied(op, H200).dtype.name == "fp8"
-    assert as_multiplied(op, A100).dtype.name == "fp16"
-    plain = replace(op, multiplied=None)
+    assert in_compute_dtype(op, H200).dtype.name == "fp8"
+    assert in_compute_dtype(op, A100).dtype.name == "fp16"
+    plain = replace(op, compute_dtype=None)
     assert float(op_estimate(op, H200).lower_s) == pytest.approx(float(op_estimate(plain, H200).lower_s) / 2)
 
 

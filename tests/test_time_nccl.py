@@ -90,7 +90,7 @@ def test_times_over_pcie_are_of_cards_without_another_link():
     lenders = {}
     for name in ("rtx-4090", "rtx-5090", "a10", "a40"):
         found = predict(TimeRequest(case, "collective", "fp16", find_device(name), 0.0, calibrated_devices))
-        lenders[name] = found.lender.id
+        lenders[name] = found.reference.id
     assert [lenders[name] for name in ("rtx-4090", "rtx-5090")] == ["nvidia-l40s", "nvidia-rtx-pro-6000-blackwell"]
     assert lenders["a10"] in ("nvidia-l40s", "nvidia-rtx-pro-6000-blackwell")
     assert lenders["a40"] == "nvidia-a100-sxm-80gb"

@@ -18,10 +18,10 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
 from perfmodel.timing.base import Case, find_model, models_of
 from perfmodel.timing.implementations import find, kernel_name, listed
-from perfmodel.timing.lenders import with_parts
 from perfmodel.timing.models import eager
 from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, AttentionLaunch, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
+from perfmodel.timing.reference_devices import with_parts
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 

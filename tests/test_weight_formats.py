@@ -105,7 +105,7 @@ def test_one_token_reads_its_experts_in_their_own_format():
     experts = [line for line in found.lines if line.row.op.name.startswith("experts")]
     matrices = 3 * 2880 * 2880 * 4.25 / 8
     assert sum(line.row.op.bytes_of(WEIGHTS) for line in experts) == 4 * (matrices + 2 * 3 * 2880)
-    assert {line.row.op.multiplied.name for line in experts if line.row.op.multiplied} == {"fp4"}
+    assert {line.row.op.compute_dtype.name for line in experts if line.row.op.compute_dtype} == {"fp4"}
 
 
 # Fields

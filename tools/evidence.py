@@ -20,7 +20,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import PRIORS, Model, find_model
-from perfmodel.validation.calibrate import points, with_lent
+from perfmodel.validation.calibrate import points, with_other_parts
 from perfmodel.validation.fit_points import FitPoint, Key, cross_residuals, fitted
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import held_out, read_records, shipped_records
@@ -52,7 +52,7 @@ def groups() -> Mapping[Key, list[FitPoint]]:
         except PerfmodelError:
             continue
     found = points(records, devices)
-    return {key: with_lent(own, key[3], calibrated_devices) for key, own in found.items()}
+    return {key: with_other_parts(own, key[3], calibrated_devices) for key, own in found.items()}
 
 
 def without(model: Model, name: str, value: float) -> Model:

@@ -62,14 +62,14 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
         joined = _joined(gpus, device, system)
         found = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
         return search_report(found, pictures)
-    from perfmodel.core.power import PowerAsked
+    from perfmodel.core.power import PowerOptions
     from perfmodel.report.train import report
     from perfmodel.transformer.step_power import training_power
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
     one = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
-    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerAsked(options.power_limit)))
+    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerOptions(options.power_limit)))
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

@@ -23,8 +23,9 @@ BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into SRAM; ``l2_parts``: parts of
-    the L2 that each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what kernels are written for.
+    """Traits of an architecture. ``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into
+    SRAM; ``l2_parts``: of the L2, which each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what
+    kernels are written for.
     """
 
     matrix: str = ""
@@ -81,8 +82,8 @@ def copies_kept(device: Device) -> int:
     return 1 if device.level("llc") is not None else traits_of(device).l2_parts
 
 
-def are_kin(device: Device, other: Device) -> bool:
-    """Whether kernels of the one run on the other at all: of one maker, and both GPUs, both TPUs, ..."""
+def transferable(device: Device, other: Device) -> bool:
+    """Whether calibrations of the one may serve the other: devices of one maker, and both GPUs, both TPUs, ..."""
     return device.vendor == other.vendor and are_alike(device, other)
 
 
@@ -107,9 +108,9 @@ def same_board(device: Device, other: Device) -> bool:
 
 
 def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, bool, str]:
-    """What sorts the kin of ``device``, the nearest first: the same architecture, traits, generation, a newer one, the same board."""
+    """Sort key of devices by nearness to ``device``: the same architecture, traits, generation, a newer one, the same board."""
     own, its = traits_of(device), traits_of(other)
     unlike = 2 * (own.matrix != its.matrix) + abs(own.copies - its.copies) + (own.l2_parts != its.l2_parts)
-    apart = abs(its.generation - own.generation)
+    generations = abs(its.generation - own.generation)
     older = its.generation < own.generation
-    return other.architecture != device.architecture, unlike, apart, older, not same_board(device, other), other.id
+    return other.architecture != device.architecture, unlike, generations, older, not same_board(device, other), other.id

@@ -1,4 +1,4 @@
-"""From SRAM traffic to DRAM traffic: what the last cache level lets through.
+"""DRAM traffic from SRAM traffic: what the last cache level lets through.
 
 Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads that run at once:
 
@@ -100,8 +100,8 @@ def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
     scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
     if not scans:
         return 0
-    own = next(access for access in kernel.accesses if access.reread)
-    part = own.footprint / own.elements if launch.exclusive_stream else 1
+    reread = next(access for access in kernel.accesses if access.reread)
+    part = reread.footprint / reread.elements if launch.exclusive_stream else 1
     return label(f"{prefix}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 
@@ -205,7 +205,7 @@ def _lost_share(launch: Launch, ratio: Number, device: Device) -> Number:
 
 
 def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:
-    """How many waves after the first read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
+    """Waves after the first that read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)
     meet = maximum(floor(slots**0.5), slots // across)

@@ -17,7 +17,7 @@ from perfmodel.core.workload import LARGEST_SIZE
 
 
 def positive_int(option: str, value: Number, least: int = 1) -> None:
-    """Fail unless ``least`` <= ``value`` <= 10^15."""
+    """UsageError unless ``least`` <= ``value`` <= 10^15."""
     if not least <= value <= LARGEST_SIZE:
         found = f"is {value}" if value < least else "is too large"
         raise UsageError(f"--{option} {found}", f"give a whole number from {least} to {LARGEST_SIZE:.0e}")
@@ -30,12 +30,12 @@ def quantity(option: str, text: str, unit: str, like: str) -> float:
     0.03
     """
     try:
-        found = float(parse(text, unit))
+        number = float(parse(text, unit))
     except DataError as error:
         raise UsageError(f"--{option}: {error.message}", f"write it like {like}") from None
-    if found <= 0:
+    if number <= 0:
         raise UsageError(f"--{option} is {text}", f"give more than zero, such as {like}")
-    return found
+    return number
 
 
 def measured_s(text: str | None) -> float | None:
@@ -122,7 +122,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_text(path: Path, most: int, fix: str, encoding: str = "utf-8") -> str:
-    """All of ``path``; DataError with ``fix`` if it is larger than ``most`` B."""
+    """Text of ``path``; DataError with ``fix`` if it is larger than ``most`` B."""
     with opened(path) as file:
         raw = file.read(most + 1)
     if len(raw) > most:

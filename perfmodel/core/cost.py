@@ -27,7 +27,7 @@ class Work:
         return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
 
     def items(self) -> tuple[tuple[str, Number], ...]:
-        """Unit and amount."""
+        """Pairs of unit and amount."""
         return (("tensor", self.tensor), ("vector", self.vector), ("sfu", self.sfu))
 
 
@@ -38,7 +38,7 @@ def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one kernel moves one tensor across the SRAM boundary.
+    """Traffic of one tensor across the SRAM boundary in one kernel.
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the
     L2 catches every re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving.
@@ -147,7 +147,7 @@ def tensor_bytes(kernels: Iterable[Kernel]) -> dict[str, Number]:
 
 
 def memory_bytes(kernels: Iterable[Kernel]) -> Number:
-    """Bytes of all those tensors, alive at once."""
+    """Bytes of all tensors of ``kernels``, alive at once."""
     return sum(tensor_bytes(kernels).values())
 
 

@@ -56,11 +56,11 @@ def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Devic
     """
     if not _ID.fullmatch(name):
         raise UsageError(f"NAME is {name!r:.40}", "give small letters, digits and hyphens, such as my-card")
-    own = {FIELDS[option]: _quantity(option, value, reference) for option, value in given.items()}
+    values = {FIELDS[option]: _quantity(option, value, reference) for option, value in given.items()}
     card = reference
-    for field, value in own.items():
+    for field, value in values.items():
         card = with_quantity(card, field, value, reference)
-    different = tuple(field for field in own if quantity(reference, field) is None or abs(ratio(card, reference, field) - 1) > ROUNDED)
+    different = tuple(field for field in values if quantity(reference, field) is None or abs(ratio(card, reference, field) - 1) > ROUNDED)
 
     def differs(parts: tuple[str, ...]) -> bool:
         return any(field.startswith(parts) for field in different)
@@ -73,8 +73,8 @@ def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Devic
         if not differs(next(PROBES[first] for first in PROBES if probe.name.startswith(first))):
             probes.append(replace(probe, source=REFERENCE))
     power = None if reference.power is None or differs((*CHIP, *DRAM)) else replace(reference.power, source=REFERENCE)
-    made = replace(
-        changed(card, _Values(card, reference, tuple(own)).of),
+    device = replace(
+        changed(card, _Values(card, reference, tuple(values)).of),
         id=name,
         name=f"{name}, like {reference.name}",
         sources={USER: "given to perfmodel hardware add", REFERENCE: f"taken from the profile of {reference.id}, {reference.name}"},
@@ -83,31 +83,31 @@ def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Devic
         microbenchmarks=probes,
         calibration=[],
     )
-    problems = check(made)
+    problems = check(device)
     if problems:
-        found = "\n  ".join([f"{name}: {len(problems)} value(s) contradict each other", *problems])
-        raise DataError(found, "nothing was written; give --sms and --clock of the card, and dense peaks")
-    return made
+        problem = "\n  ".join([f"{name}: {len(problems)} value(s) contradict each other", *problems])
+        raise DataError(problem, "nothing was written; give --sms and --clock of the card, and dense peaks")
+    return device
 
 
 def _quantity(option: str, value: Any, reference: Device) -> Quantity:
-    """What an option gives; UsageError if it is no such quantity, far from that of ``reference``, or of a memory that has none."""
+    """The quantity that an option gives; UsageError if it is none, far from that of ``reference``, or of a memory that has none."""
     label, field = f"--{option.replace('_', '-')}", FIELDS[option]
     text = value if isinstance(value, int) else value.strip()
     try:
-        known = Quantity(text, "datasheet", USER, text if isinstance(text, int) else parse(text, scale_of(field).unit))
+        stated = Quantity(text, "datasheet", USER, text if isinstance(text, int) else parse(text, scale_of(field).unit))
     except DataError as error:
         raise UsageError(f"{label}: {error.message}", error.fix) from None
-    if known.number <= 0:
+    if stated.number <= 0:
         fix = "give a whole number from 1" if isinstance(value, int) else "give more than zero, or leave it out"
         raise UsageError(f"{label} is {value}", fix)
     its = quantity(reference, field)
-    if its is not None and not 1 / MOST_TIMES <= known.number / its.number <= MOST_TIMES:
-        found = f"{label} is {value}, {known.number / its.number:.3g} x the {its.value} of {reference.id}"
-        raise UsageError(found, "mend its prefix, or name a nearer --like")
+    if its is not None and not 1 / MOST_TIMES <= stated.number / its.number <= MOST_TIMES:
+        problem = f"{label} is {value}, {stated.number / its.number:.3g} x the {its.value} of {reference.id}"
+        raise UsageError(problem, "mend its prefix, or name a nearer --like")
     if field.startswith("memory.") and quantity(reference, field.rpartition(".")[0]) is None:
         raise UsageError(f"{label}: {reference.id} has no such memory", "leave it out, or name a nearer --like")
-    return known
+    return stated
 
 
 @dataclass(frozen=True)
@@ -123,21 +123,21 @@ class _Values:
         """Whether the clock or the multiprocessors are given, with which peaks go before they go with each other."""
         return not set(CYCLES).isdisjoint(self.given)
 
-    def of(self, field: str, known: Quantity) -> Quantity:
-        """``known``, with the reference's rate per clock where that makes it, or clock and multiprocessors are said to."""
+    def of(self, field: str, value: Quantity) -> Quantity:
+        """``value``, with the reference's rate per clock where that makes it, or clock and multiprocessors are said to."""
         if field in self.given:
             its = quantity(self.reference, field)
             near = self.counted or abs(ratio(self.card, self.reference, field) - 1) <= CLOCK_TOLERANCE
-            return replace(known, per_clk=its.per_clk if its is not None and near else None)
+            return replace(value, per_clk=its.per_clk if its is not None and near else None)
         factor = self._factor(field)
         if factor == 1:
-            return Quantity(known.value, "derived", REFERENCE, known.number, per_clk=known.per_clk)
-        text = format_si(known.number * factor, scale_of(field).unit, 6)
-        per_clk = known.per_clk if self.counted else None
-        return Quantity(text, "derived", REFERENCE, parse_any(text), f"{known.value} x {factor:.4g}", per_clk)
+            return Quantity(value.value, "derived", REFERENCE, value.number, per_clk=value.per_clk)
+        text = format_si(value.number * factor, scale_of(field).unit, 6)
+        per_clk = value.per_clk if self.counted else None
+        return Quantity(text, "derived", REFERENCE, parse_any(text), f"{value.value} x {factor:.4g}", per_clk)
 
     def _factor(self, field: str) -> float:
-        """Times the reference's value: GPUs that boost beyond the clock they advertise keep that of the reference."""
+        """Factor on the reference's value: GPUs that boost beyond the clock they advertise keep that of the reference."""
         scale = scale_of(field)
         if field.startswith(tuple(MEASURED)):
             return 1.0

@@ -54,12 +54,12 @@ SCALES = {
     "tdp": Scale("W", POWER),
     "*": Scale(),
 }
-"""By field, the first that matches."""
+"""Scales by field, the first that matches."""
 
 
 @cache
 def scale_of(field: str) -> Scale:
-    """The row of ``SCALES`` that ``field`` has."""
+    """The first of ``SCALES`` that matches ``field``."""
     return next(scale for pattern, scale in SCALES.items() if fnmatchcase(field, pattern))
 
 
@@ -68,8 +68,8 @@ def quantity(device: Device, field: str) -> Quantity | None:
     part: Any = device
     for name in field.split("."):
         part = _item(part, name)
-    known: Quantity | None = part
-    return known
+    found_quantity: Quantity | None = part
+    return found_quantity
 
 
 def number(device: Device, field: str) -> float | None:
@@ -91,7 +91,7 @@ def changed(device: Device, change: Callable[[str, Quantity], Quantity]) -> Devi
 
 
 def faster(device: Device, factors: Mapping[str, float]) -> Device:
-    """``device`` with resources so many times as fast, by name; operations per clock are those of the new rates and clocks."""
+    """``device`` with the resources in ``factors`` so many times as fast; operations per clock are those of the new rates and clocks."""
     clock = factors.get(CLOCKS, 1.0)
 
     def change(field: str, known: Quantity) -> Quantity:
@@ -129,8 +129,8 @@ def _with(part: Any, names: list[str], value: Quantity | None, like: Any) -> Any
         levels = {level.level: level for level in part} | {names[0]: item}
         return [levels[name] for name in get_args(LevelName) if name in levels]
     if isinstance(like, dict):
-        return {name: one for name, one in {**part, names[0]: item}.items() if one is not None}
-    empty = {one.name: None for one in fields(like) if part is None and isinstance(getattr(like, one.name), Quantity)}
+        return {name: entry for name, entry in {**part, names[0]: item}.items() if entry is not None}
+    empty = {entry.name: None for entry in fields(like) if part is None and isinstance(getattr(like, entry.name), Quantity)}
     return replace(like if part is None else part, **{**empty, names[0]: item})
 
 
@@ -144,10 +144,10 @@ def _changed(part: Any, field: str, change: Callable[[str, Quantity], Quantity])
     if isinstance(part, list):
         return [_changed(level, f"{field}.{level.level}", change) for level in part]
     if isinstance(part, dict):
-        return {name: _changed(one, f"{field}.{name}", change) for name, one in part.items()}
+        return {name: _changed(item, f"{field}.{name}", change) for name, item in part.items()}
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    names = PARTS if isinstance(part, Device) else [one.name for one in fields(part)]
+    names = PARTS if isinstance(part, Device) else [item.name for item in fields(part)]
     return replace(part, **{name: _changed(getattr(part, name), f"{field}.{name}".lstrip("."), change) for name in names})
 
 
@@ -171,13 +171,13 @@ FACTS = {
 
 def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
     """``device`` with estimates of what its profile lacks, quantities whose source names ``reference``; and their fields."""
-    whole, found = device, []
+    whole, estimated = device, []
     for field in FACTS:
         value = _estimate(whole, reference, field) if quantity(whole, field) is None else None
         if value is not None:
             whole = with_quantity(whole, field, _estimated(value, scale_of(field).unit), reference)
-            found.append(field)
-    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if found else device), found
+            estimated.append(field)
+    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if estimated else device), estimated
 
 
 def _estimated(value: float, unit: str) -> Quantity:
@@ -193,7 +193,7 @@ def _estimate(device: Device, reference: Device, field: str) -> float | None:
     if field in _CLOCKS.values():
         return _clock(device, reference, field)
     its, scale = number(reference, field), scale_of(field)
-    unknown = scale.goes_with == CYCLES and None in [number(one, part) for one in (device, reference) for part in CYCLES]
+    unknown = scale.goes_with == CYCLES and None in [number(either, part) for either in (device, reference) for part in CYCLES]
     if its is None or unknown:
         return None
     over, under = (reference, device) if scale.resource == LAUNCHES else (device, reference)
@@ -217,8 +217,8 @@ def _per_clock(device: Device, reference: Device, unit: str) -> tuple[float, flo
 def _clock(device: Device, reference: Device, field: str) -> float | None:
     """The clock behind a peak, if it is like the reference's; else the device's other clock in the proportion of the reference's."""
     unit, other = ("tensor", "clocks.vector") if field == "clocks.tensor" else ("vector", "clocks.tensor")
-    known, sms, its = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
-    behind = known[0] / (known[1] * sms) if known and sms else None
+    rate, sms, its = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
+    behind = rate[0] / (rate[1] * sms) if rate and sms else None
     if behind is not None and (its is None or its / ALIKE <= behind <= its * ALIKE):
         return behind
     return None if its is None else scaled(its, device, reference, other)
@@ -227,7 +227,7 @@ def _clock(device: Device, reference: Device, field: str) -> float | None:
 def _multiprocessors(device: Device, reference: Device) -> float | None:
     """Multiprocessors that a peak needs at its clock or the reference's; else the reference's. Vector units differ less between devices."""
     for unit, field in reversed(_CLOCKS.items()):
-        known, clock = _per_clock(device, reference, unit), number(device, field) or number(reference, field)
-        if known and clock:
-            return max(1.0, round(known[0] / (known[1] * clock)))
+        rate, clock = _per_clock(device, reference, unit), number(device, field) or number(reference, field)
+        if rate and clock:
+            return max(1.0, round(rate[0] / (rate[1] * clock)))
     return number(reference, "multiprocessors")

@@ -95,7 +95,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """``visible`` for a text of several lines."""
     return "\n".join(map(visible, text.split("\n")))
 
 

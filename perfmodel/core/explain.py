@@ -77,7 +77,7 @@ def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
 
 
 def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:
-    """Sums over kernels, and what is derived from them."""
+    """Names the sums over kernels, and what is derived from them."""
     sums = {
         "FLOP, visible": cost.flops,
         "FLOP, executed": cost.executed_flops,

@@ -144,14 +144,15 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
 
 def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    first = next((one for one in problems if one["type"] in _UNKNOWN), problems[0])  # a name misspelt is also one that is missing
+    # a name misspelt is also one that is missing
+    first = next((problem for problem in problems if problem["type"] in _UNKNOWN), problems[0])
     place = (*section, *first["loc"])
-    known = place
-    while known and known not in lines:
-        known = known[:-1]
+    known_place = place
+    while known_place and known_place not in lines:
+        known_place = known_place[:-1]
     text = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     field = ".".join(map(str, place))
-    message = f"{path}, line {lines.get(known, 1)}: {field + ': ' if field else ''}{text[:1].lower()}{text[1:]}"
+    message = f"{path}, line {lines.get(known_place, 1)}: {field + ': ' if field else ''}{text[:1].lower()}{text[1:]}"
     return message if len(problems) == 1 else f"{message} (and {len(problems) - 1} more)"
 
 

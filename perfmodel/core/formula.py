@@ -79,7 +79,7 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Subscript(value=owner, slice=place):
             return of(owner)[of(place)]
         case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
-            return [value(part, found) for found in _iterations(loops, names)]
+            return [value(part, bound) for bound in _iterations(loops, names)]
         case _:
             return _collected(tree, of)
 
@@ -122,9 +122,9 @@ def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Ite
     variables = first.target.elts if isinstance(first.target, ast.Tuple) else [first.target]
     for item in value(first.iter, names):
         items = item if isinstance(first.target, ast.Tuple) else [item]
-        found = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
-        if all(value(test, found) for test in first.ifs):
-            yield from _iterations(inner, found)
+        bound = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
+        if all(value(test, bound) for test in first.ifs):
+            yield from _iterations(inner, bound)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class MemoryLevel(ProfilePart):
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Nominal where known, else measured, else None."""
+        """Bandwidth in B/s: nominal where known, else measured, else None."""
         known = self.bandwidth or self.measured_bandwidth
         return None if known is None else known.number
 
@@ -66,7 +66,7 @@ class Peaks(ProfilePart):
 
 @dataclass(frozen=True)
 class Limits(ProfilePart):
-    """What a multiprocessor and a thread block can hold."""
+    """Limits of what a multiprocessor and a thread block can hold."""
 
     max_threads_per_multiprocessor: Count | None = None
     max_blocks_per_multiprocessor: Count | None = None
@@ -105,7 +105,7 @@ class LaunchOverhead(ProfilePart):
 
 @dataclass(frozen=True)
 class Microbenchmark(ProfilePart):
-    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
+    """Result of a probe on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
 
     ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
     """
@@ -157,7 +157,7 @@ class Calibration(ProfilePart):
 
 @dataclass(frozen=True)
 class PowerFit(ProfilePart):
-    """What a device draws, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
+    """Power model of a device, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
 
     ``static_w``: whatever runs. ``picojoules``: of an operation, by unit and format (``tensor.bf16``, ``vector``, ``sfu``), and of a byte
     from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: of all multiprocessors at work, by kind of kernel.
@@ -250,7 +250,7 @@ class Device(ProfilePart):
         return int(room.number)
 
     def origin(self, quantity: Quantity) -> str:
-        """Where the profile has ``quantity`` from: its id, the kind of evidence, the source."""
+        """Origin of ``quantity`` in the profile: its id, the kind of evidence, the source."""
         return f"{self.id}, {quantity.kind}: {self.sources[quantity.source]}"
 
     def fits(self, size: float) -> bool | None:
@@ -265,12 +265,12 @@ class Device(ProfilePart):
 
     def products_of(self, unit: str) -> dict[str, Quantity]:
         """Dense peaks of matrix products of that unit, by number format: beside ``peaks_of``, of integers and of ``PEAK_OF``."""
-        found = self.peaks_of(unit)
+        peaks = self.peaks_of(unit)
         integers: dict[str, Quantity] = (
             {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
         )
-        known = {name: found[peak] for name, peak in PEAK_OF.items() if peak in found and (name != "nvfp4" or self.vendor == "NVIDIA")}
-        return {**found, **integers, **known}
+        renamed = {name: peaks[peak] for name, peak in PEAK_OF.items() if peak in peaks and (name != "nvfp4" or self.vendor == "NVIDIA")}
+        return {**peaks, **integers, **renamed}
 
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
@@ -353,7 +353,7 @@ def _value(key: str, raw: Any) -> Any:
 
 
 def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
-    """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
+    """Quantities in ``record``, a part of a profile, each with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
     parts: Iterable[tuple[Any, Any]] = ()
@@ -362,12 +362,12 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
     elif isinstance(record, dict):
         parts = record.items()
     elif is_dataclass(record):
-        parts = [(one.name, getattr(record, one.name)) for one in fields(record)]
-    return [found for name, part in parts for found in quantities(part, f"{place}.{name}" if place else str(name))]
+        parts = [(item.name, getattr(record, item.name)) for item in fields(record)]
+    return [inner for name, part in parts for inner in quantities(part, f"{place}.{name}" if place else str(name))]
 
 
 def named_quantities(device: Device) -> list[tuple[str, Quantity]]:
-    """Every Quantity of ``device`` by its field, memory by the name of its level: ``memory.dram.capacity``."""
+    """Quantities of ``device`` by field, memory by the name of its level: ``memory.dram.capacity``."""
     levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
     named = []
     for place, quantity in quantities(device):

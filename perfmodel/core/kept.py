@@ -47,12 +47,12 @@ def cached_by(key: Callable[Arguments, Hashable]) -> Callable[[Callable[Argument
             place = key(*arguments, **named)
             if place is None:
                 return function(*arguments, **named)
-            found = results.get(place)
-            if found is None:
+            result = results.get(place)
+            if result is None:
                 if len(results) >= MOST_KEPT:
                     results.clear()
-                found = results[place] = function(*arguments, **named)
-            return found
+                result = results[place] = function(*arguments, **named)
+            return result
 
         return cached
 

@@ -30,7 +30,7 @@ from perfmodel.core.hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What every schedule needs: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
+    """Needs of every schedule: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
 
     ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s.
     ``held``: capacity of the caches in bytes; if None (unknown), the warm bounds count no DRAM traffic.
@@ -44,13 +44,13 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """One workload: a tensor that both read, or both write, counts once; reads by ``later`` of what this one writes do not count."""
+        """Needs of both in turn: a tensor that both read, or write, counts once; what ``later`` reads of this one's writes does not."""
         tensors = dict(self.tensors)
         for (kind, tensor), size in later.tensors.items():
             if kind == READ and tensor in self.written:
                 continue
-            known = tensors.get((kind, tensor))
-            tensors[kind, tensor] = size if known is None else maximum(known, size)
+            size_before = tensors.get((kind, tensor))
+            tensors[kind, tensor] = size if size_before is None else maximum(size_before, size)
         return Needs(
             self.work_s + later.work_s,
             self.link_s + later.link_s,
@@ -60,15 +60,15 @@ class Needs:
             later.held if self.held is None else self.held,
         )
 
-    def apart(self, other: Needs) -> Needs:
-        """Both as one workload without shared tensors: their bytes add up."""
+    def disjoint_sum(self, other: Needs) -> Needs:
+        """Needs of both as one workload without shared tensors: their bytes add up."""
         both = self + other
         return replace(
             both, tensors={key: self.tensors.get(key, 0) + other.tensors.get(key, 0) for key in {**self.tensors, **other.tensors}}
         )
 
     def times(self, count: Number) -> Needs:
-        """This workload ``count`` times, each time on other tensors."""
+        """Needs of this workload ``count`` times, each time on other tensors."""
         tensors = {key: count * size for key, size in self.tensors.items()}
         return replace(self, work_s=count * self.work_s, link_s=count * self.link_s, tensors=tensors)
 

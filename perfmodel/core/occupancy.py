@@ -67,8 +67,8 @@ def cuda_major(device: Device) -> int | None:
     >>> cuda_major(find_device("h200")), cuda_major(find_device("mi300x"))
     (9, None)
     """
-    known = device.vendor == "NVIDIA" and device.compute_capability is not None
-    return int(str(device.compute_capability).partition(".")[0]) if known else None
+    is_cuda = device.vendor == "NVIDIA" and device.compute_capability is not None
+    return int(str(device.compute_capability).partition(".")[0]) if is_cuda else None
 
 
 def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor:
@@ -145,7 +145,7 @@ class Occupancy:
 
 
 def occupancy(block: ThreadBlock, sm: Multiprocessor) -> Occupancy:
-    """How ``block`` fills ``sm``; 0 blocks if one does not fit."""
+    """Occupancy of ``sm`` by ``block``; 0 blocks if one does not fit."""
     limits = block_limits(block, sm)
     blocks = label("blocks", "blocks active per multiprocessor", least(limits))
     warps = label("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))

@@ -44,8 +44,8 @@ def _modules(packages: Sequence[str], wanted: str) -> list[str]:
     folders = [(package, folder) for package in packages for folder in import_module(package).__path__]
     files = [(f"{package}.{name}", Path(folder, f"{name}.py")) for package, folder in folders for name in module_names([folder])]
     if wanted:
-        own, quoted = wanted.replace("-", "_"), f'"{wanted}"'
-        files.sort(key=lambda file: (file[1].stem != own, quoted not in file[1].read_text(encoding="utf-8")))
+        stem, quoted = wanted.replace("-", "_"), f'"{wanted}"'
+        files.sort(key=lambda file: (file[1].stem != stem, quoted not in file[1].read_text(encoding="utf-8")))
     return [name for name, _ in files]
 
 
@@ -65,8 +65,8 @@ def make_callable(module: str) -> None:
 
         @property
         def __doc__(self) -> str:  # type: ignore[override]
-            own = self.__dict__["__doc__"] or ""
-            return f"{own}\n\n{module}{signature(_function(module))}\n\n{docstring(_function(module))}"
+            package = self.__dict__["__doc__"] or ""
+            return f"{package}\n\n{module}{signature(_function(module))}\n\n{docstring(_function(module))}"
 
     sys.modules[module].__class__ = Callable
 
@@ -79,10 +79,10 @@ def docstring(documented: Any) -> str:
     """The docstring of a module, class or function, without its indentation; from the source where it was stripped."""
     import inspect
 
-    found = inspect.getdoc(documented)
-    made = is_dataclass(documented) and (found or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
-    if found is not None and not made:
-        return found
+    text = inspect.getdoc(documented)
+    is_signature = is_dataclass(documented) and (text or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
+    if text is not None and not is_signature:
+        return text
     import ast
     from textwrap import dedent
 

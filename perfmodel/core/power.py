@@ -37,7 +37,7 @@ CLOCKS = (BURST, SUSTAINED)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
+    """Power that one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
 
     ``seconds``: alone after a pause, of which DRAM by itself takes ``memory_s``. ``switched_j``: of operations and of bytes from the L2;
     ``memory_j``: of DRAM bytes. ``busy_w``: of multiprocessors at work, whatever they do.
@@ -131,22 +131,22 @@ class PowerState:
 
     @property
     def burst_s(self) -> float:
-        """Alone after a pause."""
+        """Seconds of a call alone after a pause."""
         return self.alone.seconds
 
     @property
     def sustained_s(self) -> float:
-        """Run for seconds."""
+        """Seconds of a call at the clock that lasts."""
         return self.sustained.seconds
 
     @property
     def sm_hz(self) -> float:
-        """Clock when run for seconds."""
+        """Clock in Hz of calls that run for seconds."""
         return self.sustained.clock * self.highest_hz
 
     @property
     def watts(self) -> float:
-        """Run for seconds."""
+        """Mean watts of calls that run for seconds."""
         return self.sustained.watts
 
     @property
@@ -156,7 +156,7 @@ class PowerState:
 
 
 def limit_of(device: Device) -> float | None:
-    """Watts of its datasheet."""
+    """Power limit of ``device`` in watts, from its datasheet."""
     return None if device.tdp is None else float(device.tdp.number)
 
 
@@ -167,16 +167,16 @@ class Power:
     """
 
     def __init__(self, device: Device, limit_w: float | None = None, host_s: float = 0.0) -> None:
-        own = limit_of(device)
-        if device.power is None or own is None:
+        device_w = limit_of(device)
+        if device.power is None or device_w is None:
             again = "" if limit_w is None else f", or add it again: perfmodel hardware add mine --like {device.id} --tdp {limit_w:g}W"
             fix = f"take a device whose profile has one, such as nvidia-h200-sxm{again}"
             raise UnavailableError(f"{device.id} has no power model", fix)
-        self.device, self.fit, self.own_w = device, device.power, own
-        self.limit_w, self.host_s = own if limit_w is None else limit_w, host_s
+        self.device, self.fit, self.own_w = device, device.power, device_w
+        self.limit_w, self.host_s = device_w if limit_w is None else limit_w, host_s
 
     def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
-        """``demands`` in turn, alone and for seconds; UnavailableError without a clock in the profile, or where none keeps the limit."""
+        """``demands`` in turn, alone and for seconds, as a state; UnavailableError without a clock in the profile, or within the limit."""
         highest = self.device.clocks.max
         if highest is None:
             raise UnavailableError(f"{self.device.id} has no power model without its highest clock")
@@ -189,11 +189,11 @@ class Power:
         return self._highest(lambda f: found(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
-        """``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
-        taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(one) for one in demands]
+        """Run of ``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
+        taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(demand) for demand in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
             most = self.fit.burst_over_limit * self.limit_w
-            bursts = [self._common([one], [f], [top], most, LOWEST) for one, f, top in zip(demands, taken, bursts, strict=True)]
+            bursts = [self._common([demand], [f], [top], most, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
         elif clock == BURST:
             return self._sum(demands, taken, taken)
         lasting = self._settled(demands, taken, bursts, self.limit_w)
@@ -202,9 +202,9 @@ class Power:
     def _taken(self, demands: Sequence[Demand]) -> list[float]:
         """The clocks that the times of ``demands`` were taken at, under the device's own limit and without waits.
 
-        A burst's, and after ``SETTLES_S`` the one that the limit leaves.
+        That is the burst's clock, and after ``SETTLES_S`` the one that the limit leaves.
         """
-        bursts = [self.burst_clock(one) for one in demands]
+        bursts = [self.burst_clock(demand) for demand in demands]
         taken = bursts
         for _ in range(ROUNDS):
             taken = _between(demands, bursts, self._settled(demands, taken, bursts, self.limit_w))
@@ -223,11 +223,11 @@ class Power:
         return min(highest, max(tops))
 
     def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
-        """Each demand at its clock; its own seconds are those at its clock of ``taken``."""
+        """Run with each demand at its clock; the seconds of a demand are those at its clock of ``taken``."""
         runs = list(zip(demands, taken, clocks, strict=True))
-        seconds = [one.seconds if f == own else one.seconds_at(own / f) for one, own, f in runs]
+        seconds = [demand.seconds if f == taken_at else demand.seconds_at(taken_at / f) for demand, taken_at, f in runs]
         waits = max(self.host_s - sum(seconds), 0.0)
-        joules = sum(self._joules(one, s, f) for one, s, f in zip(demands, seconds, clocks, strict=True)) + self.fit.static_w * waits
+        joules = sum(self._joules(demand, s, f) for demand, s, f in zip(demands, seconds, clocks, strict=True)) + self.fit.static_w * waits
         clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
         return Running(tuple(seconds), joules, clock, waits)
 
@@ -268,8 +268,8 @@ def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerAsked:
-    """What is asked of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
+class PowerOptions:
+    """Options of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
 
     limit: str | None = None
     clock: str | None = None
@@ -279,8 +279,8 @@ class PowerAsked:
         """Whether either was asked for, so that a device without a power model is an error."""
         return self.limit is not None or self.clock is not None
 
-    def check(self, device: Device) -> PowerAsked:
-        """Itself; UnavailableError where something is asked for of a device without a power model."""
+    def check(self, device: Device) -> PowerOptions:
+        """These options; UnavailableError where one is given for a device without a power model."""
         if self.given:
             self.on(device)
         return self

@@ -43,7 +43,7 @@ class Condition(NamedTuple):
 
 
 class Option(NamedTuple):
-    """How the command line shows a field. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
+    """A field as the command line shows it. ``names``: such as ``--causal/--no-causal`` for a pair of switches; empty for an argument.
 
     ``group``: its heading in ``--help``; empty for common options. ``old``: former names, accepted with a note for one version.
     In ``help``, ``{algorithms}``, ``{formats}`` and ``{pictured}`` are replaced by the list of the available ones.
@@ -83,20 +83,20 @@ def as_in(
     question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
 ) -> Any:
     """The option ``name`` of another question. With ``before``: that text, then ``help`` or the option's own help; its default is None."""
-    one = next(one for one in fields(question) if one.name == name)
-    asked: Option = one.metadata["option"]
+    field_ = next(field_ for field_ in fields(question) if field_.name == name)
+    asked: Option = field_.metadata["option"]
     text = asked.help
     if before:
         text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
     return field(
-        default=None if before else one.default,
+        default=None if before else field_.default,
         metadata={"option": asked._replace(help=text, reader=reader, group=asked.group if group is None else group)},
     )
 
 
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
-        """Fields whose name in files differs from the name in Python, by name in files: ``pass`` is a keyword of Python."""
+        """Python names of fields that files call otherwise, by name in files: ``pass`` is a keyword of Python."""
         options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
         named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
         return {written: name for written, name in named.items() if written not in named.values()}
@@ -110,7 +110,7 @@ class Question:
     OPTION_NAMES = _WrittenNames()
 
     def __post_init__(self) -> None:
-        """Formats get the names that are used here, however they were written."""
+        """Gives formats the names that are used here, however they were written."""
         for one in fields(self):
             if is_format(one.name) and isinstance(value := getattr(self, one.name), str):
                 object.__setattr__(self, one.name, canonical(value))
@@ -122,8 +122,8 @@ class Question:
         >>> SoftmaxQuestion(rows=4, store=True).given()
         {'rows': 4}
         """
-        found = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
-        return {name: value for name, (value, default) in found.items() if value not in (None, (), [], default)}
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """A copy with ``options`` put in; names that the question lacks, and values that are None, are ignored."""
@@ -202,12 +202,12 @@ def as_typed(one: Any, value: Any = True) -> str:
 
 def renamed(question: type[Question]) -> dict[str, str]:
     """Options of ``question`` by their names of one version before."""
-    found: dict[str, str] = {}
-    for one in fields(question):
-        asked: Option = one.metadata["option"]
+    names: dict[str, str] = {}
+    for field_ in fields(question):
+        asked: Option = field_.metadata["option"]
         for old in asked.old:
-            found |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
-    return found
+            names |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
+    return names
 
 
 def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
@@ -215,24 +215,24 @@ def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any],
 
     An option may also have the name that is typed. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
-    written = {name: own for question in questions for name, own in question.OPTION_NAMES.items()}
+    written = {name: python_name for question in questions for name, python_name in question.OPTION_NAMES.items()}
     fitting = {one.name for question in questions for one in fields(question)}
     options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
-    known = dict.fromkeys(one.name for question in questions for one in fields(question))
+    names = dict.fromkeys(one.name for question in questions for one in fields(question))
     for name in options:
-        if name not in known:
-            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(known)))
+        if name not in names:
+            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(names)))
     return [_filled(question, options, asked) for question in questions]
 
 
 def _filled(question: type[Question], options: Mapping[str, Any], asked: str) -> Question:
     given = {}
-    for one in fields(question):
-        value = converted(one.name, str(one.type), options.get(one.name))
+    for field_ in fields(question):
+        value = converted(field_.name, str(field_.type), options.get(field_.name))
         if value not in (None, []):
-            given[one.name] = value
-        elif one.default is MISSING:
-            raise UsageError(f"{asked} needs {one.name}", one.metadata["option"].help)
+            given[field_.name] = value
+        elif field_.default is MISSING:
+            raise UsageError(f"{asked} needs {field_.name}", field_.metadata["option"].help)
     return question(**given)
 
 

@@ -103,7 +103,7 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does per second for one dtype; None where the profile does not say.
+    """Rates of a device per second for one dtype; None where the profile does not say.
 
     B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the ``vector`` unit in fp32, or in fp64;
     exponentials of ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for
@@ -239,11 +239,11 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
     faster = clock_at_work(device)
     speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
-    known = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}
-    if "vector" in known and rates.matmul != rates.vector and multiplies_by_vectors(kernel.dtype, device):
+    seconds_of = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}
+    if "vector" in seconds_of and rates.matmul != rates.vector and multiplies_by_vectors(kernel.dtype, device):
         products = kernel.executed_flops
-        known["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
-    terms = {unit: name(f"term {unit}", "s", term) for unit, term in known.items()}
+        seconds_of["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
+    terms = {unit: name(f"term {unit}", "s", term) for unit, term in seconds_of.items()}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
     if is_traced(needs.work_s, *needs.tensors.values(), needs.bandwidth):
         needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))

@@ -82,8 +82,8 @@ def _check_power(device: Device) -> None:
         return
     if fit.source not in device.sources:
         raise DataError(f"power: source {fit.source!r} is not in 'sources' ({', '.join(device.sources)})")
-    known = {"static_w": fit.static_w, "clock_exponent": fit.clock_exponent, **fit.picojoules, **fit.busy_w}
-    wrong = next((f"{name} {value}" for name, value in known.items() if not 0 <= value < math.inf), None)
+    numbers = {"static_w": fit.static_w, "clock_exponent": fit.clock_exponent, **fit.picojoules, **fit.busy_w}
+    wrong = next((f"{name} {value}" for name, value in numbers.items() if not 0 <= value < math.inf), None)
     if wrong is None and not 1 <= fit.burst_over_limit < math.inf:
         wrong = f"burst_over_limit {fit.burst_over_limit}"
     if wrong:
@@ -112,7 +112,7 @@ def _check_calibrations(device: Device) -> None:
 
 
 def check(device: Device) -> list[str]:
-    """Every contradiction in ``device``; empty if it is sound."""
+    """Contradictions in ``device``, in words; empty if it is sound."""
     return [message for rule in RULES for message in rule(device)]
 
 
@@ -169,7 +169,7 @@ def microbenchmarks_stay_below_peaks(device: Device) -> Iterator[str]:
 
 
 def _most_matmul(device: Device, dtype: str) -> float:
-    """FLOP/s at the highest clock; 0 where the device has no unit for ``dtype``."""
+    """FLOP/s of products at the highest clock; 0 where the device has no unit for ``dtype``."""
     known = device.peaks_of("tensor").keys() | device.peaks_of("vector").keys()
     return device.best_matmul_rate(dtype) if dtype in known else 0.0
 
@@ -243,7 +243,7 @@ def max_clock_is_highest(device: Device) -> Iterator[str]:
 
 
 def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | None]]:
-    """Each peak with its field and the clock it is quoted at."""
+    """(field, peak, clock it is quoted at) of each peak."""
     peaks, clocks = device.peaks, device.clocks
     for dtype, peak in peaks.tensor.items():
         # FP64 is quoted at the vector clock: 66.9 TFLOP/s on the H100 SXM is 132 x 256 x 1980 MHz, not 1830

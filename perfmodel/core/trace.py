@@ -42,9 +42,9 @@ class Trace:
         """Note that ``name`` is ``result``; what is returned stands for it by name."""
         if not isinstance(result, Traced):
             return result
-        known = self.steps.get(name)
-        if known is not None and known.formula not in (result.formula, ""):
-            raise ValueError(f"{name} stands for both {known.formula} and {result.formula}")
+        step = self.steps.get(name)
+        if step is not None and step.formula not in (result.formula, ""):
+            raise ValueError(f"{name} stands for both {step.formula} and {result.formula}")
         self.steps.setdefault(name, FormulaStep(name, meaning, result.formula, result.numbers, result.value, source))
         return Traced(result.value, name, show(result.value), _ATOM, self)
 

@@ -118,7 +118,7 @@ def _factor(unit: str, base: str) -> Fraction | None:
 
 
 def example(base: str) -> str:
-    """How a quantity in ``base`` is written."""
+    """A quantity in ``base`` as it is written, for messages."""
     return {"B": "80 GB", "B/s": "4.8 TB/s", "Hz": "1980 MHz", "s": "2.5 us", "W": "700 W"}.get(base, f"312 T{base}")
 
 
@@ -145,7 +145,7 @@ def format_si(value: float, unit: str = "", digits: int = 4) -> str:
 
 
 def format_count(count: int) -> str:
-    """Every digit, up to 10^15.
+    """``count`` with every digit, up to 10^15.
 
     >>> format_count(68157440)
     '68,157,440'
@@ -154,7 +154,8 @@ def format_count(count: int) -> str:
 
 
 def format_time(seconds: float, digits: int = 4) -> str:
-    """
+    """``seconds`` with a decimal prefix.
+
     >>> format_time(0.0017620060), format_time(6.44e-10)
     ('1.762 ms', '644 ps')
     """
@@ -162,7 +163,8 @@ def format_time(seconds: float, digits: int = 4) -> str:
 
 
 def format_binary(size: int, digits: int = 4) -> str:
-    """
+    """``size`` in bytes with a binary prefix.
+
     >>> format_binary(166912)
     '163 KiB'
     """

@@ -19,7 +19,7 @@ LARGEST_SIZE = 10**15
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """What one walk meets in its nonzero, visible blocks.
+    """Counts of one walk over its nonzero, visible blocks.
 
     ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one of them; ``seeing_rows``:
     those that see a key there. ``scores``: entries, partial blocks at their real size; ``visible_scores``: unmasked ones.
@@ -33,14 +33,14 @@ class BlockCounts:
 
 
 class BlockPattern(Protocol):
-    """Which blocks of a T_r x T_c grid are computed."""
+    """Pattern of the blocks of a T_r x T_c grid that are computed."""
 
     @property
     def name(self) -> str:
-        """How it is called in reports."""
+        """Name in reports."""
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted for this workload, and what would help; None if they can."""
+        """Reason why its blocks cannot be counted for this workload, and what would help; None if they can."""
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
         """Counts of one walk in blocks of ``br`` x ``bc``."""
@@ -113,8 +113,8 @@ class Attention:
         for option in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads"):
             value = getattr(self, option)
             if not 1 <= value <= LARGEST_SIZE:
-                found = f"is {value}" if value < 1 else "is too large"
-                raise UsageError(f"--{option.replace('_', '-')} {found}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
+                problem = f"is {value}" if value < 1 else "is too large"
+                raise UsageError(f"--{option.replace('_', '-')} {problem}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
         if self.heads % self.kv_heads:
             fits = [h for h in range(1, min(self.heads, 1024) + 1) if self.heads % h == 0]
             nearest = sorted(sorted(fits, key=lambda h: abs(h - self.kv_heads))[:3])
@@ -154,10 +154,10 @@ class Stream:
 
     @property
     def write_bytes(self) -> Number:
-        """Bytes written."""
+        """Bytes written in one pass."""
         return self.outputs * self.rows * self.cols * self.dtype.size
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """One pass; ``tile`` does not matter."""
+        """The kernel of one pass; ``tile`` does not matter."""
         accesses = (once("inputs", READ, self.read_bytes, 1), once("outputs", WRITE, self.write_bytes, 1))
         return [Kernel(self.op, self.dtype, accesses)]

@@ -35,11 +35,11 @@ class Collective:
 
     @property
     def title(self) -> str:
-        """Its full name."""
+        """Name of the collective in words, such as ``all-reduce``."""
         return self.op.replace("_", "-")
 
     def estimate(self, device: Device) -> Estimate:
-        """The least bytes over the link's rate as the bound; the faster of ring and tree as the roof."""
+        """Seconds on ``device``: the least bytes over the link's rate as the bound, the faster of ring and tree as the roof."""
         bandwidth = link_bandwidth(device, self.world)
         lower = float(least_bytes(self) / bandwidth)
         times = [ring_s(self, bandwidth), *([tree_s(self, bandwidth)] if self.op == ALL_REDUCE else [])]

@@ -28,21 +28,21 @@ class ExpertExchange(Collective):
 
     @property
     def title(self) -> str:
-        """Its full name."""
+        """Name of the exchange in words, such as ``expert dispatch``."""
         return f"expert {self.op}"
 
     @property
     def sent(self) -> Number:
-        """Bytes with a copy for each expert, those that stay among them."""
+        """Bytes that a GPU sends with a copy for each expert, those that stay among them."""
         return self.tokens * self.per_token * self.token_bytes
 
     def to_groups(self, groups: int) -> Number:
-        """Bytes with a copy for each of ``groups`` equal groups of GPUs that hold one of a token's experts."""
+        """Bytes that a GPU sends with a copy for each of ``groups`` equal groups of GPUs that hold one of a token's experts."""
         return self.tokens * distinct_holders(self.experts, self.per_token, groups) * self.token_bytes
 
 
 def distinct_holders(experts: int, per_token: int, holders: int) -> float:
-    """Of ``holders`` of equal parts of the experts, those that hold one of a token's, on average over tokens that pick all alike.
+    """Expected number of ``holders`` of equal parts of the experts that hold at least one of a token's, under uniform routing.
 
     >>> distinct_holders(8, 2, 8), round(distinct_holders(4, 2, 2), 6), distinct_holders(256, 8, 1)
     (2.0, 1.666667, 1.0)
@@ -61,7 +61,7 @@ def token_bytes(op: str, hidden: Number, dtype: Dtype) -> Number:
 
 
 def expert_exchange(op: str, world: int, tokens: Number, hidden: Number, experts: int, per_token: int, dtype: Dtype) -> ExpertExchange:
-    """``op`` is dispatch, in ``dtype``, or combine, in bf16, whatever the dispatch was in."""
+    """The exchange ``op``: dispatch, in ``dtype``, or combine, in bf16, whatever the dispatch was in."""
     each = token_bytes(op, hidden, dtype)
     least = tokens * distinct_holders(experts, per_token, world) * each
     return ExpertExchange(op, world, least, DTYPES["bf16"] if op == COMBINE else dtype, tokens, each, experts, per_token)

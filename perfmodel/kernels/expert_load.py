@@ -14,7 +14,7 @@ ORDERS = 16
 
 
 def quantile(u: float, exponent: float, low: float, high: float) -> float:
-    """Of the power law between ``low`` and ``high``.
+    """Quantile ``u`` of the power law x^-``exponent`` between ``low`` and ``high``.
 
     >>> quantile(0.5, 1, 1, 100), round(quantile(0.5, 2, 1, 3), 6)
     (10.0, 1.5)
@@ -48,11 +48,11 @@ def orders(experts: int) -> list[tuple[int, ...]]:
     """``ORDERS`` of so many experts, drawn at random, the same each time."""
     from random import Random
 
-    r, places, found = Random(experts), list(range(experts)), list[tuple[int, ...]]()
+    r, places, drawn = Random(experts), list(range(experts)), list[tuple[int, ...]]()
     for _ in range(ORDERS):
         r.shuffle(places)
-        found.append(tuple(places))
-    return found
+        drawn.append(tuple(places))
+    return drawn
 
 
 @lru_cache(maxsize=2048)
@@ -62,12 +62,12 @@ def fullest(experts: int, per_token: int, tokens: int, groups: int, exponent: fl
     >>> round(sum(fullest(8, 2, 100, 1, 1.2)), 9), [round(one, 2) for one in fullest(8, 2, 100, 8, 1.2)]
     (2.0, [0.97])
     """
-    known, held = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
+    chances, held = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
     if groups == 1 or held == 1 or exponent == 0:
-        return tuple(known[:held])
+        return tuple(chances[:held])
     added = [0.0] * held
     for order in orders(experts):
-        mixed = [known[place] for place in order]
+        mixed = [chances[place] for place in order]
         most = max((mixed[start : start + held] for start in range(0, experts, held)), key=sum)
         added = [total + one for total, one in zip(added, sorted(most, reverse=True), strict=False)]
     return tuple(total / ORDERS for total in added)

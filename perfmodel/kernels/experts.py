@@ -52,7 +52,7 @@ class Experts:
         return 3 * self.touched * self.hidden * self.width * self.element_bytes
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""
+        """The single kernel that would do: hidden states in and out and the weights of the touched experts, all moved once."""
         accesses = (
             once("hidden states", READ, self.tokens * self.hidden, ACTIVATION_SIZE),
             once("weights", READ, self.weight_bytes, 1),

@@ -71,7 +71,7 @@ class Launches:
 
 
 def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
-    """``first`` reads the input of the chain from memory, ``last`` writes its output there; the rest is handed on."""
+    """A kernel of the chain: ``first`` reads the input from memory, ``last`` writes the output there; the rest is handed on."""
     size, accesses = w.dtype.size, []
     if first:
         accesses.append(once("input", READ, w.elements, size))
@@ -150,7 +150,7 @@ def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
         parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
         overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
         launch_s = None if overhead is None else float(overhead.number)
-        found = ChainResult(
+        result = ChainResult(
             name=name,
             parts=parts,
             launches=sum(launches.count for launches, _ in parts),
@@ -162,7 +162,7 @@ def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
             lower_s=lower_bound(parts),
             unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
         )
-        results.append(found)
+        results.append(result)
     return results
 
 

@@ -50,8 +50,8 @@ class LatentDecode:
         return self.batch * self.kv_len * self.token_size * self.kv_bits // 8
 
     @property
-    def multiplied(self) -> Dtype:
-        """What the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+    def compute_dtype(self) -> Dtype:
+        """Format that the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
@@ -62,8 +62,8 @@ class LatentDecode:
             stored("cache", READ, self.batch * self.kv_len * self.token_size, self.kv_bits),
             once("O", WRITE, queries * self.kv_lora_rank, self.dtype.size),
         )
-        work = matmul_work(self.multiplied, flops(self))
-        return [Kernel("latent attention", self.multiplied, accesses, flops(self), flops(self), work, work)]
+        work = matmul_work(self.compute_dtype, flops(self))
+        return [Kernel("latent attention", self.compute_dtype, accesses, flops(self), flops(self), work, work)]
 
     def check(self) -> LatentDecode:
         """This workload, if every value has a meaning; else UsageError names it."""
@@ -84,17 +84,17 @@ def flops(w: LatentDecode) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class NarrowCacheAttention(Attention):
-    """``kv_bits``: of a stored element of K and V."""
+    """Attention over a narrow cache. ``kv_bits``: of a stored element of K and V."""
 
     kv_bits: int = 8
 
     @property
-    def multiplied(self) -> Dtype:
-        """What scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+    def compute_dtype(self) -> Dtype:
+        """Format that the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The one kernel, which reads each K and V at their width."""
         [plain] = forward(self, tile)
         accesses = tuple(in_bits(one, one.tensor, self.kv_bits) if one.tensor in ("K", "V") else one for one in plain.accesses)
-        return [replace(plain, dtype=self.multiplied, accesses=accesses)]
+        return [replace(plain, dtype=self.compute_dtype, accesses=accesses)]

@@ -203,7 +203,7 @@ def extra_memory_bytes(w: Matmul) -> Number:
 
 
 def tile_reuse(w: Matmul, tile: Tile) -> Number:
-    """How many times fewer loads than without tiles, where each multiply-add loads its two operands: T for T x T tiles.
+    """Factor by which loads are fewer than without tiles, where each multiply-add loads its two operands: T for T x T tiles.
 
     >>> tile_reuse(Matmul(64, 64, 64), Tile(2, 2))
     2.0

@@ -59,7 +59,7 @@ def layer_flops(rows: Number, inputs: Number, outputs: Number) -> Number:
 
 
 def forward_flops(w: Mlp) -> Number:
-    """2 B (d_in d_hidden + d_hidden d_out).
+    """FLOP of the forward pass: 2 B (d_in d_hidden + d_hidden d_out).
 
     >>> forward_flops(Mlp(32, 1024, 4096, 1024))
     536870912
@@ -96,7 +96,7 @@ def _product(w: Mlp, formula: str, *handed: str) -> Kernel:
 
 
 def forward(w: Mlp) -> list[Kernel]:
-    """z1 = x W1, a1 = ReLU(z1), y = a1 W2.
+    """Kernels of the forward pass: z1 = x W1, a1 = ReLU(z1), y = a1 W2.
 
     >>> [kernel.name for kernel in forward(Mlp(32, 1024, 4096, 1024))]
     ['z1 = x W1', 'a1 = ReLU(z1)', 'y = a1 W2']
@@ -107,7 +107,7 @@ def forward(w: Mlp) -> list[Kernel]:
 
 
 def backward(w: Mlp) -> list[Kernel]:
-    """Gradients, given dy: dW2 = a1^T dy, da1 = dy W2^T, dz1 = da1 where a1 > 0, dW1 = x^T dz1, and dx = dz1 W1^T if asked for.
+    """Kernels of the gradients: dW2 = a1^T dy, da1 = dy W2^T, dz1 = da1 where a1 > 0, dW1 = x^T dz1, and dx = dz1 W1^T if asked for.
 
     >>> [kernel.flops for kernel in backward(Mlp(32, 1024, 4096, 1024))]
     [268435456, 268435456, 0, 268435456]
@@ -132,7 +132,7 @@ class Cached:
 
     @property
     def total(self) -> Number:
-        """x and a1."""
+        """Bytes of x and a1."""
         return self.x + self.a1
 
 
@@ -160,7 +160,7 @@ KERNELS = {FORWARD: forward, BACKWARD: backward}
 
 
 def evaluate(w: Mlp, device: Device, direction: str) -> MlpResult:
-    """One pass. UnavailableError if the device has no peak for the dtype."""
+    """Result of one pass. UnavailableError if the device has no peak for the dtype."""
     kernels = [(kernel, estimate(kernel, device)) for kernel in KERNELS[direction](w)]
     memory = int(memory_bytes([kernel for kernel, _ in kernels]))
     return MlpResult(direction, kernels, total(cost for _, cost in kernels), memory)

@@ -74,7 +74,7 @@ def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How a block fills a device. ``access`` is None where none was asked about."""
+    """Occupancy of a device by a block. ``access`` is None where none was asked about."""
 
     device: Device
     block: ThreadBlock
@@ -85,7 +85,7 @@ class Filling:
 
 
 def evaluate(block: ThreadBlock, device: Device, access: StridedLoad | None = None) -> Filling:
-    """How ``block`` fills ``device``.
+    """Occupancy of ``device`` by ``block``, and traffic of ``access``.
 
     UsageError names an option that no block on ``device`` can have; UnavailableError if the profile knows no limits, or
     its sectors are not NVIDIA's.

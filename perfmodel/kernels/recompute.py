@@ -77,7 +77,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeResult:
-    """``levels``: DRAM, and the L2 where the device has one. ``best`` is the fastest level that the tensor fits."""
+    """Storing compared with recomputing. ``levels``: DRAM, and the L2 if there is one. ``best``: the fastest level that the tensor fits."""
 
     workload: Recompute
     device: Device
@@ -103,7 +103,7 @@ class RecomputeResult:
 
 
 def evaluate(w: Recompute, device: Device) -> RecomputeResult:
-    """Both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
+    """Seconds of both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
     rates, levels = rates_of(device, w.dtype), []
     for level, bandwidth in ((device.dram, rates.dram), (device.level("l2"), rates.l2)):
         if level is not None:

@@ -21,7 +21,7 @@ SHARED_LIMIT = 227 * 1024  # known: bytes a block can ask for on compute capabil
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """Who owns which rows of a tile of ``br``: see the module's text."""
+    """Owners of the rows of a tile of ``br``: see the module's text."""
 
     br: int
     lanes: int
@@ -113,7 +113,7 @@ def geometry(d: int, br: int, bc: int) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What each warp executes for one key tile, in instructions; ``scores`` per thread."""
+    """Instructions that each warp executes for one key tile; ``scores`` per thread."""
 
     multiply_adds: int
     loads: int

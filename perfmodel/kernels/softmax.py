@@ -99,14 +99,14 @@ class SoftmaxResult:
 
 
 def evaluate(w: Softmax, device: Device) -> list[SoftmaxResult]:
-    """Every variant. UnavailableError if the device has no peak for the dtype."""
+    """Results of every variant. UnavailableError if the device has no peak for the dtype."""
     sram = device.level("sram")
     room = None if sram is None or sram.per_block is None else int(sram.per_block.number)
     results = []
     for variant in VARIANTS:
-        found = kernel(w, variant)
+        traffic = kernel(w, variant)
         row_fits = None if room is None or not variant.row_on_chip else bool(row_bytes(w) <= room)
-        results.append(SoftmaxResult(variant, found, estimate(found, device), int(memory_bytes([found])), row_fits))
+        results.append(SoftmaxResult(variant, traffic, estimate(traffic, device), int(memory_bytes([traffic])), row_fits))
     return results
 
 

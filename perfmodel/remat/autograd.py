@@ -40,7 +40,7 @@ def _operations(chain: Chain, relu: bool) -> Iterator[tuple[str, int, str]]:
 
 
 def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
-    """Every operation with what it keeps, in the order of the forward pass; what is kept already takes nothing more.
+    """Operations with the tensor that each keeps, in the order of the forward pass; what is kept already takes nothing more.
 
     ``relu``: each layer but the last ends in one.
     """
@@ -52,7 +52,7 @@ def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
 
 
 def eager_bytes(chain: Chain, layers: Number) -> Number:
-    """Values and gradients after ``layers`` layers of the forward pass, the gradient of a value allocated with it.
+    """Bytes of values and gradients after ``layers`` layers of the forward pass, the gradient of a value allocated with it.
 
     >>> from perfmodel.remat.chain import uniform
     >>> [eager_bytes(uniform(3, output=32), layers) for layers in (1, 2, 3)]
@@ -62,7 +62,7 @@ def eager_bytes(chain: Chain, layers: Number) -> Number:
 
 
 def lazy_bytes(chain: Chain, layers: Number) -> Number:
-    """Values alone: the chain's input is not among them, and no gradient is allocated before backward.
+    """Bytes of values alone: the chain's input is not among them, and no gradient is allocated before backward.
 
     >>> from perfmodel.remat.chain import uniform
     >>> [lazy_bytes(uniform(3, output=32), layers) for layers in (1, 2, 3)]
@@ -89,7 +89,7 @@ class Picture:
 
     @property
     def lazy_peak(self) -> Number:
-        """The most at any step."""
+        """Most bytes at any step."""
         return max(taken for _, taken in self.lazy)
 
 

@@ -30,7 +30,7 @@ LARGEST_CHAIN = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ChainLayer:
-    """``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
+    """A layer. ``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
 
     ``interior``: what backward needs besides x_i and only a forward run of this layer gives, such as the scores of an attention
     layer; 0 where x_i is enough, as in a linear layer. ``scratch``: what it holds besides while it runs, forward or backward.
@@ -46,7 +46,7 @@ class ChainLayer:
 
 @dataclass(frozen=True)
 class Chain:
-    """``input``: size of x_0."""
+    """A chain of layers. ``input``: size of x_0."""
 
     layers: tuple[ChainLayer, ...]
     input: Number = 1
@@ -90,7 +90,7 @@ class Chain:
 
     @cached_property
     def _pairs(self) -> list[list[Number]]:
-        """Row p: the largest of 2^p consecutive sums of a layer's input, output and scratch (a sparse table)."""
+        """Sparse table whose row p has the largest of 2^p consecutive sums of a layer's input, output and scratch."""
         rows = [[a + b + layer.scratch for (a, b), layer in zip(pairwise(self.sizes), self.layers, strict=True)]]
         while 2 ** len(rows) <= len(self.layers):
             last, step = rows[-1], 2 ** (len(rows) - 1)
@@ -122,7 +122,7 @@ def uniform(length: int, **fields: Number) -> Chain:
 
 
 def spread(option: str, values: Sequence[Number], length: int) -> list[Number]:
-    """One value per layer; a single one serves all. UsageError names the option."""
+    """Values, one per layer; a single one serves all. UsageError names the option."""
     if len(values) not in (1, length):
         raise UsageError(f"--{option} has {len(values)} values for {length} layers", f"give one for all, or {length}")
     return list(values) * (length if len(values) == 1 else 1)
@@ -186,8 +186,8 @@ def _walk(bounds: list[int], d: int, value: int, element: int, relu: bool, stagi
                 moments.append((len(held) + 1) * value + gradients + incoming)
                 incoming = value
                 held -= {layer} - {end}
-            made = value if layer > 1 else 0
-            working = len(held) * value + gradients + incoming + made + weight
+            new_value = value if layer > 1 else 0
+            working = len(held) * value + gradients + incoming + new_value + weight
             used = value if stop != end and layer - 1 > start and not relu else 0  # rebuilt for this matmul alone
             moments += [working, working - used + bias + max(staging, weight)]
             gradients += weight + bias

@@ -27,7 +27,7 @@ INFEASIBLE = 2
 
 @dataclass(frozen=True, slots=True)
 class GraphAnswer:
-    """``graph``: forward and backward. ``proved``: nothing is cheaper than ``best``; ``bound``: no schedule costs less.
+    """Answer for a graph. ``graph``: forward and backward. ``proved``: nothing is cheaper than ``best``; ``bound``: no schedule costs less.
 
     ``best`` is None without a budget, and where nothing fits it; ``least``: memory that would do, if that was found in time.
     ``timed``: costs are seconds.
@@ -53,15 +53,15 @@ def answer(title: str, graph: Graph, sized: bool, memory: Number | None, seconds
         return plain
     if kept.peak <= memory:
         return replace(plain, best=kept, proved=True, bound=float(kept.cost))
-    found = solve(graph, memory, seconds)
-    if found is None:
+    solution = solve(graph, memory, seconds)
+    if solution is None:
         return replace(plain, least=least_memory(graph, seconds))
-    return replace(plain, best=run(graph, found.steps), proved=found.proved, bound=found.bound)
+    return replace(plain, best=run(graph, solution.steps), proved=solution.proved, bound=solution.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``proved``: nothing is cheaper; else ``bound`` says below what no schedule's cost lies."""
+    """A schedule. ``proved``: nothing is cheaper; else ``bound`` says below what no schedule's cost lies."""
 
     steps: list[GraphStep]
     proved: bool
@@ -75,12 +75,12 @@ def solve(graph: Graph, memory: Number, seconds: float = SECONDS) -> Solution | 
     """
     program = _Program(graph)
     weights = {number: float(graph.nodes[node].cost) for (_, node), number in program.made.items()}
-    found = program.solve(weights, float(memory - graph.base), seconds)
-    if found.status == INFEASIBLE:
+    result = program.solve(weights, float(memory - graph.base), seconds)
+    if result.status == INFEASIBLE:
         return None
-    if found.x is None:
+    if result.x is None:
         raise UnavailableError(f"no schedule was found in {seconds:g} s", "give more --seconds, or another --budget")
-    return Solution(list(program.steps(found.x)), found.status == 0, float(found.mip_dual_bound))
+    return Solution(list(program.steps(result.x)), result.status == 0, float(result.mip_dual_bound))
 
 
 def least_memory(graph: Graph, seconds: float = SECONDS) -> float | None:
@@ -113,10 +113,10 @@ class _Program:
         self.constraints = [row for t in stages for rows in (self._dependencies, self._frees, self._memory) for row in rows(t)]
 
     def _dependencies(self, stage: int) -> Iterator[tuple[dict[int, float], float, float]]:
-        """What is made needs its inputs made or carried; what is carried was made or carried the stage before."""
-        for made in range(stage + 1):
-            for source in self.graph.nodes[made].inputs:
-                terms = {self.made[stage, made]: 1.0, self.made[stage, source]: -1.0}
+        """Constraints: what is made needs its inputs made or carried; what is carried was made or carried the stage before."""
+        for node in range(stage + 1):
+            for source in self.graph.nodes[node].inputs:
+                terms = {self.made[stage, node]: 1.0, self.made[stage, source]: -1.0}
                 if source < stage:
                     terms[self.carried[stage, source]] = -1.0
                 yield terms, -2, 0
@@ -128,7 +128,7 @@ class _Program:
         yield {self.made[stage, stage]: 1.0}, 1, 1
 
     def _frees(self, stage: int) -> Iterator[tuple[dict[int, float], float, float]]:
-        """Node i is freed after k only if k is made, i is not carried on, and no later node of the stage needs it."""
+        """Constraints: node i is freed after k only if k is made, i is not carried on, and no later node of the stage needs it."""
         for (at, value, after), freed in self.freed.items():
             if at != stage:
                 continue
@@ -140,26 +140,27 @@ class _Program:
                     yield {freed: 1.0, self.made[stage, user]: 1.0}, 0, 1
 
     def _memory(self, stage: int) -> Iterator[tuple[dict[int, float], float, float]]:
-        """Memory after each making: what it was, less what the making before freed, and the new value; never above the budget."""
+        """Constraints on memory after each making: as it was, less what the making before freed, plus the new value; within the budget."""
         nodes = self.graph.nodes
-        for made in range(stage + 1):
-            terms = {self.memory[stage, made]: 1.0, self.made[stage, made]: -self.sizes[made]}
-            if made == 0:
+        for node in range(stage + 1):
+            terms = {self.memory[stage, node]: 1.0, self.made[stage, node]: -self.sizes[node]}
+            if node == 0:
                 terms |= {self.carried[stage, value]: -self.sizes[value] for value in range(stage)}
             else:
-                terms[self.memory[stage, made - 1]] = -1.0
-                terms |= {self.freed[stage, i, made - 1]: self.sizes[i] for i in (*nodes[made - 1].inputs, made - 1)}
+                terms[self.memory[stage, node - 1]] = -1.0
+                terms |= {self.freed[stage, i, node - 1]: self.sizes[i] for i in (*nodes[node - 1].inputs, node - 1)}
             yield terms, 0, 0
-            yield {self.memory[stage, made]: 1.0, self.budget: -1.0}, -float("inf"), 0
+            yield {self.memory[stage, node]: 1.0, self.budget: -1.0}, -float("inf"), 0
 
     def solve(self, weights: dict[int, float], budget: float, seconds: float) -> Any:
-        """Least sum of ``weights`` x variables with at most ``budget`` of memory."""
+        """SciPy's result for the least sum of ``weights`` x variables with at most ``budget`` of memory."""
         import numpy as np
 
         optimize, sparse = import_module("scipy.optimize"), import_module("scipy.sparse")
         terms, low, high = zip(*self.constraints, strict=True)
-        rows = [row for row, found in enumerate(terms) for _ in found]
-        columns, values = [column for found in terms for column in found], [value for found in terms for value in found.values()]
+        rows = [row for row, coefficients in enumerate(terms) for _ in coefficients]
+        columns = [column for coefficients in terms for column in coefficients]
+        values = [value for coefficients in terms for value in coefficients.values()]
         matrix = sparse.csr_array((values, (rows, columns)), shape=(len(terms), self.budget + 1))
         upper, cost = np.full(self.budget + 1, np.inf), np.zeros(self.budget + 1)
         upper[: self.binary + len(self.freed)] = 1
@@ -177,11 +178,11 @@ class _Program:
         """The schedule that the values ``x`` of the variables mean; what nobody needs any more goes at once."""
         nodes, stages, held = self.graph.nodes, len(self.graph), set[int]()
         for stage in range(stages):
-            made = [i for i in range(stage + 1) if x[self.made[stage, i]] > 0.5 and i not in held]
+            makes = [i for i in range(stage + 1) if x[self.made[stage, i]] > 0.5 and i not in held]
             later = {i for i in range(stage + 1) if stage + 1 < stages and x[self.carried[stage + 1, i]] > 0.5}
-            for place, node in enumerate(made):
+            for place, node in enumerate(makes):
                 held.add(node)
                 yield GraphStep(MAKE, node)
-                gone = held - later.union(*(nodes[other].inputs for other in made[place + 1 :]))
+                gone = held - later.union(*(nodes[other].inputs for other in makes[place + 1 :]))
                 yield from (GraphStep(FREE, value) for value in sorted(gone))
                 held -= gone

@@ -30,8 +30,8 @@ from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
 from perfmodel.remat.chain import Chain, ChainLayer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
 from perfmodel.timing.base import Case
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import TimeRequest
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op
@@ -52,7 +52,7 @@ _Time = TypeVar("_Time")
 
 
 def _predicted_if_all(times: Mapping[_Kind, tuple[_Time, _Time | None]]) -> tuple[dict[_Kind, _Time], bool]:
-    """From (roofline time, predicted time or None) of each kind: one of the two for all, and whether it is the predicted one."""
+    """(seconds of each kind, whether they are predicted): predicted only if every kind is; ``times``: (roofline, predicted or None)."""
     predicted = all(known is not None for _, known in times.values())
     return {kind: known if predicted and known is not None else roof for kind, (roof, known) in times.items()}, predicted
 
@@ -61,7 +61,7 @@ def _predicted_if_all(times: Mapping[_Kind, tuple[_Time, _Time | None]]) -> tupl
 
 
 def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, fallbacks: FallbackDevices) -> Source:
-    """Linear layers: ``width`` is one width for all, or that of every value."""
+    """The source of a chain of linear layers: ``width`` is one width for all, or that of every value."""
     widths, unit = quantities("width", width, "B")
     if unit or not all(isinstance(value, int) for value in widths):
         raise UsageError(f"--width is {width!r}", "give columns of x_0, x_1, ..., such as 1000 or 784,4096,10")
@@ -92,7 +92,7 @@ def linear_chain(
 
 
 def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tuple[Matmul, Matmul, Matmul]:
-    """Forward, gradient of the weights, gradient of the input."""
+    """Matmuls of a linear layer: forward, gradient of the weights, gradient of the input."""
     return (
         Matmul(rows, outputs, inputs, dtype=dtype).check(),
         Matmul(inputs, outputs, rows, dtype=dtype).check(),
@@ -101,31 +101,31 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
 
 
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
-    """Roofline and predicted time."""
+    """(roofline seconds, predicted seconds or None)."""
     [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks), guesses=False)
+        prediction = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks), guesses=False)
     except UnavailableError:
         return float(cost.roofline_s), None
-    return float(cost.roofline_s), known.seconds
+    return float(cost.roofline_s), prediction.seconds
 
 
 def linear_tensors(rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device) -> list[Tensor]:
-    """Every output that backward needs: not the last. FLOP and roofline time to make it from the value before."""
-    found = []
+    """Outputs that backward needs, all but the last, with FLOP and roofline seconds to make each from the value before."""
+    tensors = []
     for inputs, columns in pairwise(widths[:-1]):
         seconds = _matmul_seconds(_matmuls(rows, inputs, columns, dtype)[0], device, tuple)[0]
         name, flops = f"{rows} x {columns}, by {inputs} x {columns}", layer_flops(rows, inputs, columns)
-        found.append(Tensor(name, rows * columns * dtype.size, flops, seconds))
-    return found
+        tensors.append(Tensor(name, rows * columns * dtype.size, flops, seconds))
+    return tensors
 
 
 # Layers of a model
 
 
 def of_model(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallbacks: FallbackDevices) -> Source:
-    """The layers of ``model`` for ``batch`` sequences of ``n`` tokens."""
+    """The source of a chain of the layers of ``model``, for ``batch`` sequences of ``n`` tokens."""
     chain, origin = model_chain(model, batch, n, dtype, device, fallbacks)
     left_out = "Embedding, head, weights and optimizer are left out of memory and time: perfmodel memory counts them."
     title = f"{len(chain)} layers of {model.name}, {batch} x {n:,} tokens, {dtype.name} on {device.name}"
@@ -160,7 +160,7 @@ def _link(layer: spec.Layer, shape: Shape, seconds: tuple[float, float]) -> Chai
 def _layer_seconds(
     layer: spec.Layer, model: spec.ModelSpec, step: ModelPass, device: Device, fallbacks: FallbackDevices
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
-    """Forward and backward of one layer: at the roofline, and predicted if every kernel is."""
+    """Seconds of forward and of backward of one layer: at the roofline, and predicted if every kernel is."""
     ops = merged((one, 1) for one in layer_ops(layer, model, step))
     costs = [op_estimate(op, device) for op in ops]
     roof = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
@@ -181,16 +181,16 @@ def _both_passes(ops: list[Op], seconds: Iterable[float]) -> tuple[float, float]
 
 
 def model_tensors(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device) -> list[Tensor]:
-    """What each kernel of each layer writes, and the FLOP that make it: matmul FLOP, else vector operations."""
+    """Tensors that each kernel of each layer writes, with the FLOP that make them: matmul FLOP, else vector operations."""
     step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
-    found = []
+    tensors = []
     for layer, count in model.layer_kinds:
         for op in layer_ops(layer, model, step):
             flops: Number = op.kernel.flops or op.kernel.work.vector
             size = op.kernel.bytes(WRITE)
             if flops and size:
-                found.append(Tensor(f"result of {op.name}", size, flops, float(op_estimate(op, device).roofline_s), count))
-    return found
+                tensors.append(Tensor(f"result of {op.name}", size, flops, float(op_estimate(op, device).roofline_s), count))
+    return tensors
 
 
 # Tensor by tensor: keep it or compute it again, by the roofline
@@ -198,7 +198,7 @@ def model_tensors(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, devic
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Both ways for one tensor, its inputs at hand."""
+    """Storing or recomputing one tensor, its inputs at hand."""
 
     tensor: Tensor
     result: RecomputeResult
@@ -210,10 +210,10 @@ class Choice:
 
 
 def choices(tensors: Sequence[Tensor], dtype: Dtype, device: Device) -> list[Choice]:
-    """Each kind of tensor once, the one that frees the most per second first. UnavailableError if the device lacks a rate."""
+    """Choices for each kind of tensor, the one that frees the most per second first. UnavailableError if the device lacks a rate."""
     alike: dict[tuple[Number, Number], Tensor] = {}
     for tensor in tensors:
-        known = alike.get((tensor.size, tensor.flops))
-        alike[tensor.size, tensor.flops] = tensor if known is None else replace(known, count=known.count + tensor.count)
-    found = [Choice(tensor, evaluate(Recompute(tensor.size, tensor.flops, dtype), device)) for tensor in alike.values()]
-    return sorted(found, key=lambda choice: -choice.freed_bytes_per_s)
+        before = alike.get((tensor.size, tensor.flops))
+        alike[tensor.size, tensor.flops] = tensor if before is None else replace(before, count=before.count + tensor.count)
+    listed = [Choice(tensor, evaluate(Recompute(tensor.size, tensor.flops, dtype), device)) for tensor in alike.values()]
+    return sorted(listed, key=lambda choice: -choice.freed_bytes_per_s)

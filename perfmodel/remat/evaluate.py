@@ -52,7 +52,7 @@ class ScheduleAnswer:
 
 
 def evaluate(source: Source, plan: Plan, strategies: Sequence[str] = ()) -> ScheduleAnswer:
-    """Every one of ``strategies``, or all that apply, simulated. UsageError for a plan or a strategy without a meaning for the chain."""
+    """Runs of every one of ``strategies``, or all that apply. UsageError for a plan or a strategy without a meaning for the chain."""
     chain = source.chain
     plan.check(chain)
     chosen = [find(name) for name in strategies or names()]
@@ -87,18 +87,18 @@ class CurvePoint:
 
 
 def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
-    """From the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
+    """Costs from the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
     if len(chain) > LARGEST:
         return []
     whole = simulate(chain, find("keep-all").schedule(chain, Plan()))
     program = Program(chain, whole.peak)
     if not program.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
         program = Program(chain, 1.1 * whole.peak)
-    found = program.curve
-    least, most = found[0][0], found[-1][0]
+    corners = program.curve
+    least, most = corners[0][0], corners[-1][0]
     targets = [least * (most / least) ** (stop / (stops - 1)) for stop in range(stops)]
     chosen = dict.fromkeys(
-        max((point for point in found if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
+        max((point for point in corners if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
     )
     return [CurvePoint(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
 
@@ -107,7 +107,7 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
 
 
 def explain(answer: ScheduleAnswer) -> list[tuple[str, dict[str, Any], list[FormulaStep]]]:
-    """One part per strategy: its counts in closed form where the layers are equal, else as the simulation counted them."""
+    """Steps, one part per strategy: its counts in closed form where the layers are equal, else as the simulation counted them."""
     return [(row.strategy.name, {"strategy": row.strategy.name}, _steps(row, answer)) for row in answer.rows if row.run is not None]
 
 

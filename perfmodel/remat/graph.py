@@ -40,7 +40,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Graph:
-    """``base``: size of what is always in memory: the inputs of the graph, weights."""
+    """A graph of values. ``base``: size of what is always in memory: the inputs of the graph, weights."""
 
     nodes: tuple[GraphNode, ...]
     base: Number = 0
@@ -50,7 +50,7 @@ class Graph:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Nodes that each node is an input of."""
+        """Users of each node: the nodes that it is an input of."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             for source in node.inputs:
@@ -159,7 +159,7 @@ class GraphRun:
 
 def run(graph: Graph, steps: Iterable[GraphStep]) -> GraphRun:
     """Run ``steps``; DataError if one is impossible or a node is never made."""
-    held, made, moments = set[int](), [0] * len(graph), list[GraphMoment]()
+    held, times_made, moments = set[int](), [0] * len(graph), list[GraphMoment]()
     memory, now = graph.base, 0
     for step in steps:
         node = graph.nodes[step.node]
@@ -172,16 +172,16 @@ def run(graph: Graph, steps: Iterable[GraphStep]) -> GraphRun:
         if step.node in held or not held.issuperset(node.inputs):
             raise DataError(f"the schedule makes {node.name} without its inputs, or twice")
         held.add(step.node)
-        made[step.node] += 1
+        times_made[step.node] += 1
         memory, now = memory + node.size, now + node.cost
         moments.append(GraphMoment(step, now, memory))
-    if not all(made):
-        raise DataError(f"the schedule never makes {graph.nodes[made.index(0)].name}")
-    return GraphRun(graph, moments, made)
+    if not all(times_made):
+        raise DataError(f"the schedule never makes {graph.nodes[times_made.index(0)].name}")
+    return GraphRun(graph, moments, times_made)
 
 
 def keep_all(graph: Graph) -> list[GraphStep]:
-    """Each node made once, and freed after its last use."""
+    """Schedule with each node made once, and freed after its last use."""
     last = [max(users, default=index) for index, users in enumerate(graph.users)]
     steps: list[GraphStep] = []
     for index in range(len(graph)):
@@ -230,7 +230,7 @@ def parse(raw: Any) -> tuple[Graph, bool]:
 
 
 def _node(entry: Any, index: int, places: Mapping[str, int], given: Mapping[str, Any]) -> tuple[GraphNode, bool]:
-    """One node, and whether its size is in bytes."""
+    """(node, whether its size is in bytes)."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise DataError(f"node {index}: no mapping with a name")
     name = entry["name"]

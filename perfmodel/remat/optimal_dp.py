@@ -84,16 +84,16 @@ class Program:
         cost[need:] = self.chain.layers[layer].forward if runs else 0
 
     def _fill(self, costs: Any, after: Any, rest: Any, choice: Any, start: int, stop: int) -> None:
-        """One stretch. ``costs[m]``: of the part before x_m, ``after[m]`` of that after it; ``rest``: without a layer."""
+        """Fills in one stretch. ``costs[m]``: of the part before x_m, ``after[m]`` of that after it; ``rest``: without a layer."""
         import numpy as np
 
         chain, left = self.chain, np.arange(self.parts + 1)
         layer, middles = chain.layers[start], range(start + 1, stop)
         passed = np.array([chain.forward_cost(start, middle) for middle in middles])[:, None]
         needed = np.array([self._forward_parts(start, middle, stop) for middle in middles])[:, None]
-        found = np.where(left >= needed, after[start + 1 : stop] + costs[start + 1 : stop] + passed, np.inf)
-        best = found.argmin(axis=0)
-        costs[stop], choice[:] = found[best, left], best + 1
+        options = np.where(left >= needed, after[start + 1 : stop] + costs[start + 1 : stop] + passed, np.inf)
+        best = options.argmin(axis=0)
+        costs[stop], choice[:] = options[best, left], best + 1
         if layer.interior:
             kept = self._stored_parts(start)
             whole = np.full(self.parts + 1, np.inf)
@@ -106,11 +106,11 @@ class Program:
     def curve(self) -> list[tuple[Number, float]]:
         """Memory and forward cost wherever more memory makes the schedule cheaper, infeasible ones left out."""
         costs = self.tables[0][0, self.end]
-        start, found = self.taken(self.chain.input), list[tuple[Number, float]]()
+        start, points = self.taken(self.chain.input), list[tuple[Number, float]]()
         for left, cost in enumerate(map(float, costs)):
-            if cost < (found[-1][1] if found else float("inf")):
-                found.append(((left + start) * self.part, cost))
-        return [point for point in found if point[0] <= self.memory]
+            if cost < (points[-1][1] if points else float("inf")):
+                points.append(((left + start) * self.part, cost))
+        return [point for point in points if point[0] <= self.memory]
 
     def schedule(self) -> Iterator[Action]:
         """The cheapest actions; UnavailableError if none fit."""
@@ -128,7 +128,7 @@ class Program:
                 yield from self._choose(start, stop, left, int(choices[start, stop][left]), todo)
 
     def _turn(self, layer: int) -> Iterator[Action]:
-        """The loss, or the backward step of ``layer``, run once more if it has an interior."""
+        """Actions of the loss, or of the backward step of ``layer``, run once more if it has an interior."""
         if layer == self.end - 1:
             yield Action(LOSS, layer, layer)
             return
@@ -189,12 +189,12 @@ class Program:
 
     @property
     def end(self) -> int:
-        """Layers and the loss."""
+        """Number of layers and the loss."""
         return len(self.chain) + 1
 
     @cached_property
     def _weights(self) -> list[Number]:
-        """Weights and gradients of weights in memory once backward has reached x_i."""
+        """Sizes of weights and their gradients in memory once backward has reached x_i."""
         reached = list(accumulate((layer.weights for layer in reversed(self.chain.layers)), initial=self.chain.weights))
         return reached[::-1]
 
@@ -203,7 +203,7 @@ class Program:
         return self.taken(self.chain.sizes[layer + 1] + self.chain.layers[layer].interior)
 
     def _beside(self, stop: int) -> Number:
-        """What stands beside everything stored while the stretch before x_stop is reversed: weights, and the gradient of x_stop."""
+        """Size of what stands beside everything stored while the stretch before x_stop is reversed: weights, and the gradient of x_stop."""
         return self._weights[min(stop, self.end - 1)] + (0 if stop == self.end else self.chain.sizes[stop])
 
     def _forward_parts(self, start: int, to: int, stop: int) -> int:

@@ -79,7 +79,7 @@ class RematQuestion(Question):
 
     @property
     def mode(self) -> str:
-        """Which of the four questions it is."""
+        """Name of the one of four questions that this is."""
         if self.graph is not None:
             return GRAPH
         return EXACT if self.exact else AUTOGRAD if self.autograd else SCHEDULES
@@ -119,7 +119,7 @@ class RematQuestion(Question):
             raise UsageError(f"{clash} does not go with {whose}, which has its own", "leave one of them out")
 
     def budget(self, sized: bool) -> Number | None:
-        """The memory, in the unit of the sizes: bytes where they are ``sized``."""
+        """The memory budget, in the unit of the sizes: bytes where they are ``sized``."""
         from perfmodel.remat.source import quantities
 
         if self.memory is None:

@@ -16,7 +16,7 @@ FORWARD, TAPE, LOSS, BACKWARD, DROP = "forward", "tape", "loss", "backward", "dr
 
 
 class Action(NamedTuple):
-    """``forward``: layers start to stop - 1 run; x_start stays, x_stop is left, nothing between them.
+    """A step of a schedule. ``forward``: layers start to stop - 1 run; x_start stays, x_stop is left, nothing between them.
 
     ``tape``: layer start runs and leaves its interior as well as its output. ``loss``: x_n becomes its gradient. ``backward``: of
     layer start; its input and interior, and the gradient of its output, are of no further use and go. ``drop``: x_start goes.
@@ -32,17 +32,17 @@ class Action(NamedTuple):
 
 
 def forward(start: int, stop: int) -> Action:
-    """Run layers ``start`` to ``stop - 1``."""
+    """Actions that run layers ``start`` to ``stop - 1``."""
     return Action(FORWARD, start, stop)
 
 
 def drop(value: int) -> Action:
-    """Forget x_value."""
+    """The action that forgets x_value."""
     return Action(DROP, value, value)
 
 
 def turn(chain: Chain, layer: int) -> Iterator[Action]:
-    """Backward of ``layer``, whose input is in memory; at the last layer its output and the loss first."""
+    """Actions of the backward of ``layer``, whose input is in memory; at the last layer its output and the loss first."""
     last = layer == len(chain) - 1
     taped = bool(chain.layers[layer].interior)
     if taped:
@@ -57,18 +57,18 @@ def turn(chain: Chain, layer: int) -> Iterator[Action]:
 
 
 def keep(chain: Chain, start: int, stop: int) -> Iterator[Action]:
-    """Run layers ``start`` to ``stop - 1`` and keep all that their backward needs."""
+    """Actions that run layers ``start`` to ``stop - 1`` and keep all that their backward needs."""
     for layer in range(start, stop):
         yield Action(TAPE if chain.layers[layer].interior else FORWARD, layer, layer + 1)
 
 
 def backward(start: int, stop: int) -> Iterator[Action]:
-    """Backward of layers ``stop - 1`` down to ``start``, everything that they need in memory."""
+    """Actions of the backward of layers ``stop - 1`` down to ``start``, everything that they need in memory."""
     return (Action(BACKWARD, layer, layer) for layer in range(stop - 1, start - 1, -1))
 
 
 def sweep(values: Sequence[int]) -> Iterator[Action]:
-    """Forward from the first to the last of ``values``, keeping each on the way."""
+    """Actions that run forward from the first to the last of ``values``, keeping each on the way."""
     return (forward(start, stop) for start, stop in pairwise(values))
 
 
@@ -100,7 +100,7 @@ def rebuilt_steps(n: Number, values: Sequence[int]) -> Number:
 
 
 def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterator[Action]:
-    """Reverse the segments that begin at ``values``, 0 first."""
+    """Actions that reverse the segments that begin at ``values``, 0 first."""
     end, last = len(chain), values[-1]
     if keep_last:
         yield from sweep(values)
@@ -116,7 +116,7 @@ def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterat
 
 
 def _again(chain: Chain, start: int, stop: int) -> Iterator[Action]:
-    """What the backward steps of a segment need. The output of its last layer is not among it: it runs only for its interior."""
+    """Actions that make what the backward steps of a segment need. Its last layer runs only for its interior, not for its output."""
     taped = bool(chain.layers[stop - 1].interior)
     yield from keep(chain, start, stop if taped else stop - 1)
     if taped:
@@ -124,7 +124,7 @@ def _again(chain: Chain, start: int, stop: int) -> Iterator[Action]:
 
 
 def starts(length: int, every: int) -> list[int]:
-    """The values kept with segments of ``every`` layers.
+    """Indices of the values kept with segments of ``every`` layers.
 
     >>> starts(10, 4)
     [0, 4, 8]
@@ -142,7 +142,7 @@ def every_steps(n: Number, k: Number) -> Number:
 
 
 def every_values(n: Number, k: Number) -> Number:
-    """Values at once with m = ceil(n / k) segments: their starts, beside the last segment; or m - 1 beside an earlier one, rebuilt.
+    """Most values at once with m = ceil(n / k) segments: their starts, beside the last segment; or m - 1 beside an earlier one, rebuilt.
 
     Assumes k <= n.
 
@@ -185,7 +185,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
+    """A strategy. ``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
 
     In closed form, for equal layers, of their number and the plan; None where there is none: ``extra_steps`` and ``values``, the
     layers run forward once more and the most values in memory at once, for layers without interior; ``taped_steps``, the extra

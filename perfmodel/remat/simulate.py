@@ -46,7 +46,7 @@ class Run:
 
     @property
     def cost(self) -> Number:
-        """Forward and backward together."""
+        """Cost of forward and backward together."""
         return self.forward_cost + self.chain.backward_cost
 
     @property
@@ -61,7 +61,7 @@ def simulate(chain: Chain, actions: Iterable[Action]) -> Run:
 
 
 class _Memory:
-    """What is in memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
+    """Memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.sizes, self.result = chain, chain.sizes, Run(chain)
@@ -84,7 +84,7 @@ class _Memory:
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
-        """``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
+        """Notes the moment of ``action``. ``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
         result, whole = self.result, during + gradient + self.resident
         result.moments.append(Moment(action, self.now, whole))
         result.peak = max(result.peak, whole)

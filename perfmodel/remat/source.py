@@ -46,7 +46,7 @@ class Source:
 
 
 def listed(layers: int | None, cost: str | None, backward: str | None, size: str | None, interior: str | None) -> Source:
-    """A chain of ``layers`` layers, or as many as the longest list has values.
+    """The source of a chain of ``layers`` layers, or as many as the longest list has values.
 
     Unless given: cost 1, backward twice the cost, size 1, interior 0. UsageError for lists of different lengths or mixed units.
     """
@@ -55,7 +55,7 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
     length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
     (costs, timed), (sizes, sized) = read.get("cost", ([1], False)), read.get("size", ([1], False))
     forward, outputs = spread("cost", costs, length), spread("size", sizes, length)
-    back = spread("backward", read["backward"][0], length) if "backward" in read else [2 * one for one in forward]
+    back = spread("backward", read["backward"][0], length) if "backward" in read else [2 * each for each in forward]
     inside = spread("interior", read["interior"][0] if "interior" in read else [0], length)
     for name, other, unit in (("backward", "cost", timed), ("interior", "size", sized)):
         if name in read and read[name][1] != unit:
@@ -87,18 +87,18 @@ def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:
         text = value.strip()
         number = _plain(text)
         try:
-            found, unit = (number, False) if number is not None else (parse(text, base or "s"), True)
+            result, unit = (number, False) if number is not None else (parse(text, base or "s"), True)
         except DataError as error:
             raise DataError(f"{where}: {error.message}", error.fix) from None
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        found, unit = value, False
+        result, unit = value, False
     else:
         raise DataError(f"{where}: {value!r} is no number")
     if unit and not base:
         raise DataError(f"{where}: {value!r} has a unit", "give a plain number")
-    if not 0 <= found <= LARGEST_SIZE:
+    if not 0 <= result <= LARGEST_SIZE:
         raise DataError(f"{where}: {value} is out of range", f"give a number from 0 to {LARGEST_SIZE:.0e}")
-    return found, unit
+    return result, unit
 
 
 def _plain(text: str) -> Number | None:
@@ -117,14 +117,14 @@ def quantities(option: str, text: str, base: str) -> tuple[list[Number], bool]:
     (([32000000, 64000000], True), ([1, 2, 1], False))
     """
     try:
-        found = [quantity(part, base, f"--{option}") for part in text.split(",")]
+        values = [quantity(part, base, f"--{option}") for part in text.split(",")]
     except DataError as error:
         raise UsageError(error.message, error.fix or f"such as --{option} 1,2,3") from None
-    if len({unit for _, unit in found}) > 1:
+    if len({unit for _, unit in values}) > 1:
         raise UsageError(f"--{option} {text}: some have a unit and some have none", "write all of them the same way")
-    if not all(value > 0 for value, _ in found):
+    if not all(value > 0 for value, _ in values):
         raise UsageError(f"--{option} {text}: a value is 0", "give numbers above 0")
-    return [value for value, _ in found], found[0][1]
+    return [value for value, _ in values], values[0][1]
 
 
 def layer_numbers(option: str, text: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from perfmodel.transformer.explain import explain_cache
 from perfmodel.transformer.generation import Generation, heads_at_every_token, score_flops
 from perfmodel.transformer.kv_cache import LayerCache, attention_kinds, batch_bytes, equivalent_kv_heads, kind_label
 from perfmodel.transformer.op import MATMUL
-from perfmodel.transformer.op_time import as_multiplied
+from perfmodel.transformer.op_time import in_compute_dtype
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention
 
 STOPS = 16
@@ -320,7 +320,7 @@ def _multiplied(result: CacheResult, times: Generated) -> str:
     if isinstance(times, UnavailableError):
         return result.workload.weights_dtype
     rows = [row.op for row in times[0].steps[0][0].rows if row.op.group == MATMUL]
-    return " and ".join(dict.fromkeys(as_multiplied(op, result.device).dtype.name for op in rows))
+    return " and ".join(dict.fromkeys(in_compute_dtype(op, result.device).dtype.name for op in rows))
 
 
 def _copies(result: CacheResult) -> list[str]:

@@ -415,8 +415,8 @@ def weights_notes(r: Request) -> list[str]:
         outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
         words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
     elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
-        runs = form is not None and form.multiplied in r.device.products_of("tensor")
-        how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
+        runs = form is not None and form.compute_dtype in r.device.products_of("tensor")
+        how = f"products may run in {form.compute_dtype}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
         words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
     if r.weights_from_file and r.model.quantized is not None and r.model.quantized.words in MIXTURES:
         words.append("Kernels are those named here: perfmodel serve --engine llama.cpp has the times of llama.cpp's own.")

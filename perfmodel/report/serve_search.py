@@ -22,7 +22,7 @@ from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, u
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split

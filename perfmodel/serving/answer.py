@@ -9,7 +9,7 @@ from math import ceil, inf
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked
+from perfmodel.core.power import PowerOptions
 from perfmodel.core.roofline import Estimate
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.host_layers import offloaded
@@ -277,7 +277,7 @@ def answered(
     times: Callable[[Engine, ModelPass], KernelTimes],
 ) -> ServingAnswer:
     """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
-    load, power = asked.load(engine.users), PowerAsked(asked.power_limit, asked.clock).check(device)
+    load, power = asked.load(engine.users), PowerOptions(asked.power_limit, asked.clock).check(device)
     asked.check_lengths(model)
     engine = asked.configured(engine)
 

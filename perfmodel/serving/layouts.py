@@ -17,7 +17,7 @@ from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.steps import KnownKernels, Table, step_times
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.layer import operations
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, Split

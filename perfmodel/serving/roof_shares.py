@@ -43,7 +43,7 @@ def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
             times.append(moved / (bandwidth * shares.dram))
             if flops <= FEW * moved:
                 times.append(flops / 2 * shares.weight_ops * unpacked / vector)
-            elif shares.block_ops and op.multiplied is not None:
+            elif shares.block_ops and op.compute_dtype is not None:
                 routed = op.timed is not None and op.timed.preferred is not None and op.timed.preferred.kind == "moe"
                 times.append(flops / 2 / BLOCK * (shares.expert_ops if routed else shares.block_ops) / vector)
             else:

@@ -14,7 +14,7 @@ from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
 from perfmodel.serving.pools import Pools
 from perfmodel.serving.steps import KernelTimes, step_times
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats

@@ -25,7 +25,7 @@ from perfmodel.serving.pools import PromptTime, pool_of, pools_estimate, prompt_
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 

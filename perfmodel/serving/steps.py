@@ -15,12 +15,12 @@ from itertools import zip_longest
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked
+from perfmodel.core.power import PowerOptions
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.host_layers import HostLayers
 from perfmodel.serving.iteration import Iteration, micro_batches, round_s, slowest_share
 from perfmodel.serving.roof_shares import priced_by, shares_on
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, run_pass
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LaunchCorrection, OpTime, Pricing, launch_correction, time_alone
@@ -85,7 +85,7 @@ class KernelTimes:
     host: HostLayers | None = None
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
-    power: PowerAsked = field(default_factory=PowerAsked)
+    power: PowerOptions = field(default_factory=PowerOptions)
     between: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
     steps: dict[Iteration, Times] = field(init=False, default_factory=dict)
 

@@ -27,7 +27,7 @@ from perfmodel.report.step import op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import models_of
-from perfmodel.timing.launched import as_launched, as_predicted
+from perfmodel.timing.launched import as_predicted, implementation_kernels
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_product
 from perfmodel.transformer.answer import ModelAnswer, answer
@@ -143,7 +143,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
         name, direction = counted.algorithm.name, counted.direction
         own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
         known, missing = predictions(own, w.kernel_of(name), scope.fallbacks)
-        launched, _ = as_launched(own, w.kernel_of(name), scope.fallbacks)
+        launched, _ = implementation_kernels(own, w.kernel_of(name), scope.fallbacks)
         result = next(one for one in launched.results if one.direction == direction)
         series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
         title, predicted = f"{series}, {label}" if len(shown) > 1 or not w.name else label, known.get((name, direction))

@@ -26,7 +26,7 @@ from perfmodel.report.charts.schema import Number, RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse, Report
 from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.study import kinds
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record, read_records
 
 STUDY = "study"

@@ -47,17 +47,17 @@ class AttentionVariant(SweepVariant):
         object.__setattr__(self, "sizes", TileSizes(names, self._tiles))
 
     def _tiles(self, rows: int, d: int, dv: int, br: int, bc: int, sram_bytes: int) -> Mapping[str, Number] | str:
-        """Sizes of the tiles of every pass, or why there is none. ``br``, ``bc``: edges that are given, else 0."""
+        """Sizes of the tiles of every pass, or why there are none. ``br``, ``bc``: edges that are given, else 0."""
         rows = tallest(rows)
         w = replace(self.probe, n=rows, kv_len=rows, d=d, dv=dv)
-        found: dict[str, Number] = {}
+        sizes: dict[str, Number] = {}
         for direction in self.passes:
             try:
                 tile = fitting_tile(self.algorithm, w, self.device, direction, sram_bytes, br or None, bc or None)
             except PerfmodelError as error:
                 return error.message
-            found |= {f"{direction} {name}": getattr(tile, name) for name in _TILE}
-        return found
+            sizes |= {f"{direction} {name}": getattr(tile, name) for name in _TILE}
+        return sizes
 
     def _few_rows(self, values: Mapping[str, Any]) -> Any:
         """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
@@ -67,38 +67,38 @@ class AttentionVariant(SweepVariant):
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
         """Sizes of the tiles; and the heads where they cannot share K and V."""
-        found = {"kv_heads": ["heads", "kv_heads"]} if self.grouped else {}
+        depends_on = {"kv_heads": ["heads", "kv_heads"]} if self.grouped else {}
         if self.algorithm.tiling is None:
-            return found
+            return depends_on
         rows = [] if self._few_rows(values) is LARGEST_EDGE else ["n", *(["heads", "kv_heads"] if self.probe.packed else [])]
         depends = [name for name in (*_OF_TILE, *rows) if name in values]
-        return {**found, **dict.fromkeys(self.sizes.names, depends)}
+        return {**depends_on, **dict.fromkeys(self.sizes.names, depends)}
 
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
-        found: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         left_out: list[Skipped] = []
         if self.algorithm.tiling is not None:
             given = (values.get(name, 0) for name in _OF_TILE[:-1])
-            found, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
+            sizes, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
         if values["heads"] is not values["kv_heads"]:
             left_out.append(Skipped("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
             if self.grouped:
                 left_out.append(Skipped(self.grouped, values["heads"] != values["kv_heads"]))
-                found["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
-        return found, left_out
+                sizes["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
+        return sizes, left_out
 
     @property
     def grouped(self) -> str | None:
-        """Why query heads cannot share K and V here; None if they can."""
+        """Reason why query heads cannot share K and V here; None if they can."""
         return self.algorithm.obstacle(replace(self.probe, heads=2), self.passes[0])
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Every column but predicted times."""
+        """Columns other than predicted times, by name."""
         return _columns(self._results(self._workload(numbers), numbers), self.device)
 
     def _results(self, w: Attention, numbers: Mapping[str, Number]) -> list[AttentionResult]:
-        """Each pass, and the sum of two."""
+        """Results of each pass, and of the sum of two."""
         results = [self._result(w, direction, numbers) for direction in self.passes]
         return [*results, both(*results)] if len(results) == 2 else results
 
@@ -118,13 +118,13 @@ class AttentionVariant(SweepVariant):
         return evaluate_tile(self.algorithm, w, self.device, direction, tile)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Predicted time and its interval, None where no calibration covers the row; with an implementation every column."""
+        """Predicted seconds and their interval, None where no calibration covers the row; with an implementation every column."""
         w, extra = self._workload(values), self.prepare(values)[0]
         results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
         br, bc = values.get("block_q"), values.get("block_kv")
         comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
-        found, known, _ = answered(comparison, self.implementation, fallbacks)
-        numbers = _columns(found.results, self.device) | predicted_columns(known.get((self.algorithm.name, results[-1].direction)))
+        shown, predictions, _ = answered(comparison, self.implementation, fallbacks)
+        numbers = _columns(shown.results, self.device) | predicted_columns(predictions.get((self.algorithm.name, results[-1].direction)))
         return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
 
 
@@ -148,7 +148,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
     probe = AttentionQuestion(n=LARGEST_EDGE, d=1, window=1 if windowed else None).updated(options).workload()
     dtype = replace(probe.dtype, matmul_unit=device.matmul_unit(probe.dtype.name, probe.dtype.matmul_unit))
     probe = replace(probe, dtype=dtype, packed=choices["packed"])
-    obstacle = next(filter(None, (algorithm.obstacle(probe, one) for one in PASSES[choices["pass"]])), None)
+    obstacle = next(filter(None, (algorithm.obstacle(probe, direction) for direction in PASSES[choices["pass"]])), None)
     if obstacle:
         raise UsageError(f"{algorithm.name}: {obstacle}")
     implementation = choices["implementation"]
@@ -162,7 +162,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
 def split(
     choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Rows of a single query apart from the others: K and V are packed there by default, which matters where heads share them."""
+    """Parts of the grid, with rows of a single query apart: K and V are packed there by default, which matters where heads share them."""
     has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
     has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
     chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
@@ -172,14 +172,14 @@ def split(
         raise UsageError("--n is derived: whether K and V are packed cannot be told from it", "say --packed true or --packed false")
     n = numbers["n"]
     wholes = ({**chosen, "packed": packed} for packed in (True, False))
-    parts = ((one, {**numbers, "n": n[(n == 1) == one["packed"]]}) for one in wholes)
-    return [(one, values) for one, values in parts if len(values["n"])]
+    parts = ((choice, {**numbers, "n": n[(n == 1) == choice["packed"]]}) for choice in wholes)
+    return [(choice, values) for choice, values in parts if len(values["n"])]
 
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
-    """Options that not every algorithm reads go with one that does, as in ``perfmodel attention``."""
+    """UsageError for an option that none of the algorithms reads, as in ``perfmodel attention``."""
     given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
-    passes = [one for direction in choices["pass"] for one in PASSES.get(direction, ())]
+    passes = [single for direction in choices["pass"] for single in PASSES.get(direction, ())]
     check_read(given, [find(name) for name in choices["algorithm"]], passes)
     if axes.get("sram") is not None and not any((tiled := find(name).tiling) and tiled.in_sram for name in choices["algorithm"]):
         raise UsageError("--sram is for algorithms with tiles in SRAM", "add --algorithm flash, or leave it out")

@@ -56,7 +56,7 @@ class SweepInput:
 
     @property
     def option(self) -> str:
-        """Its name on the command line, such as ``--kv-len``."""
+        """Name on the command line, such as ``--kv-len``."""
         return f"--{self.typed or self.name.replace('_', '-')}"
 
 
@@ -65,15 +65,15 @@ choice = partial(SweepInput, choice=True)
 
 def with_question_defaults(question: type[Any], *inputs: SweepInput) -> tuple[SweepInput, ...]:
     """``inputs`` with the kinds and defaults of the fields of ``question``."""
-    known, written = {one.name: one for one in fields(question)}, getattr(question, "OPTION_NAMES", {})
+    fields_by_name, written = {axis.name: axis for axis in fields(question)}, getattr(question, "OPTION_NAMES", {})
 
-    def filled(one: SweepInput) -> SweepInput:
-        option = known.get(written.get(one.name, one.name))
+    def filled(axis: SweepInput) -> SweepInput:
+        option = fields_by_name.get(written.get(axis.name, axis.name))
         if option is None:
-            return one
+            return axis
         kind = next(kind for word, kind in _KINDS.items() if word in str(option.type))
-        default = one.default if option.default is MISSING or one.default is not None else option.default
-        return replace(one, kind="size" if one.unit == "B" else kind, default=default)
+        default = axis.default if option.default is MISSING or axis.default is not None else option.default
+        return replace(axis, kind="size" if axis.unit == "B" else kind, default=default)
 
     return tuple(map(filled, inputs))
 
@@ -98,7 +98,7 @@ class SweepColumn:
 
     @property
     def better(self) -> int:
-        """Which way is good: 1 for more, -1 for less, 0 where neither is."""
+        """Sign of the good way: 1 for more, -1 for less, 0 where neither is."""
         return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 

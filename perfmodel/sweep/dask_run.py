@@ -43,13 +43,13 @@ def _runner(parts: Parts) -> Runner:
 
 
 def task(parts: Parts, anew: bool, chunk: Chunk) -> Findings:
-    """One chunk on a worker: its file written, unless it is there and not wanted ``anew``, and what its rows sum up to."""
+    """Findings of one chunk on a worker, which writes its file unless that is there and not wanted ``anew``."""
     runner = _runner(parts)
-    found = Findings.of(runner.grid, parts.study)
+    findings = Findings.of(runner.grid, parts.study)
     if not parts.place.is_dir():
         raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    parts.write(runner, chunk, found, anew=anew)
-    return found
+    parts.write(runner, chunk, findings, anew=anew)
+    return findings
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _client(library: Any, address: str) -> Any:
-    """A client. Something else at ``address`` may answer anything, and so raise anything: a wrong message size raises MemoryError."""
+    """A client of the scheduler at ``address``. Something else there may raise anything: a wrong message size raises MemoryError."""
     try:
         asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
@@ -99,8 +99,8 @@ async def _reached(address: str) -> None:
     await comm.close()
 
 
-def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Findings) -> None:
-    """Every chunk on the cluster; ``found`` takes in what the tasks have, in the order of the chunks."""
+def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findings) -> None:
+    """Writes every chunk on the cluster; ``findings`` takes in what the tasks found, in the order of the chunks."""
     address = str(output.dask)
     with connected(address) as client:
         try:
@@ -109,22 +109,22 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Findings)
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
         with opened(output, grid.study, Runner(grid, memory).rows) as parts:
             count = 0
-            for one in _results(client, threads, parts, not output.resume, chunks(grid, parts.rows)):
-                found.merge(one)
+            for piece in _results(client, threads, parts, not output.resume, chunks(grid, parts.rows)):
+                findings.merge(piece)
                 count += 1
             parts.finish(count)
 
 
 def _threads(client: Any) -> int:
-    """Threads of all workers; OSError if the scheduler reports no worker within PATIENCE_S."""
+    """Number of threads of all workers; OSError if the scheduler reports no worker within PATIENCE_S."""
     until = monotonic() + PATIENCE_S
     while (left := until - monotonic()) > 0:
         try:
-            found: int = sum(client.sync(client.scheduler.ncores, callback_timeout=left).values())
+            threads: int = sum(client.sync(client.scheduler.ncores, callback_timeout=left).values())
         except Exception:  # of a client that is being closed, of a connection that breaks
             raise OSError("the scheduler answers no more") from None
-        if found:
-            return found
+        if threads:
+            return threads
         sleep(0.1)
     raise OSError("the scheduler has no workers")
 
@@ -157,8 +157,8 @@ def _result(client: Any, future: Any) -> Findings:
     """Result of a task; OSError if it can no longer arrive."""
     while True:
         try:
-            found: Findings = future.result(timeout=LOOK_S)
-            return found
+            findings: Findings = future.result(timeout=LOOK_S)
+            return findings
         except Exception as error:
             if future.status == "error":  # the task's own
                 raise

@@ -38,11 +38,11 @@ class VariantBlock:
 
     @property
     def rows(self) -> int:
-        """How many count."""
+        """Number of rows that count."""
         return prod(self.lengths) if self.valid is None else int(np.count_nonzero(self.valid))
 
     def exclude(self, constraints: Sequence[Expression], named: Values) -> None:
-        """Take away the rows in which one of ``constraints`` does not hold."""
+        """Takes away the rows in which one of ``constraints`` does not hold."""
         for expression in constraints:
             holds, before = np.broadcast_to(np.asarray(expression.value(named), bool), self.lengths), self.rows
             if not holds.all():
@@ -51,12 +51,12 @@ class VariantBlock:
 
     def leave_out(self, skipped: Sequence[Skipped]) -> None:
         """Removes the rows without an answer; a row with several reasons counts for the first."""
-        for one in skipped:
-            if np.any(one.where):
+        for gap in skipped:
+            if np.any(gap.where):
                 valid, before = np.ones(self.lengths, bool) if self.valid is None else self.valid, self.rows
-                self.valid = valid & ~one.where
+                self.valid = valid & ~gap.where
                 if before > self.rows:
-                    self.left_out[one.reason] = self.left_out.get(one.reason, 0) + before - self.rows
+                    self.left_out[gap.reason] = self.left_out.get(gap.reason, 0) + before - self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class GridBlock:
 
     @property
     def points(self) -> int:
-        """Configurations in it."""
+        """Number of configurations in the block."""
         return prod(self.lengths)
 
 
 def check_variants(grid: SweepGrid) -> None:
-    """The error of every combination of choices, if there is but one: they have no answer, whatever the numbers."""
+    """Raises the error of every combination of choices, if it is the same: they have no answer, whatever the numbers."""
     errors: dict[str, PerfmodelError] = {}
     for part in grid.parts:
         for choices in grid.variants(part).values():
@@ -107,32 +107,32 @@ class Evaluator:
                 self.variants[value] = error.message
 
     def _values(self, slices: Slices) -> dict[str, Any]:
-        """Every number as an array that broadcasts to the block, or as a plain one; what repeats another is the same object."""
-        found: dict[str, Any] = dict(self.part.fixed)
+        """Values by name: arrays that broadcast to the block, or plain numbers; what repeats another is the same object."""
+        values: dict[str, Any] = dict(self.part.fixed)
         for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
             shape = [1] * len(slices)
             shape[axis] = -1
-            found[name] = self.part.axes[name][stretch].reshape(shape)
+            values[name] = self.part.axes[name][stretch].reshape(shape)
         for name, expression in self.grid.derived.items():
-            found[name] = expression.value(found) if expression.alias is None else found[expression.alias]
-        return found
+            values[name] = expression.value(values) if expression.alias is None else values[expression.alias]
+        return values
 
     def _skipped(self, values: dict[str, Any]) -> list[Skipped]:
-        """Derived numbers that mean nothing, which are replaced by 1 so that they do no harm."""
-        found = []
+        """Rows whose derived numbers mean nothing; these are replaced by 1 so that they do no harm."""
+        gaps = []
         for name, expression in self.grid.derived.items():
-            one = self.grid.workload.named[name]
+            axis = self.grid.workload.named[name]
             if expression.alias is not None:
                 values[name] = values[expression.alias]
                 continue
             value = np.asarray(values[name], float)
-            wrong = ~((value >= one.least) & (value <= one.most) & ((value == np.floor(value)) | (one.kind == "number")))
+            wrong = ~((value >= axis.least) & (value <= axis.most) & ((value == np.floor(value)) | (axis.kind == "number")))
             if wrong.any():
-                whole = "" if one.kind == "number" else "whole "
-                found.append(Skipped(f"{name} = {expression.text} is no {whole}number of its range", wrong))
+                whole = "" if axis.kind == "number" else "whole "
+                gaps.append(Skipped(f"{name} = {expression.text} is no {whole}number of its range", wrong))
                 value = np.where(wrong, 1.0, value)
             values[name] = value
-        return found
+        return gaps
 
     def _recorded(self, variant: SweepVariant, whole: Values) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
@@ -145,7 +145,7 @@ class Evaluator:
         numbers: dict[str, Any] = {}
         inputs = self.grid.workload.named
         for name, value in {**first, **extra}.items():
-            if any(np.size(whole[one]) > 1 for one in depends.get(name, [name])):
+            if any(np.size(whole[source]) > 1 for source in depends.get(name, [name])):
                 numbers[name] = recording.leaf(self.grid.source(name))
             else:
                 plain = float(np.asarray(value).reshape(-1)[0])
@@ -156,21 +156,21 @@ class Evaluator:
 
     def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> GridBlock:
         """The block at ``slices``. ``outs``: by value of the compared choice, arrays to write its columns to."""
-        lengths = tuple(one.stop - one.start for one in slices)
+        lengths = tuple(stretch.stop - stretch.start for stretch in slices)
         with np.errstate(all="ignore"):
             values = self._values(slices)
             skipped, answers = self._skipped(values), []
-            for name, known in self.variants.items():
+            for name, entry in self.variants.items():
                 inputs = {**self.part.choices, **values, str(self.grid.workload.compared): name}
-                if isinstance(known, str):
-                    answers.append(VariantBlock(name, inputs, lengths, {}, np.zeros(lengths, bool), {known: prod(lengths)}))
+                if isinstance(entry, str):
+                    answers.append(VariantBlock(name, inputs, lengths, {}, np.zeros(lengths, bool), {entry: prod(lengths)}))
                 else:
                     answers.append(VariantBlock(name, inputs, lengths, outs[name]))
-                    self._fill(answers[-1], *known, values, skipped)
+                    self._fill(answers[-1], *entry, values, skipped)
             return GridBlock(self.grid, self.part, slices, lengths, answers)
 
     def _fill(self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped]) -> None:
-        """Fill in the columns of ``answer``, and mark the rows that do not count."""
+        """Fills in the columns of ``answer``, and marks the rows that do not count."""
         extra, missing = variant.prepare(values)
         replay.run({**values, **extra}, answer.columns)
         answer.exclude(self.grid.where, answer.inputs)
@@ -180,7 +180,7 @@ class Evaluator:
         answer.exclude(self.grid.filters, {**answer.inputs, **answer.columns})
 
     def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> list[Skipped]:
-        """Fill the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
+        """Fills the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
         lengths = answer.lengths
         laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
         flat = {name: answer.columns[name].reshape(-1) for name in self.slow}
@@ -189,12 +189,12 @@ class Evaluator:
         unanswered: dict[str, Any] = {}
         for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
+                answer_of_row = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
             except PerfmodelError as error:
                 unanswered.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
                 continue
             for name, column in flat.items():
-                column[row] = np.nan if found[name] is None else found[name]
+                column[row] = np.nan if answer_of_row[name] is None else answer_of_row[name]
         return [Skipped(reason, where) for reason, where in unanswered.items()]
 
 

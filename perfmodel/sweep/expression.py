@@ -81,7 +81,7 @@ class Expression:
             return _value(self.tree, columns)
 
 
-def parse(text: str, where: str, known: Mapping[str, str] | None = None) -> Expression:
+def parse(text: str, where: str, names: Mapping[str, str] | None = None) -> Expression:
     """``text`` as an expression; UsageError names the option ``where`` and the part that cannot be read.
 
     ``known``: allowed names and the column that each stands for; None allows any name.
@@ -93,7 +93,7 @@ def parse(text: str, where: str, known: Mapping[str, str] | None = None) -> Expr
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"{where}: longer than {MAX_LENGTH} characters", "split it into several constraints")
-    tree = _Reader(text, where, known).tree()
+    tree = _Reader(text, where, names).tree()
     return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
 
 
@@ -127,28 +127,28 @@ class _Reader:
         self.signs = self._split()
 
     def fail(self, what: str) -> NoReturn:
-        """UsageError with the text."""
+        """Raises a UsageError that shows the text."""
         constraint = self.where.endswith(_CONSTRAINTS)  # else it stands for an axis
         fix = "memory < 80 GB and n * batch <= 65536" if constraint else "64 or 64,128 or 512:131072:x2, or heads / 4 of another axis"
         raise UsageError(f"{self.where} {self.text.strip()[:60]!r}: {what}", f"write it like: {fix}")
 
     def _split(self) -> list[str]:
-        """Signs, and a placeholder for each leaf."""
-        found: list[str] = []
+        """Tokens of the text: signs, and a placeholder for each leaf."""
+        tokens: list[str] = []
         place = 0
         while self.text[place:].strip():
             match = _TOKEN.match(self.text, place)
             if match is None:
                 self.fail(f"{self.text[place:].strip()[:1]!r} has no meaning")
             place, name = match.end(), match["name"]
-            found.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{len(found)}"))
+            tokens.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{len(tokens)}"))
             if match["number"]:
-                self.leaves[found[-1]] = (NUMBER, *self._number(match["number"], match["unit"]))
-            elif found[-1].startswith("_"):
-                self.leaves[found[-1]] = (NAME, name) if name else (TEXT, match["text"][1:-1])
-        if len(found) > MAX_TOKENS:
+                self.leaves[tokens[-1]] = (NUMBER, *self._number(match["number"], match["unit"]))
+            elif tokens[-1].startswith("_"):
+                self.leaves[tokens[-1]] = (NAME, name) if name else (TEXT, match["text"][1:-1])
+        if len(tokens) > MAX_TOKENS:
             self.fail(f"more than {MAX_TOKENS} words and signs")
-        return found
+        return tokens
 
     def _number(self, digits: str, unit: str | None) -> tuple[float, str | None]:
         """The number in base units, and its unit, which 8k has none of."""
@@ -162,7 +162,7 @@ class _Reader:
             self.fail(f"{unit!r} is no unit; known are B, s, FLOP/s, B/s, Hz, W with their prefixes")
 
     def tree(self) -> Tree:
-        """The whole text."""
+        """The tree of the whole text."""
         self._descend(max(accumulate((sign == "(") - (sign == ")") for sign in self.signs), default=0))
         try:
             return self._read(ast.parse(" ".join(self.signs), mode="eval").body, 0)
@@ -201,8 +201,8 @@ class _Reader:
                 return (*_OPERATIONS[type(sign)], self._read(part, depth + isinstance(sign, ast.USub)))
             case ast.Compare(left=left, ops=signs, comparators=others):
                 pairs = pairwise([self._read(part, depth) for part in (left, *others)])
-                found = [(*_OPERATIONS[type(sign)], *pair) for sign, pair in zip(signs, pairs, strict=True)]
-                return found[0] if len(found) == 1 else (_LOGIC, np.logical_and, *found)
+                comparisons = [(*_OPERATIONS[type(sign)], *pair) for sign, pair in zip(signs, pairs, strict=True)]
+                return comparisons[0] if len(comparisons) == 1 else (_LOGIC, np.logical_and, *comparisons)
             case ast.Call(func=ast.Name(id=sign), args=parts, keywords=[]):
                 return self._call(self.leaves[sign], [self._read(part, depth + 1) for part in parts])
             case _:
@@ -265,8 +265,8 @@ class _Checker:
         """``tree`` with every text that is compared with a named axis in the canonical spelling of that axis."""
         parts = [self.named(part) for part in _parts(tree)]
         if tree[0] == _COMPARES:
-            for one, other in ((0, 1), (1, 0)):
-                choice = self.workload.named.get(parts[one][1]) if parts[one][0] == NAME else None
+            for side, other in ((0, 1), (1, 0)):
+                choice = self.workload.named.get(parts[side][1]) if parts[side][0] == NAME else None
                 if choice is not None and choice.kind == "name" and parts[other][0] == TEXT:
                     parts[other] = (TEXT, self._word(choice, parts[other][1]))
         return (*tree[:2], *parts) if parts else tree
@@ -321,5 +321,5 @@ def _unit_kind(unit: str) -> str:
 
 
 def _constant(tree: Tree) -> float | None:
-    """Its value; None if it reads a column."""
+    """Value of ``tree``; None if it reads a column."""
     return None if _names(tree) else float(Expression("", (), tree).value({}))

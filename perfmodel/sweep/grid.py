@@ -37,12 +37,12 @@ class SubGrid:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of values of each axis."""
+        """Numbers of values, one for each axis."""
         return tuple(len(values) for values in self.axes.values())
 
     @property
     def points(self) -> int:
-        """Combinations of numbers."""
+        """Number of combinations of numbers."""
         return prod(self.lengths)
 
 
@@ -71,7 +71,7 @@ class SweepGrid:
 
     @property
     def points(self) -> int:
-        """Rows, if none is left out."""
+        """Number of rows, if none is left out."""
         return sum(part.points for part in self.parts) * len(self.compared)
 
     @property
@@ -104,15 +104,15 @@ def grid_of(study: SweepStudy) -> SweepGrid:
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
     where, filters = constraints(workload, study.where)
-    read = {name for one in (*where, *filters) for name in one.names}
-    columns = read & {one.name for one in workload.columns}
+    read = {name for item in (*where, *filters) for name in item.names}
+    columns = read & {item.name for item in workload.columns}
     for name in read - columns - {*numbers, *derived}:
-        one = workload.named[name]
-        if not one.varies and not (one.choice and (one.kind == "flag" or choices[name] != (None,))):
-            raise UsageError(f"--where: {name} has no value here", f"give {one.option}")
+        item = workload.named[name]
+        if not item.varies and not (item.choice and (item.kind == "flag" or choices[name] != (None,))):
+            raise UsageError(f"--where: {name} has no value here", f"give {item.option}")
     wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
     _check_read(workload, study.axes, wanted)
-    given = tuple(one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always)
+    given = tuple(item.name for item in workload.inputs if item.name in study.axes or item.name in workload.always)
     parts = tuple(_parts(workload, choices, numbers, derived))
     return SweepGrid(study, workload, choices, numbers, derived, where, filters, given, wanted, parts)
 
@@ -125,22 +125,22 @@ def _check_read(workload: SweepWorkload, axes: Mapping[str, Any], wanted: Sequen
 
 
 def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
-    """Values of choices and of numbers, and derived inputs."""
+    """(values of choices, values of numbers, expressions of derived inputs), each by input name."""
     workload.check_names(axes)
     choices: dict[str, Sequence[Any]] = {}
     numbers: dict[str, Any] = {}
     derived: dict[str, Expression] = {}
-    for one in workload.inputs:
-        raw = axes.get(one.name, one.default)
-        if raw is None and one.required:
-            example = "NAME" if one.kind == "name" else f"4096 or {one.option} 512:131072:x2"
-            raise UsageError(f"{one.option} is missing", f"give it as {one.option} {example}")
-        if one.choice:
-            choices[one.name] = (None,) if raw is None else tuple(values_of(one, raw))
-        elif raw is not None and is_expression(one, raw):
-            _compute(workload, one, raw, numbers, derived)
+    for axis in workload.inputs:
+        raw = axes.get(axis.name, axis.default)
+        if raw is None and axis.required:
+            example = "NAME" if axis.kind == "name" else f"4096 or {axis.option} 512:131072:x2"
+            raise UsageError(f"{axis.option} is missing", f"give it as {axis.option} {example}")
+        if axis.choice:
+            choices[axis.name] = (None,) if raw is None else tuple(values_of(axis, raw))
+        elif raw is not None and is_expression(axis, raw):
+            _compute(workload, axis, raw, numbers, derived)
         elif raw is not None:
-            numbers[one.name] = np.array(values_of(one, raw), float)
+            numbers[axis.name] = np.array(values_of(axis, raw), float)
     for name, expression in derived.items():
         for other in expression.names:
             if other not in numbers and other not in derived and not workload.named[other].varies:
@@ -149,14 +149,14 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
     return choices, numbers, _ordered(derived, workload)
 
 
-def _compute(workload: SweepWorkload, one: SweepInput, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
-    """An expression is a derived input, or one value if it reads no other."""
-    expression = typecheck(parse(raw, one.option, workload.numbers), workload, one.option)
+def _compute(workload: SweepWorkload, axis: SweepInput, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
+    """Adds the expression ``raw`` as a derived input, or as one value if it reads no other."""
+    expression = typecheck(parse(raw, axis.option, workload.numbers), workload, axis.option)
     if expression.names:
-        derived[one.name] = expression
+        derived[axis.name] = expression
         return
     value = float(expression.value({}))
-    numbers[one.name] = np.array([checked(one, int(value) if value.is_integer() else value)], float)
+    numbers[axis.name] = np.array([checked(axis, int(value) if value.is_integer() else value)], float)
 
 
 def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict[str, Expression]:
@@ -169,17 +169,17 @@ def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict
 
 
 def constraints(workload: SweepWorkload, texts: Sequence[str]) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
-    """Constraints on inputs alone, and those that read columns."""
-    results = [one.name for one in workload.columns]
-    known = {name: name for name in (*workload.named, *results)} | dict(workload.words)
-    parsed = [typecheck(parse(text, "--where", known), workload, "--where") for text in texts]
-    for one in parsed:
-        if not one.names:
-            raise UsageError(f"--where {one.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
-        if not is_condition(one.tree, workload):
-            raise UsageError(f"--where {one.text[:60]!r} is a number and no condition", "compare it: 'n * batch <= 65536'")
-    inputs = tuple(one for one in parsed if not {*results} & {*one.names})
-    return inputs, tuple(one for one in parsed if one not in inputs)
+    """(constraints on inputs alone, constraints that read columns)."""
+    results = [condition.name for condition in workload.columns]
+    names = {name: name for name in (*workload.named, *results)} | dict(workload.words)
+    parsed = [typecheck(parse(text, "--where", names), workload, "--where") for text in texts]
+    for condition in parsed:
+        if not condition.names:
+            raise UsageError(f"--where {condition.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
+        if not is_condition(condition.tree, workload):
+            raise UsageError(f"--where {condition.text[:60]!r} is a number and no condition", "compare it: 'n * batch <= 65536'")
+    inputs = tuple(condition for condition in parsed if not {*results} & {*condition.names})
+    return inputs, tuple(condition for condition in parsed if condition not in inputs)
 
 
 def _parts(

@@ -55,23 +55,23 @@ class TileSizes:
                 self._known.clear()
             self._known[key] = self._chosen(axes)
         where, chosen = self._known[key]
-        columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
-        reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
-        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
+        columns = {name: [1 if isinstance(choice, str) else choice[name] for choice in chosen] for name in self.names}
+        reasons = dict.fromkeys(choice for choice in chosen if isinstance(choice, str))
+        missing = [Skipped(reason, np.array([choice == reason for choice in chosen])[where]) for reason in reasons]
         return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
 
     def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
-        """Which different case each row is, and what is chosen for each of them."""
+        """(index of the different case that each row is, choice for each of these cases)."""
         import numpy as np
 
         codes, values = np.zeros((), np.int64), []
         for axis in axes:
-            found, code = np.unique(axis, return_inverse=True)
-            codes = codes * len(found) + code.reshape(np.shape(axis))
-            values.append(found)
+            distinct, code = np.unique(axis, return_inverse=True)
+            codes = codes * len(distinct) + code.reshape(np.shape(axis))
+            values.append(distinct)
         cases, where = np.unique(codes, return_inverse=True)
-        places = np.unravel_index(cases, [len(found) for found in values])
-        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
+        places = np.unravel_index(cases, [len(distinct) for distinct in values])
+        chosen = zip(*(distinct[place].astype(int).tolist() for distinct, place in zip(values, places, strict=True)), strict=True)
         return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
 
 
@@ -180,7 +180,7 @@ class MatmulVariant(SweepVariant):
         return replace(self.probe, **{name: numbers[name] for name in ("m", "n", "k", "batch")})
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Every column but predicted times."""
+        """Columns other than predicted times, by name."""
         w = self._workload(numbers)
         cluster = library_tile(self.device, w.dtype).cluster
         listed = w.kernels(Tile(**{name: numbers[name] for name in _TILE}, cluster=cluster))
@@ -191,25 +191,25 @@ class MatmulVariant(SweepVariant):
         return {**costs(total(estimate(kernel, self.device) for kernel in listed)), **extra, **edges}
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Predicted time and its interval; None where no calibration covers the row."""
+        """Predicted seconds and their interval; None where no calibration covers the row."""
         w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
             tile = default_tile(w, self.device, values.get("tile_m"), values.get("tile_n"))
-            found = select_product(w, tile, self.own, lower, fallbacks, self.implementation)
+            prediction = select_product(w, tile, self.own, lower, fallbacks, self.implementation)
         except PerfmodelError:
             return predicted_columns(None)
-        return predicted_columns(found)
+        return predicted_columns(prediction)
 
 
 def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     """The variant for one combination of choices; PerfmodelError says why there is none."""
-    own = device_named(choices["hardware"])
-    device = own if choices["sram"] is None else with_sram(own, choices["sram"])
+    whole = device_named(choices["hardware"])
+    device = whole if choices["sram"] is None else with_sram(whole, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
         check_implementation(choices["implementation"], "matmul", device, fallbacks)
-    return MatmulVariant(device, own, on_chip(device), probe, choices["implementation"])
+    return MatmulVariant(device, whole, on_chip(device), probe, choices["implementation"])
 
 
 MATMUL = kernel_workload(

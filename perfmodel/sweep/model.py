@@ -90,7 +90,7 @@ class ModelVariant(SweepVariant):
         return PhaseQuestion(self.model.name).updated({**self.choices, **values, "n": n}).request_for(self.model, self.device)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Every column of one row."""
+        """Values of the columns of one row."""
         try:
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
@@ -202,7 +202,7 @@ class CacheVariant(SweepVariant):
         return replace(self.probe.form, block_size=numbers["block_size"])
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Every column but the longest context."""
+        """Columns other than the longest context, by name."""
         spec, form, n, batch = self.probe.spec, self._form(numbers), numbers["n"], numbers["batch"]
         size = batch_bytes(spec, n, batch, form)
         unknown = float("nan")
@@ -219,7 +219,7 @@ class CacheVariant(SweepVariant):
         }
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """The longest context that fits; None where every length does, or the capacity is unknown."""
+        """Longest context in tokens that fits; None where every length does, or the capacity is unknown."""
         found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
         return {"max_context": found}
 
@@ -234,7 +234,7 @@ def _cache_variant(choices: Mapping[str, Any]) -> CacheVariant:
 
 
 def _cache_defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
-    """As in ``perfmodel kv-cache``: the most tokens that the model takes."""
+    """Default lengths, as in ``perfmodel kv-cache``: the most tokens that the model takes."""
     longest = model_named(choices["model"]).max_positions
     if longest is None:
         raise UsageError(f"--n is missing, and {choices['model']} does not say how much it takes", "give it as --n 8192")

@@ -35,7 +35,7 @@ _STAGED = re.compile(r"(?P<study>[0-9a-f]{16})-(?P<rows>[0-9]+)\.parts")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
+    """Destination of rows. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
 
     path: Path | None
     form: str
@@ -84,11 +84,11 @@ class Parts:
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                made = find(self.form)(stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
+                writer = find(self.form)(stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
                 try:
-                    made.write(table)
+                    writer.write(table)
                 finally:
-                    made.close()
+                    writer.close()
             unfinished.replace(path)
         except FileNotFoundError:
             raise self.gone() from None
@@ -105,7 +105,7 @@ class Parts:
         return DataError(f"{self.place} is gone: another run has written to {self.target}", fix)
 
     def finish(self, count: int) -> None:
-        """All ``count`` parts are there: they take the place of what ``target`` was, with its permissions."""
+        """Puts all ``count`` parts, once there, in the place of what ``target`` was, with its permissions."""
         parts = [self.path(index) for index in range(count)]
         if not all(path.exists() for path in parts):
             raise self.gone()
@@ -209,11 +209,11 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
 
 def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
     """Metadata of each file in ``folder``; UsageError if one was not written by a sweep."""
-    found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    for path in found:
+    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    for path in paths:
         if not _PART.fullmatch(path.name):
             raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
-    described = {path: _metadata(path) for path in found}
+    described = {path: _metadata(path) for path in paths}
     wrong = next((path for path, text in described.items() if text.get("schema") != SCHEMA), None)
     if wrong is not None:
         raise UsageError(f"--output: {wrong} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
@@ -225,10 +225,10 @@ def _metadata(path: Path) -> Mapping[str, Any]:
     pa = library()
     try:
         metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}
-        found = json.loads(metadata.get(b"perfmodel", b"{}"))
+        described = json.loads(metadata.get(b"perfmodel", b"{}"))
     except (pa.ArrowException, OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return described if isinstance(described, dict) else {}
 
 
 def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: SweepStudy) -> int:
@@ -245,7 +245,7 @@ def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: SweepStudy) 
 
 
 def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer) -> None:
-    """Every chunk into its part, and those into the file or folder."""
+    """Writes every chunk into its part, and joins the parts into the file or folder."""
     with opened(output, grid.study, Runner(grid, memory).rows) as parts:
         runner, count = Runner(grid, 0, rows=parts.rows), 0
         for chunk in runner.chunks():
@@ -255,16 +255,16 @@ def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer
 
 
 def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
-    """Every chunk to standard output, or into a pipe or device."""
+    """Writes every chunk to standard output, or into a pipe or device."""
     find(output.form).ready()
     if output.resume:
         raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
     try:
         with nullcontext(sys.stdout.buffer) if output.path is None else output.path.open("wb") as stream:
-            made = find(output.form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
+            writer = find(output.form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
             for chunk in runner.chunks():
-                made.write(runner.evaluate(chunk, consumer))
-            made.close()
+                writer.write(runner.evaluate(chunk, consumer))
+            writer.close()
             stream.flush()
     except BrokenPipeError:
         raise

@@ -45,7 +45,7 @@ class Recorded(NDArrayOperatorsMixin, Deferred):
         return self.recording.note(function, *operands)
 
     def apply(self, function: Function, *arguments: Number) -> Number:
-        """A function of this and other numbers that takes whole arrays alone."""
+        """Notes a function of this and other numbers that takes whole arrays alone."""
         return self.recording.note(function, *arguments)
 
 
@@ -96,7 +96,7 @@ class Replay:
         self._forget()
 
     def _register(self, number: Number) -> int:
-        """Where ``number`` is, computed after what it needs."""
+        """Index of the result that ``number`` is, computed after what it needs."""
         if number not in self._known:
             if not isinstance(number, Recorded):
                 self._known[number] = self._new(np.array(float(number)))
@@ -113,7 +113,7 @@ class Replay:
         return len(self.registers) - 1
 
     def _forget(self) -> None:
-        """After each step, the results that no later one needs."""
+        """Notes with each step the results that no later one needs."""
         computed, seen = {step[2] for step in self.steps}, {*self.outputs.values()}
         for index, (function, inputs, out, _) in reversed([*enumerate(self.steps)]):
             last = computed & {*inputs} - seen

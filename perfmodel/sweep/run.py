@@ -43,7 +43,7 @@ def blocks_of(part: SubGrid, points: int = BLOCK_POINTS) -> Iterator[Slices]:
     step, rest = max(points // inner, 1), tuple(slice(0, length) for length in lengths[axis + 1 :])
     for place in np.ndindex(*lengths[:axis]):
         for start in range(0, lengths[axis], step):
-            yield (*(slice(one, one + 1) for one in place), slice(start, min(start + step, lengths[axis])), *rest)
+            yield (*(slice(index, index + 1) for index in place), slice(start, min(start + step, lengths[axis])), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
 
 
 class Consumer(Protocol):
-    """Sees every block."""
+    """Takes in every block of a run."""
 
     def update(self, block: GridBlock) -> None:
         """Take in one block, whose arrays will be used again."""
@@ -81,7 +81,7 @@ class Consumer(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """How many rows there are, how many have no answer and why, and how many the constraints take away."""
+    """Numbers of rows: those there are, those without an answer by reason, and those that the constraints take away."""
 
     rows: int = 0
     excluded: int = 0
@@ -89,7 +89,7 @@ class Counts:
 
     @property
     def points(self) -> int:
-        """Rows that were looked at."""
+        """Number of rows that were looked at."""
         return self.rows + self.excluded + sum(self.left_out.values())
 
     def update(self, block: GridBlock) -> None:
@@ -130,7 +130,7 @@ class Runner:
 
     def evaluate(self, chunk: Chunk, consumer: Consumer | None = None) -> RowTable:
         """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
-        largest = max(prod(one.stop - one.start for one in slices) for _, slices in chunk.blocks)
+        largest = max(prod(stretch.stop - stretch.start for stretch in slices) for _, slices in chunk.blocks)
         capacity = (chunk.points if self.tables else largest) * len(self.grid.compared)
         if self._table.capacity < capacity:
             self._table = RowTable.empty(self.fields, capacity)
@@ -147,7 +147,7 @@ class Runner:
         """The block at ``slices`` of part ``number``; its variants write their columns into the table in turn."""
         if self._evaluator is None or self._evaluator[0] != number:  # the one before is let go: parts come one after another
             self._evaluator = number, Evaluator(self.grid, self.grid.parts[number])
-        lengths = tuple(one.stop - one.start for one in slices)
+        lengths = tuple(stretch.stop - stretch.start for stretch in slices)
         points, first, outs = prod(lengths), self._table.rows, {}
         for value in self.grid.compared:
             outs[value] = {name: self._table.arrays[name][first : first + points].reshape(lengths) for name in self.grid.columns}
@@ -170,11 +170,11 @@ class Runner:
             start += block.points
 
     def _inputs(self, target: slice, answer: VariantBlock, valid: Any) -> None:
-        for one, name in zip(self.fields, self.grid.given, strict=False):
+        for column, name in zip(self.fields, self.grid.given, strict=False):
             value = answer.inputs[name]
-            if one.kind == WORD:
-                value = one.words.index(str(value))
-            rows = self._table.arrays[one.name][target]
+            if column.kind == WORD:
+                value = column.words.index(str(value))
+            rows = self._table.arrays[column.name][target]
             if valid is None:
                 np.copyto(rows.reshape(answer.lengths), value, casting="unsafe")
             else:

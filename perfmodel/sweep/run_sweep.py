@@ -23,7 +23,7 @@ FEW_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """``rows``: all of them if they are few, else None."""
+    """Result of a sweep. ``rows``: all of them if they are few, else None."""
 
     grid: SweepGrid
     counts: Counts
@@ -70,21 +70,21 @@ def run_sweep(
     check_variants(grid)
     if output is not None:
         check_answers(grid)
-    found, rows = Findings.of(grid, study), None
-    found.progress = None if expect is None else expect(grid.points)
+    findings, rows = Findings.of(grid, study), None
+    findings.progress = None if expect is None else expect(grid.points)
     if output is None:
         few = grid.points <= FEW_ROWS
         runner = Runner(grid, memory, tables=few)
-        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, found).listed()]
+        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, findings).listed()]
         rows = rows if few else None
     elif output.dask is not None:
         from perfmodel.sweep.dask_run import write_cluster
 
-        write_cluster(grid, output, memory, found)
+        write_cluster(grid, output, memory, findings)
     elif is_stream(output):
-        write_stream(Runner(grid, memory), output, found)
+        write_stream(Runner(grid, memory), output, findings)
     else:
-        write_parts(grid, output, memory, found)
+        write_parts(grid, output, memory, findings)
     if output is None or not output.resume:  # what was there before is not counted again
-        _check_rows(found.counts)
-    return SweepResult(grid, found.counts, found.summary, found.best, found.pareto, rows)
+        _check_rows(findings.counts)
+    return SweepResult(grid, findings.counts, findings.summary, findings.best, findings.pareto, rows)

@@ -56,14 +56,14 @@ class ServeVariant(SweepVariant):
     steps: dict[ModelPass, KernelTimes] = field(default_factory=dict)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """``columns`` of one row."""
+        """Values of ``columns`` of one row."""
         asked = ServeQuestion(self.model.name).updated({**self.choices, **values})
         try:
-            found = answered(asked, self.model, self.published, self.device, self.engine, self._times)
+            served = answered(asked, self.model, self.published, self.device, self.engine, self._times)
         except PerfmodelError as error:
             raise type(error)(_TOO_LARGE.sub(" does not fit", size_free(error.message)), error.fix) from None
-        known = {name: SERVE.column(name).of for name in columns}
-        return {name: None if (value := of(found)) is None else float(value) for name, of in known.items() if of is not None}
+        readers = {name: SERVE.column(name).of for name in columns}
+        return {name: None if (value := of(served)) is None else float(value) for name, of in readers.items() if of is not None}
 
     def _times(self, engine: Engine, like: ModelPass) -> KernelTimes:
         if like not in self.steps:
@@ -82,7 +82,7 @@ def variant(choices: Mapping[str, Any]) -> ServeVariant:
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
-    """The engine's own limits on the device."""
+    """Default axes: the engine's own limits on the device."""
     batching = engine_named(choices["engine"]).on(device_named(choices["hardware"])).batching
     return {"token_budget": batching.token_budget, "max_sequences": batching.max_sequences}
 

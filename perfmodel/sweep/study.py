@@ -41,10 +41,10 @@ class AxisValues:
 
 
 def _axis_values(raw: Any) -> Any:
-    for one in raw if isinstance(raw, list) else [raw]:
-        if not isinstance(one, (bool, int, float, str)):
-            found = "a list inside it" if isinstance(one, list) else "a mapping" if isinstance(one, dict) else "nothing"
-            raise ValueError(f"{found}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
+    for item in raw if isinstance(raw, list) else [raw]:
+        if not isinstance(item, (bool, int, float, str)):
+            what = "a list inside it" if isinstance(item, list) else "a mapping" if isinstance(item, dict) else "nothing"
+            raise ValueError(f"{what}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
     if raw == []:
         raise ValueError("an empty list; give a value at least")
     return raw
@@ -76,14 +76,14 @@ class SweepStudy:
 
     def __post_init__(self) -> None:
         """Turns a single string into a tuple: one constraint, or column names separated by commas."""
-        both = [(one,) if isinstance(one, str) else tuple(one) for one in (self.where, self.subject_to)]
+        both = [(text,) if isinstance(text, str) else tuple(text) for text in (self.where, self.subject_to)]
         object.__setattr__(self, "where", both[0] + both[1])
         object.__setattr__(self, "subject_to", ())
         for name in ("columns", "pareto"):
             names = getattr(self, name)
             if names is not None:
                 listed = names.split(",") if isinstance(names, str) else names
-                object.__setattr__(self, name, tuple(one.strip() for one in listed))
+                object.__setattr__(self, name, tuple(text.strip() for text in listed))
 
     def as_json(self) -> dict[str, Any]:
         """Workload, axes, constraints and columns as JSON values; without ``minimize``, ``pareto`` and ``top``."""
@@ -149,8 +149,8 @@ def read_study(name: str) -> SweepStudy:
     path, shipped = Path(name), shipped_studies()
     if not name.endswith((".yaml", ".yml")):
         if name not in shipped:
-            known = [*WORKLOADS, *shipped]
-            raise UsageError(f"no study or workload is called {name!r}", f"{suggest(name, known)}; or give a path ending in .yaml")
+            names = [*WORKLOADS, *shipped]
+            raise UsageError(f"no study or workload is called {name!r}", f"{suggest(name, names)}; or give a path ending in .yaml")
         path = shipped[name]
     study, lines = load_config(str(path), "sweep", SweepStudy), read_yaml(path)[1]
     for place, message, fix in _problems(study, ("sweep", "axes") in lines):
@@ -168,18 +168,18 @@ def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ..
         yield ("workload",), f"sweep.workload: {error.message}", error.fix
     for name, raw in study.axes.items():
         try:
-            [own] = workload.by_name({name: raw})
-            workload.check_names([own], "sweep.axes.")
-            _check_axis(workload.named[own], raw, workload)
+            [axis] = workload.by_name({name: raw})
+            workload.check_names([axis], "sweep.axes.")
+            _check_axis(workload.named[axis], raw, workload)
         except UsageError as error:
             yield ("axes", name), error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1), error.fix
 
 
-def _check_axis(one: SweepInput, raw: Any, workload: SweepWorkload) -> None:
+def _check_axis(axis: SweepInput, raw: Any, workload: SweepWorkload) -> None:
     from perfmodel.sweep.expression import parse
     from perfmodel.sweep.values import is_expression, values_of
 
-    if is_expression(one, raw):
-        parse(raw, f"sweep.axes.{one.name}", workload.numbers)
+    if is_expression(axis, raw):
+        parse(raw, f"sweep.axes.{axis.name}", workload.numbers)
     else:
-        values_of(one, raw)
+        values_of(axis, raw)

@@ -25,7 +25,7 @@ MOST_VALUES = 100_000
 
 @dataclass(slots=True)
 class WinShares:
-    """For each value of an axis: configurations in which the alternative wins, ``of`` all compared there."""
+    """Configurations in which the alternative wins, for each value of an axis, ``of`` all compared there."""
 
     values: Any
     wins: Any
@@ -45,7 +45,7 @@ class WinShares:
 
 @dataclass(slots=True)
 class Summary:
-    """``objective``: the column that is compared, less being better; ``swept``: choices with several values.
+    """Summary of a sweep. ``objective``: the column that is compared, less being better; ``swept``: choices with several values.
 
     ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``predicted``: in how
     many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.
@@ -81,15 +81,15 @@ class Summary:
         if place is None:
             return
         key = tuple(answer.inputs[name] for name in self.swept)
-        known = self.best.get(key)
-        if len(self.best) < MOST_GROUPS if known is None else column[place] < known[self.objective]:
+        best_before = self.best.get(key)
+        if len(self.best) < MOST_GROUPS if best_before is None else column[place] < best_before[self.objective]:
             self.best[key] = row_of(block.grid, answer, place)
 
     def _compare(self, block: GridBlock, reference: VariantBlock, answer: VariantBlock) -> None:
         """Count where ``answer`` is better, along every axis."""
         name, sides = str(answer.name), (reference.columns[self.objective], answer.columns[self.objective])
-        known = [np.isfinite(side) for side in sides] if self.objective.startswith(OFTEN_UNKNOWN) else []
-        marked = [valid for valid in (reference.valid, answer.valid, *known) if valid is not None]
+        finite = [np.isfinite(side) for side in sides] if self.objective.startswith(OFTEN_UNKNOWN) else []
+        marked = [valid for valid in (reference.valid, answer.valid, *finite) if valid is not None]
         wins, both = sides[1] < sides[0], reduce(np.logical_and, marked) if marked else None
         if both is not None:
             wins &= both
@@ -103,7 +103,7 @@ class Summary:
         self._axes(block, name, wins, both)
 
     def _compare_predicted(self, name: str, first: Any, other: Any, both: Any) -> None:
-        """Among rows where both are predicted, which are NaN elsewhere."""
+        """Counts wins of predicted time, among rows where both are predicted; those are NaN elsewhere."""
         known = np.isfinite(first) & np.isfinite(other) & (True if both is None else both)
         _count(self.predicted, name, int(np.count_nonzero(known & (other < first))), int(np.count_nonzero(known)))
 
@@ -138,7 +138,7 @@ def _count(counts: dict[str, list[int]], name: str, wins: int, of: int) -> None:
 
 
 def _along(flags: Any, axis: int) -> Any:
-    """How many are set for each value of one axis."""
+    """Number of flags set for each value of one axis."""
     return np.count_nonzero(flags, axis=tuple(other for other in range(flags.ndim) if other != axis)).astype(float)
 
 
@@ -177,7 +177,7 @@ class _Search:
         """Flat indices of the rows of ``answer`` that may be among those."""
 
     def _add(self, rows: list[Row]) -> None:
-        """Keep what belongs to them of these rows, and of those before."""
+        """Keeps what belongs to the result of these rows, and of those before."""
 
 
 @dataclass(slots=True)
@@ -261,7 +261,7 @@ class Findings:
 
     @classmethod
     def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
-        """Empty ones; ``study``, complete, says what is searched for in ``grid``."""
+        """Empty findings; ``study``, complete, says what is searched for in ``grid``."""
         usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
         sought = study.minimize or study.maximize
         best = None if sought is None else Best(sought, study.top, study.maximize is not None)

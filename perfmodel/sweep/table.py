@@ -36,7 +36,7 @@ class Field:
 
     @property
     def type(self) -> Any:
-        """NumPy's type."""
+        """NumPy type of the column."""
         return _TYPES[self.kind]
 
     @property
@@ -47,14 +47,14 @@ class Field:
 
 def fields_of(grid: SweepGrid) -> tuple[Field, ...]:
     """Inputs that were given, then results."""
-    found = []
+    listed = []
     for name in grid.given:
-        one = grid.workload.named[name]
-        kind = _KINDS[one.kind]
+        axis = grid.workload.named[name]
+        kind = _KINDS[axis.kind]
         words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
-        found.append(Field(f"{name}_size_bytes" if one.kind == "size" else name, one.unit, kind, words))
+        listed.append(Field(f"{name}_size_bytes" if axis.kind == "size" else name, axis.unit, kind, words))
     columns = map(grid.workload.column, grid.columns)
-    return (*found, *(Field(one.name, one.unit, COUNT if one.whole else REAL) for one in columns))
+    return (*listed, *(Field(axis.name, axis.unit, COUNT if axis.whole else REAL) for axis in columns))
 
 
 def row_bytes(fields: Sequence[Field]) -> int:
@@ -72,12 +72,12 @@ class RowTable:
 
     @classmethod
     def empty(cls, fields: tuple[Field, ...], capacity: int) -> RowTable:
-        """Room for ``capacity`` rows."""
+        """A table with room for ``capacity`` rows, none in use."""
         return cls(fields, {one.name: np.empty(capacity, one.type) for one in fields})
 
     @property
     def capacity(self) -> int:
-        """Rows there is room for."""
+        """Number of rows there is room for."""
         return len(next(iter(self.arrays.values())))
 
     def column(self, name: str) -> Any:
@@ -104,14 +104,14 @@ class RowTable:
 
 def row_of(grid: SweepGrid, answer: VariantBlock, place: int) -> Row:
     """The row at flat index ``place``: inputs that are given, then columns."""
-    index, found = np.unravel_index(place, answer.lengths), dict[str, Any]()
+    index, row = np.unravel_index(place, answer.lengths), dict[str, Any]()
     for name in grid.given:
         value = answer.inputs[name]
         if isinstance(value, np.ndarray):
             value = float(np.broadcast_to(value, answer.lengths)[index])
-        found[name] = _number(value, whole=value.is_integer()) if isinstance(value, float) else value
-    counts = {one.name for one in grid.workload.columns if one.whole}
-    return found | {name: _number(float(answer.columns[name][index]), whole=name in counts) for name in grid.columns}
+        row[name] = _number(value, whole=value.is_integer()) if isinstance(value, float) else value
+    counts = {column.name for column in grid.workload.columns if column.whole}
+    return row | {name: _number(float(answer.columns[name][index]), whole=name in counts) for name in grid.columns}
 
 
 def _number(value: float, *, whole: bool) -> int | float | None:

@@ -28,32 +28,32 @@ _FLAGS = {"true": (True,), "yes": (True,), "false": (False,), "no": (False,), "b
 _HOW = "give a number, a list such as 64,128, or a range such as 512:131072:x2 or 1:100:+3"
 
 
-def is_expression(one: SweepInput, raw: Any) -> bool:
-    """Whether ``raw`` derives the input from others instead of listing its values."""
-    if one.choice or not isinstance(raw, str) or raw.strip() == "":
+def is_expression(axis: SweepInput, raw: Any) -> bool:
+    """Whether ``raw`` derives the axis from others instead of listing its values."""
+    if axis.choice or not isinstance(raw, str) or raw.strip() == "":
         return False
     return not all(len(item) <= MOST_CHARACTERS and (_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item)) for item in raw.split(","))
 
 
-def values_of(one: SweepInput, raw: Any) -> Sequence[Any]:
-    """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
+def values_of(axis: SweepInput, raw: Any) -> Sequence[Any]:
+    """Values that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
     >>> n = SweepInput("n", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
-    found: dict[Any, None] = {}
+    values: dict[Any, None] = {}
     items = list(_items(raw))
     for item in items:
-        listed = _listed(one, item)
-        if isinstance(listed, range) and len(items) == 1 and not one.choice:
+        listed = _listed(axis, item)
+        if isinstance(listed, range) and len(items) == 1 and not axis.choice:
             return listed
-        found |= dict.fromkeys(listed)
-        if len(found) > MOST_VALUES:
-            raise UsageError(f"{one.option}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
-    if not found:
-        raise UsageError(f"{one.option}: no values", _HOW)
-    return list(found)
+        values |= dict.fromkeys(listed)
+        if len(values) > MOST_VALUES:
+            raise UsageError(f"{axis.option}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
+    if not values:
+        raise UsageError(f"{axis.option}: no values", _HOW)
+    return list(values)
 
 
 def _items(raw: Any) -> Iterable[Any]:
@@ -71,15 +71,15 @@ def scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
-def _listed(one: SweepInput, item: Any) -> Iterable[Any]:
-    if one.kind == "flag":
-        return _flags(one, item)
-    if one.kind == "name":
-        return _names(one, item)
+def _listed(axis: SweepInput, item: Any) -> Iterable[Any]:
+    if axis.kind == "flag":
+        return _flags(axis, item)
+    if axis.kind == "name":
+        return _names(axis, item)
     if isinstance(item, str) and len(item) > MOST_CHARACTERS:
-        raise UsageError(f"{one.option}: {item[:40]!r}... is longer than any number", _HOW)
+        raise UsageError(f"{axis.option}: {item[:40]!r}... is longer than any number", _HOW)
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
-    return [checked(one, _number(one, item))] if match is None else _range(one, match)
+    return [checked(axis, _number(axis, item))] if match is None else _range(axis, match)
 
 
 def _flags(one: SweepInput, item: Any) -> Iterable[bool]:
@@ -88,21 +88,21 @@ def _flags(one: SweepInput, item: Any) -> Iterable[bool]:
     return _FLAGS[str(item).lower()]
 
 
-def _names(one: SweepInput, item: Any) -> Iterable[str]:
+def _names(axis: SweepInput, item: Any) -> Iterable[str]:
     if not isinstance(item, str) or not item:
-        raise UsageError(f"{one.option} is {item!r}", "give a name")
-    if item == "all" and one.names is not None:
-        return one.names()
-    if one.canonical is not None:
-        return [one.canonical(item)]
-    item = canonical(item) if is_format(one.name) else item
-    if one.names is not None and item not in one.names():
-        raise UsageError(f"{one.option}: unknown {one.name} {item!r}", suggest(item, [*one.names(), "all"]))
+        raise UsageError(f"{axis.option} is {item!r}", "give a name")
+    if item == "all" and axis.names is not None:
+        return axis.names()
+    if axis.canonical is not None:
+        return [axis.canonical(item)]
+    item = canonical(item) if is_format(axis.name) else item
+    if axis.names is not None and item not in axis.names():
+        raise UsageError(f"{axis.option}: unknown {axis.name} {item!r}", suggest(item, [*axis.names(), "all"]))
     return [item]
 
 
-def _number(one: SweepInput, item: Any) -> int | float:
-    """An int where it is whole; a size with its unit in bytes."""
+def _number(axis: SweepInput, item: Any) -> int | float:
+    """The number that ``item`` states: an int where it is whole; a size with its unit in bytes."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return item
     if not isinstance(item, (str, bool, bytes)):
@@ -110,41 +110,41 @@ def _number(one: SweepInput, item: Any) -> int | float:
             return int(item) if item == int(item) else float(item)
     match = _QUANTITY.fullmatch(item) if isinstance(item, str) else None
     if match is None:
-        raise UsageError(f"{one.option}: {item[:40] if isinstance(item, str) else item!r} is no number", _HOW)
-    if (one.kind == "size") != (match[2] is not None):
-        fix = "give a size such as 163KiB" if one.kind == "size" else _HOW
-        raise UsageError(f"{one.option}: {item[:40]!r} {'has no unit' if one.kind == 'size' else 'has a unit'}", fix)
+        raise UsageError(f"{axis.option}: {item[:40] if isinstance(item, str) else item!r} is no number", _HOW)
+    if (axis.kind == "size") != (match[2] is not None):
+        fix = "give a size such as 163KiB" if axis.kind == "size" else _HOW
+        raise UsageError(f"{axis.option}: {item[:40]!r} {'has no unit' if axis.kind == 'size' else 'has a unit'}", fix)
     try:
         return parse_quantity(f"{match[1]} {match[2]}", "B") if match[2] else _plain(match[1])
     except DataError as error:
-        raise UsageError(f"{one.option}: {error.message}", "give a size such as 163KiB") from None
+        raise UsageError(f"{axis.option}: {error.message}", "give a size such as 163KiB") from None
 
 
 def _plain(digits: str) -> int | float:
     return parse_number(digits) if digits[-1].isalpha() else int(digits) if digits.replace("_", "").isdigit() else float(digits)
 
 
-def checked(one: SweepInput, value: int | float) -> int | float:
-    """``value``, if ``one`` may have it; UsageError names the option."""
-    whole = one.kind in ("whole", "size")
-    inside = one.least <= value <= one.most and (one.below is None or value < one.below)
+def checked(axis: SweepInput, value: int | float) -> int | float:
+    """``value``, if ``axis`` may have it; UsageError names the option."""
+    whole = axis.kind in ("whole", "size")
+    inside = axis.least <= value <= axis.most and (axis.below is None or value < axis.below)
     if not inside or (whole and value != int(value)):
-        what, most = "a whole number" if whole else "a number", f"{one.most:g}" if one.most < MOST_VALUES else f"{one.most:.0e}"
-        upto = f"to {most}" if one.below is None else f"up to, not including, {one.below:g}"
-        raise UsageError(f"{one.option} is {value}", f"give {what} from {one.least:g} {upto}")
+        what, most = "a whole number" if whole else "a number", f"{axis.most:g}" if axis.most < MOST_VALUES else f"{axis.most:.0e}"
+        upto = f"to {most}" if axis.below is None else f"up to, not including, {axis.below:g}"
+        raise UsageError(f"{axis.option} is {value}", f"give {what} from {axis.least:g} {upto}")
     return int(value) if whole else value
 
 
-def _range(one: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
-    first, last = (checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
+def _range(axis: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
+    first, last = (checked(axis, _number(axis, match[end].strip())) for end in ("first", "last"))
     text, times = (match["step"] or "1").strip(), match["how"] == "x"
-    sized = one.kind == "size" and match["how"] == "+"
+    sized = axis.kind == "size" and match["how"] == "+"
     if not sized and re.fullmatch(_NUMBER, text) is None:
-        raise UsageError(f"{one.option}: {text[:40]!r} is no {'factor' if times else 'step'}", _HOW)
-    step = _number(one, text) if sized else _plain(text)
+        raise UsageError(f"{axis.option}: {text[:40]!r} is no {'factor' if times else 'step'}", _HOW)
+    step = _number(axis, text) if sized else _plain(text)
     if first > last or step <= (1 if times else 0):
-        raise UsageError(f"{one.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
-    return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
+        raise UsageError(f"{axis.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
+    return _multiplied(axis, first, last, step) if times else _added(axis, first, last, step)
 
 
 def _added(one: SweepInput, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
@@ -156,13 +156,13 @@ def _added(one: SweepInput, first: int | float, last: int | float, step: int | f
     return [checked(one, first + index * step) for index in range(number)]
 
 
-def _multiplied(one: SweepInput, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
-    """Whole numbers stay whole: a fraction is rounded."""
+def _multiplied(axis: SweepInput, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
+    """Values of a range of factors. Whole numbers stay whole: a fraction is rounded."""
     if first <= 0:
-        raise UsageError(f"{one.option}: a range of factors cannot begin at {first}", "begin above zero")
+        raise UsageError(f"{axis.option}: a range of factors cannot begin at {first}", "begin above zero")
     steps = math.log(last / first) / math.log(factor) + 1
     if steps > MOST_VALUES:
-        raise UsageError(f"{one.option}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
+        raise UsageError(f"{axis.option}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
     exact = (first * factor**index for index in count())
-    values = (value if one.kind == "number" or isinstance(value, int) else round(value) for value in exact)
-    return dict.fromkeys(checked(one, value) for value in takewhile(lambda value: value <= last, values))
+    values = (value if axis.kind == "number" or isinstance(value, int) else round(value) for value in exact)
+    return dict.fromkeys(checked(axis, value) for value in takewhile(lambda value: value <= last, values))

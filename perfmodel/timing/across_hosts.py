@@ -27,8 +27,8 @@ from perfmodel.kernels.collectives import (
     ring_s,
 )
 from perfmodel.timing.base import Case
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, added, predict
+from perfmodel.timing.reference_devices import FallbackDevices
 
 LINK_STEP_S, NETWORK_STEP_S = 3.4e-6, 9.6e-6  # known
 """Seconds per step of a ring over NVLink and over InfiniBand. Source: NCCL, tuning.cc, hwLat of the Simple protocol."""
@@ -39,7 +39,7 @@ WIDTH = 1.5  # tuned
 
 
 def groups(device: Device, world: int) -> tuple[int, int]:
-    """GPUs of a group, and groups: as few groups as eight GPUs each allow. UnavailableError where they do not divide ``world``."""
+    """(GPUs per group, number of groups): as few groups as eight GPUs each allow. UnavailableError where they do not divide ``world``."""
     inner = min(MOST_OF_A_HOST, joined_gpus(device))
     if world % inner:
         raise UnavailableError(f"collectives among {world} GPUs are in groups of {inner}, which do not divide them")
@@ -47,14 +47,14 @@ def groups(device: Device, world: int) -> tuple[int, int]:
 
 
 def outer(device: Device, world: int) -> tuple[float, float]:
-    """B/s per GPU between groups, and seconds per step."""
+    """(B/s per GPU, seconds per step) of the links between groups."""
     if world <= joined_gpus(device):
         return link_bandwidth(device) * LINK_SHARE, LINK_STEP_S
     return network_bandwidth(device) * NETWORK_SHARE, NETWORK_STEP_S
 
 
 def inner_parts(w: Collective, inner: int) -> list[Collective]:
-    """What runs within a group."""
+    """Collectives that run within a group."""
     if w.op == ALL_REDUCE:
         return [replace(w, op=op, world=inner) for op in (REDUCE_SCATTER, ALL_GATHER)]
     return [replace(w, world=inner, bytes=w.bytes * inner / w.world if w.op in AT_ONCE else w.bytes)]
@@ -83,10 +83,8 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     seconds = max(inside, between) if w.op in AT_ONCE else inside + between
     seconds = max(seconds, lower_s)
     words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
-    one = replace(added(within), parts=())
-    return replace(
-        one, seconds=seconds, low=max(seconds / WIDTH, lower_s), high=seconds * WIDTH, kind=BORROWED, provenance=words, lender=device
-    )
+    low, high = max(seconds / WIDTH, lower_s), seconds * WIDTH
+    return replace(added(within), parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
 
 
 def _first(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:

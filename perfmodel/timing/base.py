@@ -33,7 +33,7 @@ CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 
 
 def state_named(name: str) -> str:
-    """``name``, if it is a state of the L2; else UsageError."""
+    """``name`` itself, a state of the L2; UsageError for an unknown one."""
     if name not in STATES:
         raise UsageError(f"--cache: there is no state {name!r}", suggest(name, list(STATES)))
     return name
@@ -161,7 +161,7 @@ class Model:
     regime: str = ""
 
     def priors(self) -> dict[str, Prior]:
-        """What is expected of the parameters, in their order: those come first that measurements tell most of."""
+        """Priors of the parameters, in their order: those come first that measurements tell most of."""
         return {parameter.name: parameter.prior or priors_of(self.name)[parameter.name] for parameter in self.parameters}
 
     def starts(self) -> dict[str, float]:
@@ -217,7 +217,7 @@ def plain_attention(case: Case, *absent: str) -> bool:
 
 @cached_by_identity
 def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
-    """Those of ``device`` by workload and direction."""
+    """Calibrations of ``device`` by (workload, direction)."""
     found: dict[tuple[str, str], list[Calibration]] = {}
     for block in device.calibration:
         found.setdefault((block.workload, block.direction), []).append(block)
@@ -225,22 +225,22 @@ def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]
 
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
-    """Calibrations of ``device`` that are meant for the case, its own name first. Of collectives bytes count, whatever they mean."""
-    known = _calibrations_of(device).get((workload, case.direction))
-    if not known:
+    """Calibrations of ``device`` that serve the case, its own name first; those of collectives serve every format."""
+    calibrated = _calibrations_of(device).get((workload, case.direction))
+    if not calibrated:
         return []
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation)
-    found = [
+    suited = [
         block
-        for block in known
+        for block in calibrated
         if block.implementation in names and (workload == COLLECTIVE or dtypes & set(block.dtypes)) and find_model(block.model).covers(case)
     ]
-    return sorted(found, key=lambda block: block.implementation != case.implementation)
+    return sorted(suited, key=lambda block: block.implementation != case.implementation)
 
 
 @cached_by_identity
 def _families(device: Device) -> set[str]:
-    """Names of the families of models, alike but for the number format, that ``device`` has calibrations of."""
+    """Model families, alike but for the number format, that ``device`` has calibrations of."""
     return {family for block in device.calibration if (family := find_model(block.model).family)}
 
 
@@ -249,11 +249,11 @@ def other_formats(device: Device, case: Case) -> list[Calibration]:
     families = _families(device)
     if not families:
         return []
-    own = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
-    if own is None or own.family not in families:
+    model_of_case = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
+    if model_of_case is None or model_of_case.family not in families:
         return []
-    known = [block for block in device.calibration if find_model(block.model).family == own.family]
-    return [replace(block, implementation=case.implementation, model=own.name) for block in known]
+    alike = [block for block in device.calibration if find_model(block.model).family == model_of_case.family]
+    return [replace(block, implementation=case.implementation, model=model_of_case.name) for block in alike]
 
 
 def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:
@@ -267,7 +267,7 @@ once_per_case = cached_by_identity
 
 
 def dram_bandwidth(device: Device) -> float:
-    """B/s; UnavailableError without one in the profile."""
+    """DRAM bandwidth of ``device`` in B/s; UnavailableError without one in the profile."""
     bandwidth = device.dram.bandwidth_bytes_per_s
     if bandwidth is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
@@ -286,13 +286,13 @@ NUMBERS: dict[str, Callable[[Device], float | None]] = {
 
 
 def numbers_of(device: Device, *names: str) -> list[float]:
-    """The ``NUMBERS`` of ``device`` with these names; UnavailableError says which its profile lacks."""
-    known = {name: NUMBERS[name](device) for name in names}
-    missing = [name for name, value in known.items() if value is None]
+    """Values of ``device`` for these names of ``NUMBERS``, in their order; UnavailableError says which its profile lacks."""
+    values = {name: NUMBERS[name](device) for name in names}
+    missing = [name for name, value in values.items() if value is None]
     if missing:
         fix = "add what is missing, or take a device that has it"
         raise UnavailableError(f"{device.id} lacks {' and '.join(missing)} in its profile", fix)
-    return [value for value in known.values() if value is not None]
+    return [value for value in values.values() if value is not None]
 
 
 def lost_share(ratio: float, survives: float, is_lost: float) -> float:
@@ -327,7 +327,7 @@ def models_of() -> dict[str, list[Model]]:
 
 @cache
 def _models_of(written: tuple[int, ...]) -> dict[str, list[Model]]:
-    """Models by implementation, looked for anew where a folder of them was ``written`` to since."""
+    """Models by implementation; a new value of ``written``, when a folder of models was last changed, lists them anew."""
     found: dict[str, list[Model]] = {}
     for model in map(find_model, model_names()):
         for implementation in model.implementations:

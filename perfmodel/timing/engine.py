@@ -60,7 +60,7 @@ def beside_dram(computing: float, moving: float, cold: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TileRates:
-    """Per multiprocessor and cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
+    """Rates of a multiprocessor per cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
 
     sms: int
     clock_hz: float
@@ -71,7 +71,7 @@ class TileRates:
     threads: int
 
     def exp_cycles(self, work: float, scores: float) -> float:
-        """Cycles of ``work`` in exponentials, one for each of ``scores`` among them."""
+        """Cycles of ``work``, counted in exponentials, ``scores`` of which are real ones."""
         on_sfu = min(work, scores)
         return on_sfu / self.exp + (work - on_sfu) / SFU_EXP
 
@@ -82,7 +82,7 @@ class TileRates:
 
 
 def rates_of(device: Device, dtype: str) -> TileRates:
-    """Those of ``device`` in ``dtype``; UnavailableError names what its profile lacks."""
+    """The ``TileRates`` of ``device`` in ``dtype``; UnavailableError names what its profile lacks."""
     peak, threads = device.peaks_of("tensor").get(dtype), device.limits.max_threads_per_multiprocessor
     exp, sms, clock, dram = device.peaks.exp, device.multiprocessors, device.clocks.tensor, device.dram.bandwidth
     if peak is None or exp is None or sms is None or clock is None or dram is None:
@@ -120,7 +120,7 @@ class TileBlocks:
 
     @property
     def count(self) -> int:
-        """All blocks."""
+        """Number of blocks of the grid."""
         return self.early + len(self.last)
 
     @property
@@ -130,7 +130,7 @@ class TileBlocks:
 
     @cached_property
     def last_tiles(self) -> int:
-        """Tiles of the last blocks."""
+        """Total tiles of the last blocks."""
         return sum(self.last)
 
     @cached_property
@@ -177,14 +177,14 @@ class TileBlocks:
         return end - TAIL * (end - balanced) * (resident - alone) / (resident - 1)
 
     def _ends(self, tile: float, block: float) -> tuple[float, float]:
-        """Cycles until the last slot ends, and until all end if perfectly balanced. The early blocks are spread evenly."""
+        """Cycles until the last slot ends, and cycles if all slots were perfectly balanced; early blocks are spread evenly."""
         early, slots = self.early * block + self.early_tiles * tile, self.slots
         count, tiles = self.last_slot.at(block / tile)
         balanced = (early + len(self.last) * block + self.last_tiles * tile) / slots
         return early / slots + (count * block + tiles * tile), balanced
 
     def _rounds(self, tiles: float, block: float, beside: Callable[[int], float]) -> float:
-        """Cycles of equal blocks: the multiprocessor with the most of them ends last."""
+        """Cycles until the last of equal blocks ends, on the multiprocessor with the most of them."""
         rounds, rest = divmod(-(-self.count // self.sms), self.resident)
         in_step = min(rounds, IN_STEP)
         before = in_step * (block + self.resident * tiles) + (rounds - in_step) * _steady(block, tiles, self.resident, beside(1))
@@ -192,7 +192,7 @@ class TileBlocks:
 
 
 def _together(tiles: Sequence[int], tile: float, beside: Callable[[int], float]) -> float:
-    """Cycles of blocks that start together, shortest first."""
+    """Cycles until the last of blocks that start together ends; ``tiles`` of each, shortest first."""
     cycles, before = 0.0, 0
     for left, each in zip(range(len(tiles), 0, -1), tiles, strict=True):
         cycles += (each - before) * tile * beside(left)
@@ -251,10 +251,10 @@ def last_slot(tiles: Sequence[int], slots: int) -> ByRatio[SlotWork]:
             order.append(first[1:])
             heapreplace(free, (first[0] + (ratio + each), first[1] + 1, first[2] + each))
         last = max(free)[1:]
-        rest = {one[1:] for one in free}
-        pairs = [*pairwise(order), *((one, last) for one in rest)]
+        rest = {slot[1:] for slot in free}
+        pairs = [*pairwise(order), *((slot, last) for slot in rest)]
         if order:
-            pairs += [(order[-1], one) for one in rest]
+            pairs += [(order[-1], slot) for slot in rest]
         return last, *ratio_range(pairs)
 
     return ByRatio(compute)

@@ -44,42 +44,43 @@ RESOURCES = {
 
 
 def _sooner(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
-    """``parameters`` with those that are times shorter by ``factor``."""
+    """``parameters`` with every time among them divided by ``factor``."""
     return {name: value / factor if name.endswith(FITTED_TIMES) else value for name, value in parameters.items()}
 
 
 def with_faster(device: Device, resource: str, factor: float) -> Device:
-    """``device`` with one of ``RESOURCES`` so many times as fast; times that were fitted are those of other calibrations too."""
+    """``device`` with one of ``RESOURCES`` ``factor`` times as fast, and the fitted times of its calibrations shorter likewise."""
     made = faster(device, {resource: factor})
     if resource != LAUNCHES:
         return made
     return replace(made, calibration=[replace(block, parameters=_sooner(block.parameters, factor)) for block in device.calibration])
 
 
-def explain_time(known: Prediction | None) -> list[FormulaStep]:
-    """Parameters, parts and sum of a prediction, of several one after the other each; nothing where there is none."""
-    if known is None:
+def explain_time(prediction: Prediction | None) -> list[FormulaStep]:
+    """Steps of a prediction: parameters, parts and sum, of each kernel in turn where it has several; none without a prediction."""
+    if prediction is None:
         return []
-    if known.parts:
-        steps = [step for part in known.parts for step in explain_time(part)]
-        names = [f"predicted {part.case.direction}" if part.case else "predicted" for part in known.parts]
-        renamed = [_renamed(part, name) for part, name in zip(known.parts, names, strict=True)]
-        whole = FormulaStep("predicted", "s, one after the other", " + ".join(names), _sum(renamed), known.seconds, known.provenance)
-        return [*(step for step in steps if step.name != "predicted"), *renamed, whole]
-    if known.case is None or known.device is None:
-        return [FormulaStep("predicted", f"s, {known.calibration.implementation}", "", "", known.seconds, known.provenance)]
-    model, block = find_model(known.calibration.model), known.calibration
-    source = f"time model {model.name} of {block.implementation}, {known.provenance}"
-    fitted = [FormulaStep(one.name, one.meaning, "", "", block.parameters[one.name], source) for one in model.parameters]
-    parts = [*_kernels(known, model), *_parts(known, model, source)]
+    if prediction.parts:
+        steps = [step for part in prediction.parts for step in explain_time(part)]
+        names = [f"predicted {part.case.direction}" if part.case else "predicted" for part in prediction.parts]
+        parts = [_renamed(part, name) for part, name in zip(prediction.parts, names, strict=True)]
+        formula, source = " + ".join(names), prediction.provenance
+        whole = FormulaStep("predicted", "s, one after the other", formula, _sum(parts), prediction.seconds, source)
+        return [*(step for step in steps if step.name != "predicted"), *parts, whole]
+    if prediction.case is None or prediction.device is None:
+        return [FormulaStep("predicted", f"s, {prediction.calibration.implementation}", "", "", prediction.seconds, prediction.provenance)]
+    model, block = find_model(prediction.calibration.model), prediction.calibration
+    source = f"time model {model.name} of {block.implementation}, {prediction.provenance}"
+    fitted = [FormulaStep(term.name, term.meaning, "", "", block.parameters[term.name], source) for term in model.parameters]
+    parts = [*_kernels(prediction, model), *_parts(prediction, model, source)]
     shown = [part for part in parts if part.name.startswith("time of")]
     formula, meaning = " + ".join(part.name for part in shown), f"s, by {model.name} of {block.implementation}"
-    return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(shown), known.seconds, source)]
+    return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(shown), prediction.seconds, source)]
 
 
-def explain_power(known: Prediction | None) -> list[FormulaStep]:
+def explain_power(prediction: Prediction | None) -> list[FormulaStep]:
     """Time, clock, watts and joules of a prediction that runs for seconds; nothing where its device has no power model."""
-    state = None if known is None else known.power
+    state = None if prediction is None else prediction.power
     if state is None:
         return []
     running = "run for seconds"
@@ -92,38 +93,38 @@ def explain_power(known: Prediction | None) -> list[FormulaStep]:
     return [FormulaStep(f"clock, {running}", clock, "", "", state.sm_hz, POWER_SOURCE), spent, per, watts]
 
 
-def _kernels(known: Prediction, model: Model) -> list[FormulaStep]:
-    """Kernels of a sequence, those of one implementation together."""
-    if model.parts is None or known.case is None or known.device is None:
+def _kernels(prediction: Prediction, model: Model) -> list[FormulaStep]:
+    """A step for each implementation in a sequence: seconds of all its kernels."""
+    if model.parts is None or prediction.case is None or prediction.device is None:
         return []
     each: dict[str, list[float]] = {}
-    for part in model.parts(known.case, known.device):
+    for part in model.parts(prediction.case, prediction.device):
         each.setdefault(part.name, []).append(part.seconds)
     meanings = {name: f"s, of {len(times)} kernels alone" if len(times) > 1 else "s, of a kernel alone" for name, times in each.items()}
     return [FormulaStep(f"{name} alone", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
 
 
-def _parts(known: Prediction, model: Model, source: str) -> list[FormulaStep]:
-    """The seconds that go with each resource, and what is left: the bound or a rule where they stand for the model's own time."""
-    case, device, p = known.case, known.device, known.calibration.parameters
+def _parts(prediction: Prediction, model: Model, source: str) -> list[FormulaStep]:
+    """Steps with the seconds that go with each resource, and with those left, which a bound or a rule adds to the model's own time."""
+    case, device, p = prediction.case, prediction.device, prediction.calibration.parameters
     assert case is not None
     assert device is not None
-    found = []
+    steps = []
     for resource, meaning in RESOURCES.items():
         ends = []
         for factor in (1 / (1 + STEP), 1 + STEP):
             parameters = _sooner(p, factor) if resource == LAUNCHES else p
             ends.append(modelled_s(model, case, with_faster(device, resource, factor), parameters))
-        share = round((ends[0] - ends[1]) / (2 * STEP) / known.seconds, DIGITS)
+        share = round((ends[0] - ends[1]) / (2 * STEP) / prediction.seconds, DIGITS)
         if abs(share) >= SMALLEST:
-            found.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * known.seconds, source))
-    left = known.seconds - sum(float(part.value) for part in found)
-    if abs(left) >= SMALLEST * known.seconds:
-        found.append(FormulaStep("time of other rules", REST, "", "", left, model.source))
-    elif found:
-        most = max(range(len(found)), key=lambda place: float(found[place].value))
-        found[most] = replace(found[most], value=float(found[most].value) + left)
-    return found
+            steps.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * prediction.seconds, source))
+    left = prediction.seconds - sum(float(part.value) for part in steps)
+    if abs(left) >= SMALLEST * prediction.seconds:
+        steps.append(FormulaStep("time of other rules", REST, "", "", left, model.source))
+    elif steps:
+        most = max(range(len(steps)), key=lambda place: float(steps[place].value))
+        steps[most] = replace(steps[most], value=float(steps[most].value) + left)
+    return steps
 
 
 def _renamed(part: Prediction, name: str) -> FormulaStep:

@@ -48,20 +48,20 @@ def fit(
     if not priors:
         return {}
     names, logs = list(priors), np.log(np.asarray(measured, float))
-    centre, weight = np.log([one.start for one in priors.values()]), np.array([one.spread**-2 for one in priors.values()])
+    centre, weight = np.log([prior.start for prior in priors.values()]), np.array([prior.spread**-2 for prior in priors.values()])
     limit = -np.log(SMALLEST)
 
     def values(x: Floats) -> dict[str, float]:
         return dict(zip(names, map(float, np.exp(np.clip(x, -limit, limit))), strict=True))
 
     def errors(x: Floats) -> Floats:
-        found: Floats = np.log(np.asarray(predict(values(x)), float)) - logs
-        return found
+        misses: Floats = np.log(np.asarray(predict(values(x)), float)) - logs
+        return misses
 
-    def cost(found: Floats, x: Floats) -> float:
-        return float(np.abs(found).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
+    def cost(misses: Floats, x: Floats) -> float:
+        return float(np.abs(misses).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
 
-    x = np.log([(begin or {}).get(name, one.start) for name, one in priors.items()])
+    x = np.log([(begin or {}).get(name, prior.start) for name, prior in priors.items()])
     error = errors(x)
     best, step = cost(error, x), STEP
     for _ in range(rounds):

@@ -14,12 +14,12 @@ from perfmodel.core.files import read_yaml
 
 FILE = Path(__file__).with_name("implementations.yaml")
 FUSED = "flash2"
-"""Attention algorithm of every implementation of which the file says nothing else: one kernel, scores never stored."""
+"""Attention algorithm of an implementation where the file names no other: one kernel, scores never stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """What the file says of one name; the fields are explained there."""
+    """One entry of ``implementations.yaml``, where its fields are explained."""
 
     kernel: str = ""
     like: str = ""
@@ -32,7 +32,7 @@ class Implementation:
 
 @cache
 def listed() -> dict[str, Implementation]:
-    """Every implementation of which the file says anything, by name."""
+    """Entries of the file by implementation name."""
     return {name: Implementation(**fields) for name, fields in read_yaml(FILE)[0].items()}
 
 
@@ -40,7 +40,7 @@ _PLAIN = Implementation()
 
 
 def find(name: str) -> Implementation:
-    """What is known of the implementation ``name``: nothing beyond its name where the file does not list it."""
+    """The entry of the implementation ``name``; an empty one where the file does not list it."""
     return listed().get(name, _PLAIN)
 
 
@@ -59,14 +59,14 @@ def calibrated_as(name: str) -> list[str]:
     >>> calibrated_as("nccl"), calibrated_as("fa3-no-pipelining")
     (['nccl', 'rccl'], ['fa3-no-pipelining', 'vllm-flash-attn'])
     """
-    known = find(name)
-    return [name, *(one for one in (known.kernel, known.port, known.like) if one)]
+    entry = find(name)
+    return [name, *(alias for alias in (entry.kernel, entry.port, entry.like) if alias)]
 
 
-def is_variant(name: str, lender: str) -> bool:
-    """Whether an implementation runs other code than ``lender``, whose parameters it takes, or another version of it."""
-    known = find(name)
-    return lender not in (name, known.kernel, known.port)
+def is_variant(name: str, reference: str) -> bool:
+    """Whether an implementation runs other code than ``reference``, whose parameters it takes, or another version of it."""
+    entry = find(name)
+    return reference not in (name, entry.kernel, entry.port)
 
 
 def algorithm_of(name: str) -> str:

@@ -21,8 +21,8 @@ from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import WARM, Case, Model, find_model
 
-ENOUGH_TO_LEND = 40  # tuned
-"""Points from which a fit says enough of each of its parameters, and of its error, to be lent."""
+ENOUGH_TO_TRANSFER = 40  # tuned
+"""Points from which a fit says enough of each of its parameters, and of its error, to serve other devices."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
 """Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 SPREAD = Path(__file__).with_name("spread.json")
@@ -36,53 +36,53 @@ known, on records that fits may see; of each device the 90 % quantile of what it
 
 @cache
 def moved_by_estimates() -> dict[str, float]:
-    """What an estimate of each fact moves, in logarithms of time: what ``ESTIMATES`` holds."""
+    """Error of an estimate by profile field, in logarithms of time, from ``ESTIMATES``."""
     known: dict[str, float] = read_json(ESTIMATES)
     return known
 
 
-def own_ends(block: Calibration, cache: str) -> Ends:
+def own_interval(block: Calibration, cache: str) -> Ends:
     """Interval of ``block`` on its own device, the L2 being in the state ``cache``."""
     if cache == WARM and block.warm_low is not None and block.warm_high is not None:
         return block.warm_low, block.warm_high
     return block.low, block.high
 
 
-def lent_ends(block: Calibration, device: Device, lender: Device, narrowed: bool = False, variant: bool = False) -> Ends:
-    """Interval of ``block`` of ``lender`` on ``device``; ``narrowed``: by its microbenchmarks; ``variant``: of another kernel.
+def transferred_interval(block: Calibration, device: Device, reference: Device, narrowed: bool = False, variant: bool = False) -> Ends:
+    """Interval of ``block`` of ``reference`` on ``device``; ``narrowed``: by its microbenchmarks; ``variant``: of another kernel.
 
     UnavailableError if the block has no interval for other devices.
     """
     if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {block.implementation} on {lender.id} was never tried on another device")
+        raise UnavailableError(f"the calibration of {block.implementation} on {reference.id} was never tried on another device")
     low, high = block.borrowed_low, block.borrowed_high
     if narrowed:
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    certain = lender.id != device.id and block.points >= ENOUGH_TO_LEND and not find_model(block.model).from_tables
-    if not certain or not run_the_same_code(device, lender):
+    certain = reference.id != device.id and block.points >= ENOUGH_TO_TRANSFER and not find_model(block.model).from_tables
+    if not certain or not run_the_same_code(device, reference):
         return low, high
     return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device tells this much of another
 
 
 @cache
 def bandwidth_spread() -> float:
-    """Half width in log(time) of what the share of the DRAM bandwidth that is reached adds from one device to another."""
+    """Half width in log(time) by which the reached share of the DRAM bandwidth differs from one device to another."""
     return float(read_json(SPREAD)["half_width"])
 
 
-def streamed_ends(block: Calibration) -> Ends:
+def streamed_interval(block: Calibration) -> Ends:
     """Interval of ``block`` of a pass over memory on another device."""
     return widened((block.low, block.high), bandwidth_spread())
 
 
-def lent_part(block: Calibration, device: Device, lender: Device) -> Calibration:
-    """``block`` of a kernel of a sequence, with its interval on ``device``; as it is if it was never tried on another device."""
+def transferred_part(block: Calibration, device: Device, reference: Device) -> Calibration:
+    """``block``, of one kernel of a sequence, with its interval on ``device``; unchanged if it was never tried on another device."""
     product = block.workload == "matmul"
-    if lender.id == device.id or (product and block.borrowed_low is None):
+    if reference.id == device.id or (product and block.borrowed_low is None):
         return block
-    low, high = lent_ends(block, device, lender) if product else streamed_ends(block)
+    low, high = transferred_interval(block, device, reference) if product else streamed_interval(block)
     return replace(block, low=low, high=high)
 
 
@@ -105,16 +105,16 @@ def together(parts: Iterable[Part]) -> Ends:
     return whole - down, whole + up
 
 
-def composed_ends(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
+def composed_interval(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
     """Interval of ``seconds`` of a sequence by ``block`` of another device; ``device`` has calibrations of its kernels.
 
-    What the kernels leave of the time is passes over memory that ``block`` itself was fitted to. No narrower than on the lender.
+    What the kernels leave of the time is passes over memory that ``block`` itself was fitted to. No narrower than on that other device.
     """
     assert model.parts is not None
-    own = list(model.parts(case, device))
-    left, (low, high) = max(seconds - sum(part.seconds for part in own), 0.0), streamed_ends(block)
+    kernels = list(model.parts(case, device))
+    left, (low, high) = max(seconds - sum(part.seconds for part in kernels), 0.0), streamed_interval(block)
     parts = [("stream", left * low, left, left * high)]
-    for part in own:
+    for part in kernels:
         kind = "matmul" if part.block.workload == "matmul" else "stream"
         parts.append((kind, part.seconds * part.block.low, part.seconds, part.seconds * part.block.high))
     whole, ends = sum(part[2] for part in parts), together(parts)
@@ -128,6 +128,6 @@ def widened(interval: Ends, *moves: float) -> Ends:
 
 
 def moved(facts: Iterable[str]) -> float:
-    """How much estimates move a time, in logarithms: each name once, as errors that have nothing to do with each other."""
+    """Error of a time whose profile fields ``facts`` are estimates, in logarithms: independent errors, each name once."""
     known = moved_by_estimates()
     return hypot(*(known[name] for name in {FACTS[field] for field in facts}))

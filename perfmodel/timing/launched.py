@@ -35,11 +35,11 @@ from perfmodel.kernels.matmul import Matmul, MatmulResult, column_tiles, evaluat
 from perfmodel.kernels.tile import GIVEN, tile_threads
 from perfmodel.timing.base import MODELS, Case, Model, calibrations
 from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
-from perfmodel.timing.lenders import FallbackDevices, lender
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._attention_grid import WGMMA, AttentionLaunch, padded, with_tile
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.reference_devices import FallbackDevices, reference_device
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 ACCUMULATOR_SIZE = STATISTIC_SIZE
@@ -52,35 +52,37 @@ WIDEST_IN_REGISTERS = 128
 TileOf = Callable[[Matmul], tuple[Tile, bool]]
 
 
-def as_launched(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices = tuple) -> tuple[Comparison, list[str]]:
-    """``comparison`` with traffic and roofline of ``implementation``'s kernels, for the algorithm that it runs; notes for the report."""
+def implementation_kernels(
+    comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices = tuple
+) -> tuple[Comparison, list[str]]:
+    """``comparison`` with traffic and roofline of ``implementation``'s kernels for the algorithm that it runs, and notes for the report."""
     if implementation is None:
         return comparison, []
-    made: dict[tuple[str, str], AttentionResult] = {}
+    results: dict[tuple[str, str], AttentionResult] = {}
     notes: list[str] = []
     for result in comparison.results:
         key = (result.algorithm.name, result.direction)
-        made[key] = result
+        results[key] = result
         if algorithm_of(implementation) != result.algorithm.name:
             continue
         try:
             if result.direction == BOTH:
-                made[key] = both(*(made[result.algorithm.name, way] for way in (FORWARD, BACKWARD)))
+                results[key] = both(*(results[result.algorithm.name, way] for way in (FORWARD, BACKWARD)))
             else:
-                made[key] = _launched(comparison, result, implementation, fallbacks)
+                results[key] = _launched(comparison, result, implementation, fallbacks)
                 notes.append(f"{' '.join(key)}: traffic, intensity and roofline are those of {implementation}'s kernels.")
         except PerfmodelError as error:
             notes.append(f"{' '.join(key)}: {error.message}.")
-    return replace(comparison, results=list(made.values())), notes
+    return replace(comparison, results=list(results.values())), notes
 
 
 def _launched(comparison: Comparison, result: AttentionResult, implementation: str, fallbacks: FallbackDevices) -> AttentionResult:
     w, device, tile = comparison.workload, comparison.device, result.tile
     given = {"br": int(tile.br), "bc": int(tile.bc)} if tile and comparison.tile_given else {}
     case = Case(w, implementation, result.direction, launch=given)
-    listed, own = kernels_of(case, device, fallbacks)
-    if own is not None and not comparison.tile_given:
-        result = evaluate_tile(result.algorithm, w, device, result.direction, own)
+    listed, own_tile = kernels_of(case, device, fallbacks)
+    if own_tile is not None and not comparison.tile_given:
+        result = evaluate_tile(result.algorithm, w, device, result.direction, own_tile)
     pairs = [(kernel, estimate(kernel, device)) for kernel in listed]
     # counts and bounds stay those of the algorithm
     counts = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
@@ -118,7 +120,7 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
 
 
 def plan_of(case: Case, device: Device) -> AttentionLaunch | None:
-    """What ``case.implementation`` launches, with the tile that the case names, if any; None if no time model knows its launch."""
+    """Launch of ``case.implementation``, in the tile that the case names, if any; None if no time model knows its launch."""
     model = _launching(case.implementation, traits_of(device))
     return None if model is None or model.launch is None else with_tile(case, device, model.launch)
 
@@ -197,12 +199,12 @@ _PRODUCTS: dict[str, Callable[[Attention], tuple[int, int, int]]] = {
 def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
     """Kernels of torch.matmul, *, + and torch.softmax under autograd; a causal mask is a tensor that is added, like any mask."""
     run = find("standard").forward if direction == FORWARD else find("standard").backward
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
         if kernel.name == "softmax backward":
-            found.append(replace(kernel, name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
-        found.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
-    return found
+            kernels.append(replace(kernel, name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
+        kernels.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
+    return kernels
 
 
 def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
@@ -212,12 +214,12 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
     tile, whole = tile_of(product)
     rows, columns = row_tiles(product, tile), column_tiles(product, tile)
     times = iter((columns, rows))
-    found = [replace(a, elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
+    accesses = [replace(a, elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
     if whole:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
-        found += [_past_the_end(a, rows * columns * next(sides) * depth) for a in found if a.kind == READ]
-    return replace(kernel, accesses=tuple(found), launch=product.kernels(tile)[0].launch)
+        accesses += [_past_the_end(a, rows * columns * next(sides) * depth) for a in accesses if a.kind == READ]
+    return replace(kernel, accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
@@ -226,14 +228,14 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
     """
     case = Case(w, MATMUL)
 
-    def known(one: Device) -> list[Calibration]:
-        return [block for block in calibrations(one, "matmul", w.dtype.name, case) if block.model in gemm.MODELS]
+    def blocks_of(candidate: Device) -> list[Calibration]:
+        return [block for block in calibrations(candidate, "matmul", w.dtype.name, case) if block.model in gemm.MODELS]
 
-    found = lender(device, fallbacks, known)
+    source = reference_device(device, fallbacks, blocks_of)
     whole = wide_matrix(device) and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
-    if found is None:
+    if source is None:
         return library_tile(device, w.dtype), whole
-    return _planned(case, device, known(found)[0].parameters), whole
+    return _planned(case, device, blocks_of(source)[0].parameters), whole
 
 
 def as_predicted(result: MatmulResult, prediction: Prediction | None) -> MatmulResult:

@@ -1,4 +1,4 @@
-"""The time of a kernel on a device to which no calibrated kernel carries over: of another maker, or without kin for this workload.
+"""The time of a kernel on a device that no calibrated kernel serves: of another maker, or without a device like it for this workload.
 
 A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tests/refresh_pooled.py``
 writes. Its interval is what devices miss whose records the fit does not see.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from perfmodel.core.architectures import are_kin
+from perfmodel.core.architectures import transferable
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
@@ -29,7 +29,7 @@ MOST_QUERIES = 16
 
 
 def family(kind: str, case: Case) -> str:
-    """What shares parameters: the workload, its pass, and how it is bound."""
+    """Key of the cases that share a fit: the workload, its pass, and how it is bound."""
     w = case.workload
     if not isinstance(w, Attention):
         unit = f"/{w.dtype.matmul_unit}" if kind == "matmul" else ""
@@ -56,8 +56,8 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     modelled = modelled_s(find_model(block.model), case, request.device, p)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
-    kin = any(are_kin(request.device, one) for one in request.fallbacks())
-    why = "none of their kernels for it runs here" if kin else "no kernel of this maker is calibrated"
+    runs_here = any(transferable(request.device, one) for one in request.fallbacks())
+    why = "none of their kernels for it runs here" if runs_here else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
     return Prediction(

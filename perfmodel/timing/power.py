@@ -11,7 +11,7 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
-from perfmodel.core.power import BURST, Demand, PowerAsked, PowerState, joules_of
+from perfmodel.core.power import BURST, Demand, PowerOptions, PowerState, joules_of
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD
 from perfmodel.kernels.matmul import Matmul
@@ -46,7 +46,7 @@ NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # kn
 
 
 def kind_of(workload_kind: str, workload: Any, implementation: str, direction: str = "") -> str:
-    """The one of ``KINDS`` that a kernel is of; collectives leave the multiprocessors all but idle."""
+    """The one of ``KINDS`` that a kernel belongs to; collectives leave the multiprocessors all but idle."""
     if workload_kind == "attention":
         if algorithm_of(implementation) == "standard":
             return EAGER
@@ -64,7 +64,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What one kernel, or several alike, do in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
+    """Work of one kernel, or of several alike, in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
 
     ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: what DRAM alone would take.
     """
@@ -76,7 +76,7 @@ class Activity:
     memory_s: float
 
     def demand(self, fit: PowerFit) -> Demand:
-        """Priced. UnavailableError for what was not fitted."""
+        """Joules and watts of the activity by ``fit``; UnavailableError for a kind that was not fitted."""
         kind = self.kind if self.kind in fit.busy_w else SIMILAR.get(self.kind, self.kind)
         if kind != IDLE and kind not in fit.busy_w:
             raise UnavailableError(f"no power model of {kind}", f"there is one of {', '.join(fit.busy_w)}")
@@ -102,7 +102,7 @@ def activity(
     runs: int = 1,
     missed: float = 1.0,
 ) -> Activity:
-    """Of ``runs`` kernels of that ``cost`` together, each of so many ``blocks``.
+    """The activity of ``runs`` kernels that together have that ``cost``, each of so many ``blocks``.
 
     ``missed``: share of DRAM bytes that no cache holds already. A byte from DRAM costs the way through the L2 besides. In decode K and V
     pass it once per KV head.
@@ -119,7 +119,7 @@ def activity(
 
 
 def live(cost: Estimate) -> tuple[Number, Number]:
-    """Operations on tensor and vector units; those on the zeros that fill up tiles take a part of the energy."""
+    """Operations on (tensor, vector) units; those on the zeros that fill up tiles count by their part of the energy."""
     work, zeros = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
     return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
 
@@ -149,30 +149,30 @@ aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
 
 
 def launches(kind: str, implementation: str, direction: str) -> int:
-    """Kernels of one call of that one of ``KINDS``: backward passes three, decode two, as a second one joins the parts of the keys."""
+    """Number of kernels of one call: backward passes three, decode two, as a second one joins the parts of the keys."""
     if direction == BACKWARD:
         return 3
     return 2 if kind == DECODE else find(implementation).launches
 
 
 def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
-    """Of one call that takes ``seconds``; caches as ``case`` says. UnavailableError for what is estimated as a whole."""
+    """The activity of one call that takes ``seconds``, caches as ``case`` says; UnavailableError for what is estimated as a whole."""
     kernels = kernels_of(case, device)
     cost = total(estimate(kernel, device) for kernel in kernels)
     missed = 1.0 if case.flushed else missed_share(kernels, device)
-    own = kind_of(kind, case.workload, case.implementation, case.direction)
-    blocks, runs = blocks_of(kernels, own, case.workload), launches(own, case.implementation, case.direction)
-    return activity(cost, seconds, own, dtype, device, blocks=blocks, runs=runs, missed=missed)
+    kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
+    blocks, runs = blocks_of(kernels, kernel_kind, case.workload), launches(kernel_kind, case.implementation, case.direction)
+    return activity(cost, seconds, kernel_kind, dtype, device, blocks=blocks, runs=runs, missed=missed)
 
 
 def behind_itself(case: Case, kind: str, seconds: float) -> float:
     """Seconds of a call that takes ``seconds`` timed alone, run again and again; ``kind`` of workload, as records call it."""
-    own = kind_of(kind, case.workload, case.implementation, case.direction)
-    return behind_another(seconds, launches(own, case.implementation, case.direction))
+    kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
+    return behind_another(seconds, launches(kernel_kind, case.implementation, case.direction))
 
 
 def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
-    """Of DRAM bytes, those that caches have lost since the same call before."""
+    """Share of the DRAM bytes that caches have lost since the same call before."""
     sizes: dict[str, float] = {}
     for access in (access for kernel in kernels for access in kernel.accesses):
         sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), float(access.footprint * access.element_size))
@@ -180,86 +180,86 @@ def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
 
 
 def behind_another(seconds: float, kernels: int = 1) -> float:
-    """Of a call that takes ``seconds`` timed alone, what it takes behind the same call."""
+    """Seconds, behind the same call, of one of so many ``kernels`` that takes ``seconds`` timed alone."""
     hidden_us = chosen("hidden_us")
     hidden = (hidden_us["first"] + (kernels - 1) * hidden_us["next"]) * 1e-6 if kernels else 0.0
     return max(seconds - hidden, seconds * (1 - LARGEST_SAVING))
 
 
-def state_of(found: Sequence[Activity], device: Device, asked: PowerAsked, usual: str, host_s: float = 0.0) -> PowerState | None:
-    """``found`` in turn as they run, in no less than ``host_s``; None where the device, or its fit, knows nothing of them.
+def state_of(activities: Sequence[Activity], device: Device, asked: PowerOptions, usual: str, host_s: float = 0.0) -> PowerState | None:
+    """Power and clock of ``activities`` that run in turn, in no less than ``host_s``; None where the device, or its fit, lacks them.
 
     UnavailableError instead where power is asked for, so that no limit is passed over.
     """
     try:
         power = asked.on(device, host_s)
-        return power.state([one.demand(power.fit) for one in found], asked.clock or usual)
+        return power.state([each.demand(power.fit) for each in activities], asked.clock or usual)
     except UnavailableError:
         if asked.given:
             raise
         return None
 
 
-def scaled(found: Prediction, factor: float) -> Prediction:
-    """``found`` with its interval, times ``factor``."""
-    return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
+def scaled(prediction: Prediction, factor: float) -> Prediction:
+    """``prediction`` with its interval, times ``factor``."""
+    return replace(prediction, seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)
 
 
-def of_prediction(found: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
-    """Of one call, from cold caches, with ``kernels`` of that ``cost``."""
-    block = found.calibration
+def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
+    """The activity of one predicted call, from cold caches, with ``kernels`` of that ``cost``."""
+    block = prediction.calibration
     kind = kind_of(block.workload, workload, block.implementation, block.direction)
     blocks, runs = blocks_of(kernels, kind, workload), launches(kind, block.implementation, block.direction)
-    return activity(cost, found.seconds, kind, dtype, device, blocks=blocks, runs=runs)
+    return activity(cost, prediction.seconds, kind, dtype, device, blocks=blocks, runs=runs)
 
 
-def as_shown(found: Prediction, state: PowerState | None) -> Prediction:
-    """``found`` at the clock of the headline, under its limit."""
-    return found if state is None else replace(scaled(found, state.shown.seconds / state.alone_s), power=state)
+def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
+    """``prediction`` at the clock of the headline, under its limit."""
+    return prediction if state is None else replace(scaled(prediction, state.shown.seconds / state.alone_s), power=state)
 
 
-def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerAsked:
-    """``limit`` and ``clock`` as typed: UsageError for a wrong one.
+def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
+    """The options ``limit`` and ``clock``, checked: UsageError for a wrong one.
 
     UnavailableError where one is given and there is no power of the device, or nothing ``predicted`` that it could change.
     """
-    asked = PowerAsked(limit, clock).check(device)
+    asked = PowerOptions(limit, clock).check(device)
     if asked.given and not predicted:
         raise UnavailableError("there is no power without a predicted time", "leave out --power-limit and --clock")
     return asked
 
 
-def of_product(result: MatmulResult, known: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
+def of_product(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
     """The prediction of a product at the clock of its headline, alone unless asked otherwise, with its power; errors of ``asked_of``."""
-    asked = asked_of(result.device, limit, clock, known is not None)
-    if known is None:
+    asked = asked_of(result.device, limit, clock, prediction is not None)
+    if prediction is None:
         return None
     w, device = result.workload, result.device
-    drawn = of_prediction(known, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
-    return as_shown(known, state_of([drawn], device, asked, BURST))
+    drawn = of_prediction(prediction, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
+    return as_shown(prediction, state_of([drawn], device, asked, BURST))
 
 
-def of_comparison(comparison: Comparison, known: Predictions, limit: str | None, clock: str | None) -> Predictions:
+def of_comparison(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
     """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
 
     Errors of ``asked_of``; UnavailableError, too, where there is no power of any of the kernels and one is asked for.
     """
-    shown, device = dict(known), comparison.device
-    asked = asked_of(device, limit, clock, bool(known))
+    shown, device = dict(predictions), comparison.device
+    asked = asked_of(device, limit, clock, bool(predictions))
     refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
-        whole = known.get((name, result.direction))
-        parts = [known.get((name, part.direction)) for part in result.parts]
+        whole = predictions.get((name, result.direction))
+        parts = [predictions.get((name, part.direction)) for part in result.parts]
         if whole is None or None in parts:
             continue
-        found = [
+        activities = [
             of_prediction(one, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
             for one, part in zip(parts, result.parts, strict=True)
             if one is not None
         ]
         try:
-            shown[name, result.direction] = as_shown(whole, state_of(found, device, asked, BURST))
+            shown[name, result.direction] = as_shown(whole, state_of(activities, device, asked, BURST))
         except UnavailableError as error:
             refused.append(error)
     if refused and not any(one.power for one in shown.values() if one is not None):

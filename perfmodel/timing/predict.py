@@ -1,7 +1,7 @@
 """Predicted time of a case: by a calibration of its own device, or borrowed, with an interval.
 
 ``SOURCES`` are tried in order; the first that has a calibration prices the case. The interval covers 80 % of measurements as far as the
-calibration's own residuals tell. What is borrowed takes the lender's parameters, scaled to the device, and the interval that these
+calibration's own residuals tell. What is borrowed takes the reference's parameters, scaled to the device, and the interval that these
 have shown on devices they were not fitted to.
 """
 
@@ -22,8 +22,8 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, once_per_case, other_formats
 from perfmodel.timing.case_bounds import cost_of
 from perfmodel.timing.implementations import is_variant
-from perfmodel.timing.intervals import composed_ends, own_ends
-from perfmodel.timing.lenders import FallbackDevices, nearest_lender, with_parts
+from perfmodel.timing.intervals import composed_interval, own_interval
+from perfmodel.timing.reference_devices import FallbackDevices, nearest_reference, with_parts
 from perfmodel.timing.transfer import timed, transferred
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Prediction:
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
-    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``lender``: the device
+    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``reference``: the device
     it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
     ``guess``: why to go by the interval, in words: the time is little more than a guess, or another kernel's is calibrated here.
     """
@@ -53,7 +53,7 @@ class Prediction:
     device: Device | None = field(default=None, compare=False, repr=False)
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
     power: PowerState | None = None
-    lender: Device | None = field(default=None, compare=False, repr=False)
+    reference: Device | None = field(default=None, compare=False, repr=False)
     certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
     guess: str = ""
 
@@ -73,7 +73,7 @@ class TimeRequest:
     fallbacks: FallbackDevices = tuple
 
     def calibrations(self, device: Device) -> list[Calibration]:
-        """Those of ``device`` that are meant for the case."""
+        """Calibrations of ``device`` that are meant for the case."""
         return calibrations(device, self.kind, self.dtype, self.case)
 
     def runs(self, block: Calibration) -> bool:
@@ -81,18 +81,18 @@ class TimeRequest:
         return find_model(block.model).runs_on(self.case.implementation, traits_of(self.device))
 
     def others(self) -> list[Device]:
-        """Devices that may lend, without its own."""
+        """Other devices whose calibrations may be borrowed."""
         return [one for one in self.fallbacks() if one.id != self.device.id]
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """A calibration that prices a request: ``block`` of the device ``lender``. ``lacks``: what the device asked for has no calibration
+    """A calibration that prices a request: ``block`` of the device ``reference``. ``lacks``: what the device asked for has no calibration
     of, in words, where it is borrowed; empty if it is its own.
     """
 
     block: Calibration
-    lender: Device
+    reference: Device
     lacks: str = ""
 
 
@@ -121,12 +121,12 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
     return _of_nearest(request, lambda one: other_formats(one, request.case)) if request.kind == "matmul" else None
 
 
-def _of_nearest(request: TimeRequest, lent_by: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
-    lending = [(one, blocks[0]) for one in request.others() if (blocks := lent_by(one))]
-    found = nearest_lender(request.device, [(one, block) for one, block in lending if request.runs(block)] or lending)
-    if found is None:
+def _of_nearest(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
+    candidates = [(one, blocks[0]) for one in request.others() if (blocks := blocks_of(one))]
+    source = nearest_reference(request.device, [(one, block) for one, block in candidates if request.runs(block)] or candidates)
+    if source is None:
         return None
-    return CalibrationSource(next(block for one, block in lending if one is found), found, f"this kernel on {request.device.id}")
+    return CalibrationSource(next(block for one, block in candidates if one is source), source, f"this kernel on {request.device.id}")
 
 
 SOURCES = (own_calibration, wider_format, other_device, other_format)
@@ -143,26 +143,26 @@ def predict(request: TimeRequest) -> Prediction:
 
 def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
     words = f"calibrated here: {block.points} points, {block.date}"
-    return _priced(block, request, request.device, own_ends(block, request.case.cache), CALIBRATED, words)
+    return _priced(block, request, request.device, own_interval(block, request.case.cache), CALIBRATED, words)
 
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     """The prediction by another device's parameters, or by another kernel's or another format's."""
-    block, lender, device = source.block, source.lender, request.device
-    on = transferred(block, lender, device, partial(_seconds_on, block, request), request.fallbacks())
-    words = "; ".join(filter(None, [f"borrowed from {lender.id}: no calibration of {source.lacks}", *on.words, on.guess]))
+    block, reference, device = source.block, source.reference, request.device
+    on = transferred(block, reference, device, partial(_seconds_on, block, request), request.fallbacks())
+    words = "; ".join(filter(None, [f"borrowed from {reference.id}: no calibration of {source.lacks}", *on.words, on.guess]))
     adapted = replace(block, parameters=on.parameters)
-    found = _priced(adapted, request, on.device, (1.0, 1.0), BORROWED, words, on.held)
+    prediction = _priced(adapted, request, on.device, (1.0, 1.0), BORROWED, words, on.held)
     model = find_model(block.model)
     complete = with_parts(on.device, block.model, request.dtype, request.fallbacks, device)
     if model.part_workloads:
-        ends = composed_ends(model, block, request.case, complete, found.seconds)
+        ends = composed_interval(model, block, request.case, complete, prediction.seconds)
     else:
         ends = on.ends(is_variant(request.case.implementation, block.implementation))
-    slower = 1.0 if on.held is None else _priced(adapted, request, on.device, ends, BORROWED, words).seconds / found.seconds
-    low, high = (found.seconds * end for end in on.widened(ends, slower))
-    low, high = max(request.lower_s, min(found.seconds, low)), max(found.seconds, high)
-    return replace(found, low=low, high=high, lender=lender, guess=on.guess, certain=ends)
+    slower = 1.0 if on.held is None else _priced(adapted, request, on.device, ends, BORROWED, words).seconds / prediction.seconds
+    low, high = (prediction.seconds * end for end in on.widened(ends, slower))
+    low, high = max(request.lower_s, min(prediction.seconds, low)), max(prediction.seconds, high)
+    return replace(prediction, low=low, high=high, reference=reference, guess=on.guess, certain=ends)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
@@ -223,10 +223,10 @@ def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
 
 
 def _missing(request: TimeRequest) -> str:
-    """Why nothing predicts it: what a calibration of its kernel covers instead, or that there is none."""
+    """Words why nothing predicts the request: what a calibration of its kernel covers instead, or that there is none."""
     device, wanted = request.device, (request.kind, request.case.implementation, request.case.direction)
-    what, same = "/".join(wanted), [one for one in device.calibration if (one.workload, one.implementation, one.direction) == wanted]
-    models = [find_model(one.model) for one in same]
+    same = [block for block in device.calibration if (block.workload, block.implementation, block.direction) == wanted]
+    what, models = "/".join(wanted), [find_model(block.model) for block in same]
     if models and not any(model.covers(request.case) for model in models):
         covered = "; ".join(f"{model.name}: {' '.join(docstring(model.covers).split())}" for model in models)
         return f"the calibration of {what} covers other cases. {covered.rstrip('.')}"
@@ -234,7 +234,7 @@ def _missing(request: TimeRequest) -> str:
 
 
 def added(parts: list[Prediction]) -> Prediction:
-    """Kernels one after another, by all their names: their errors are taken to go together, borrowed if one of them is."""
+    """The prediction of kernels one after another, by all their names: errors go together, and it is borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED

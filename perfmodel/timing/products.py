@@ -114,7 +114,7 @@ def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
 def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -> tuple[float, TilePlan]:
     """Seconds of the fastest of ``plans``, whose ``kind`` is a place in ``costs``, and that plan."""
     launch, dram_s, half, norm, split_s, part_s = run
-    best, found = inf, plans[0]
+    best, fastest_plan = inf, plans[0]
     for plan in plans:
         flops, loaded, stored, waits, idle, parts, _, _, kind = plan
         flop_s, load_s, store_s, wait_s, inner, start_s = costs[kind]
@@ -125,12 +125,12 @@ def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -
             continue
         time = before + joined(norm, busy, moved)
         if time < best:
-            best, found = time, plan
-    return best, found
+            best, fastest_plan = time, plan
+    return best, fastest_plan
 
 
 def ramp(busy: float, half: float) -> float:
-    """By how much longer DRAM traffic takes if a share ``busy`` of the multiprocessors draws it: half of them draw more than half.
+    """Factor by which DRAM traffic takes longer if a share ``busy`` of the multiprocessors draws it: half of them draw more than half.
 
     >>> ramp(1.0, 0.2), round(ramp(0.2, 0.2), 3)
     (1.0, 1.667)

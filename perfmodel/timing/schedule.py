@@ -66,7 +66,7 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: SharedSlots) -
 
 
 def spread_evenly(blocks: int, width: int, shares: SharedSlots) -> int:
-    """How many blocks at the start are not simulated one by one: a multiple of ``width``, the length of the list."""
+    """Number of blocks at the start that are not simulated one by one: a multiple of ``width``, the length of the list."""
     return max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // width * width
 
 

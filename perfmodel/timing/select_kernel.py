@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfmodel.core.architectures import are_kin, same_board, traits_of
+from perfmodel.core.architectures import same_board, traits_of, transferable
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
@@ -15,9 +15,9 @@ from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
-from perfmodel.timing.intervals import ENOUGH_TO_LEND
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
+from perfmodel.timing.reference_devices import FallbackDevices
 
 if TYPE_CHECKING:
     from perfmodel.core.cost import Tile
@@ -45,7 +45,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
     Of kernels calibrated on the device, else on the same board by another name, the fastest is taken, of other borrowed ones the most
-    certain: lent by a device that multiplies alike, then with the narrowest interval. One that a device lends which multiplies alike comes
+    certain: of a device that multiplies alike, then with the narrowest interval. One of a device that multiplies alike comes
     before the calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
     Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. What the L2 holds before chooses no other kernel.
     UnavailableError says why there is none.
@@ -72,7 +72,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
         return best if here is None else _instead(best, here)
     if here is None and guesses:
-        here = _without_kin(asked, others)
+        here = _first_pooled(asked, others)
     if here is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
     return here
@@ -81,26 +81,26 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
 def _calibrated(request: TimeRequest, suits: Callable[[str], bool], home: list[Device]) -> Prediction | None:
     """The prediction by the fastest kernel that a device of ``home`` has a calibration of, cuBLAS by itself last; None without any."""
     asked = [_by(name, request) for name in filter(suits, _libraries(request, home))]
-    known = _predicted(one for one in asked if any(map(one.calibrations, home)))
-    return min(known, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
+    predicted = _predicted(one for one in asked if any(map(one.calibrations, home)))
+    return min(predicted, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
 
 
 def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
     """The prediction of the kernel ``chosen`` with the L2 in the state that ``request`` names."""
     asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
-    found = predict(asked)
-    if found.lender is not chosen.lender:  # the nearest of those that multiply alike
-        found = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
-    return replace(found, provenance=chosen.provenance, guess=chosen.guess)
+    prediction = predict(asked)
+    if prediction.reference is not chosen.reference:  # the nearest of those that multiply alike
+        prediction = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+    return replace(prediction, provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
     """Predictions of those of ``requests`` that have one."""
-    found = []
+    results = []
     for one in requests:
         with suppress(PerfmodelError):
-            found.append(predict(one))
-    return found
+            results.append(predict(one))
+    return results
 
 
 def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
@@ -112,8 +112,8 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
-    """What speaks against a kernel: a lender that multiplies by another instruction, then how far above its time the interval ends."""
-    return not _multiply_alike(borrowed.lender or device, device), borrowed.certain[1]
+    """Sort key of what speaks against a kernel: a device that multiplies by another instruction, then how far up its interval ends."""
+    return not _multiply_alike(borrowed.reference or device, device), borrowed.certain[1]
 
 
 def _multiply_alike(device: Device, other: Device) -> bool:
@@ -122,23 +122,23 @@ def _multiply_alike(device: Device, other: Device) -> bool:
 
 
 def _named(request: TimeRequest) -> Prediction:
-    """The prediction of the kernel that is named; of an operation of PyTorch the pooled one, where no kin has it calibrated."""
-    name, others = request.case.implementation, [one for one in request.fallbacks() if are_kin(request.device, one)]
-    known = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
-    if known or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
+    """The prediction of the kernel that is named; the pooled one for an operation of PyTorch that no such device has calibrated."""
+    name, others = request.case.implementation, [one for one in request.fallbacks() if transferable(request.device, one)]
+    is_calibrated = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
+    if is_calibrated or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
-    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library lends
+    with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library stands in for
         return predict(request)
-    return _without_kin([request], list(request.fallbacks())) or predict(request)
+    return _first_pooled([request], list(request.fallbacks())) or predict(request)
 
 
-def _without_kin(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
+def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Prediction | None:
     """The pooled prediction for the first of ``asked`` that any of ``others`` is calibrated for; None if none is."""
-    for one in asked:
-        if any(map(one.calibrations, others)):
+    for request in asked:
+        if any(map(request.calibrations, others)):
             from perfmodel.timing.pooled import pooled
 
-            return pooled(one, one.case.implementation)
+            return pooled(request, request.case.implementation)
     return None
 
 
@@ -149,14 +149,14 @@ def _by(implementation: str, request: TimeRequest) -> TimeRequest:
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     """Implementations that some of ``devices`` has a calibration of, as people run them."""
     wanted, architecture = (request.kind, request.case.direction), request.device.architecture
-    known = {
+    implementations = {
         block.implementation
         for device in devices
         for block in device.calibration
         if (block.workload, block.direction) == wanted
-        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_LEND and device.architecture == architecture))
+        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture))
     }
-    return [name for name in sorted(known) if not name.startswith(OWN) and not find(name).named]
+    return [name for name in sorted(implementations) if not name.startswith(OWN) and not find(name).named]
 
 
 def select_product(
@@ -200,7 +200,7 @@ def predictions(
     ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``select_kernel`` takes.
     UsageError if no calibration anywhere is of ``implementation``.
     """
-    found: Predictions = {}
+    predicted: Predictions = {}
     missing: dict[str, None] = {}
     if implementation is not None:
         check_implementation(implementation, "attention", comparison.device, fallbacks)
@@ -211,14 +211,14 @@ def predictions(
         name = result.algorithm.name
         try:
             if result.passes:
-                found[name, result.direction] = added([found[name, part.direction] for part in result.passes])
+                predicted[name, result.direction] = added([predicted[name, part.direction] for part in result.passes])
             else:
-                found[name, result.direction] = _one(comparison, result, implementation, fallbacks, cache)
+                predicted[name, result.direction] = _one(comparison, result, implementation, fallbacks, cache)
         except KeyError:
             continue
         except PerfmodelError as error:
             missing[f"{name} {result.direction} is not predicted: {error.message}."] = None
-    return found, list(missing)
+    return predicted, list(missing)
 
 
 def answered(
@@ -232,12 +232,12 @@ def answered(
     """
     if implementation is None:
         return comparison, *predictions(comparison, None, fallbacks, cache)
-    from perfmodel.timing.launched import as_launched
+    from perfmodel.timing.launched import implementation_kernels
 
     check_compared(implementation, [result.algorithm.name for result in comparison.results])
-    known, missing = predictions(comparison, implementation, fallbacks, cache)
-    launched, notes = as_launched(comparison, implementation, fallbacks)
-    return launched, known, [*missing, *notes]
+    predicted, missing = predictions(comparison, implementation, fallbacks, cache)
+    launched, notes = implementation_kernels(comparison, implementation, fallbacks)
+    return launched, predicted, [*missing, *notes]
 
 
 def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices, cache: str) -> Prediction:

@@ -122,8 +122,8 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     dram, l2 = bandwidth * p["dram_share"], min(p["l2_bytes_per_clock"], L2_PORT) * sms * clock
     size, latency_s = float(w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size), p["latency_us"] * 1e-6
     lost = float(size > l2_bytes)  # a scan that is repeated finds all of itself again, or nothing
-    shares = [one / stream.rereads for one in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
-    block_s = size * stream.rereads / stream.blocks * max(one / dram + (1 - one) / l2 for one in shares)
+    shares = [miss / stream.rereads for miss in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
+    block_s = size * stream.rereads / stream.blocks * max(miss / dram + (1 - miss) / l2 for miss in shares)
     start_s = (1 + sum(p[name] * count for name, count in stream.block_terms.items())) * latency_s
     wait_s, work_s = p["tile_waits"] * (1 + stream.tile_bytes / WAIT_BYTES) * latency_s, stream.tile_cycles / clock
     for name in stream.wait_factors:
@@ -189,8 +189,8 @@ def tile_cycles(scores: int, flops: float, w: Attention, device: Device) -> floa
     flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
     exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)
     if flop_rate is None or exp_rate is None:
-        found = f"{device.id} lacks FLOP or exponentials per clock in its profile"
-        raise UnavailableError(found, "add per_clk to its tensor and exp peaks")
+        lacks = f"{device.id} lacks FLOP or exponentials per clock in its profile"
+        raise UnavailableError(lacks, "add per_clk to its tensor and exp peaks")
     return float(scores * (flops / min(flop_rate, MOST_FLOP) + 1 / exp_rate))
 
 

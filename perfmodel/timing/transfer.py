@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import exp, log
 
-from perfmodel.core.architectures import are_kin
+from perfmodel.core.architectures import transferable
 from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
@@ -30,7 +30,7 @@ from perfmodel.core.roofline import TIMED_PRODUCT, boost
 from perfmodel.core.units import parse_any
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.timing.base import SAME_TIME, Case, find_model
-from perfmodel.timing.intervals import Ends, lent_ends, moved, widened
+from perfmodel.timing.intervals import Ends, moved, transferred_interval, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", TIMED_PRODUCT
 """Names of the three microbenchmarks; the last one with its number format."""
@@ -98,7 +98,7 @@ class Transferred:
 
     @property
     def words(self) -> list[str]:
-        """What was measured or estimated on the way."""
+        """Phrases that say what was measured or estimated on the way."""
         measured = f"with {' and '.join(self.probes)} measured here" if self.probes else ""
         cause = "as large products measured here" if self.as_products else "by the power limit"
         clock = f"long calls at {self.share:.0%} of the boost clock, {cause}" if self.held else ""
@@ -106,14 +106,14 @@ class Transferred:
 
     @property
     def guess(self) -> str:
-        """Why to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
-        if not are_kin(self.own, self.source):
+        """Reason to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
+        if not transferable(self.own, self.source):
             return f"passes over memory as on {self.source.id}, of another maker"
         return in_words(self.facts, self.source) if self.facts else ""
 
     def ends(self, variant: bool) -> Ends:
         """The interval in shares of the time; ``variant``: of another kernel than the block's."""
-        return lent_ends(self.block, self.own, self.source, self.narrowed, variant)
+        return transferred_interval(self.block, self.own, self.source, self.narrowed, variant)
 
     def widened(self, interval: Ends, slower: float) -> Ends:
         """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
@@ -125,15 +125,15 @@ class Transferred:
 def transferred(
     block: Calibration, source: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
 ) -> Transferred:
-    """``block`` of ``source`` on ``device``; ``seconds``: of what is asked for on a device, which tells what of its profile it needs."""
-    complete, facts = needed(device, source, seconds) if are_kin(device, source) else (device, [])
+    """``block`` of ``source`` as it serves ``device``; ``seconds(device)``: the time asked for, which tells the profile fields it needs."""
+    complete, facts = needed(device, source, seconds) if transferable(device, source) else (device, [])
     if source is device:
         return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
-    known, share = carried_over(complete, source, block), share_beside(device, source, block, others)
-    held = at_held_clock(known.device, share) if share < 1 else None
+    scaled, share = carried_over(complete, source, block), held_clock_ratio(device, source, block, others)
+    held = at_held_clock(scaled.device, share) if share < 1 else None
     as_products = share < 1 and _share_of_products(device, source) is not None
     return Transferred(
-        *(block, source, device, known.device, known.parameters, known.probes, known.narrowed, tuple(facts), held, share, as_products)
+        *(block, source, device, scaled.device, scaled.parameters, scaled.probes, scaled.narrowed, tuple(facts), held, share, as_products)
     )
 
 
@@ -142,16 +142,16 @@ def needed(device: Device, reference: Device, seconds: Callable[[Device], float]
 
     UnavailableError if no estimate helps.
     """
-    known = _kept(device, reference)
-    facts = known.facts
-    with_all = _tried(seconds, known.device(facts)) if facts else None
+    completed_device = _kept(device, reference)
+    facts = completed_device.facts
+    with_all = _tried(seconds, completed_device.device(facts)) if facts else None
     if with_all is None or with_all == _tried(seconds, device):
         return device, []
     for field in facts:
-        rest = [one for one in facts if one != field]
-        if _tried(seconds, known.device(rest)) == with_all:
+        rest = [other for other in facts if other != field]
+        if _tried(seconds, completed_device.device(rest)) == with_all:
             facts = rest
-    return known.device(facts), facts
+    return completed_device.device(facts), facts
 
 
 def _tried(seconds: Callable[[Device], float], device: Device) -> float | None:
@@ -170,13 +170,13 @@ class _Completed:
         self.known: dict[tuple[str, ...], Device] = {}
 
     def device(self, facts: Iterable[str]) -> Device:
-        """The device with the estimates of these fields alone."""
+        """The device with estimates of the fields ``facts`` alone."""
         key = tuple(facts)
         if key not in self.known:
-            made = replace(self.own, sources=self.whole.sources)
+            estimated = replace(self.own, sources=self.whole.sources)
             for field in key:
-                made = with_quantity(made, field, quantity(self.whole, field), self.reference)
-            self.known[key] = made
+                estimated = with_quantity(estimated, field, quantity(self.whole, field), self.reference)
+            self.known[key] = estimated
         return self.known[key]
 
 
@@ -184,7 +184,7 @@ _kept = cached_by_identity(_Completed)
 
 
 def in_words(facts: Iterable[str], reference: Device) -> str:
-    """What is estimated, and from what."""
+    """Phrase that says which fields are estimated, and from which device."""
     return f"{', '.join(dict.fromkeys(FACTS[field] for field in facts))} estimated from {reference.id}"
 
 
@@ -202,15 +202,15 @@ def copied_share(device: Device) -> float | None:
 def product_share(device: Device, dtype: str) -> float | None:
     """Share of its matmul peak that a large product reached in ``dtype``, or one of the same rate; None where none was timed."""
     for name in (dtype, SAME_TIME.get(dtype, dtype)):
-        found = probe(device, MATMUL.format(name))
+        timed_product = probe(device, MATMUL.format(name))
         peaks = {**device.peaks_of("vector"), **device.peaks_of("tensor")}
-        if found is not None and name in peaks:
-            return parse_any(found.value) / peaks[name].number
+        if timed_product is not None and name in peaks:
+            return parse_any(timed_product.value) / peaks[name].number
     return None
 
 
 def launch_ratio(device: Device, source: Device) -> tuple[float, bool]:
-    """A launch of ``device`` over one of ``source``, and whether both were timed alike; else by their clocks, 1 where these are unknown."""
+    """Time of a launch on ``device`` over that on ``source``, by their clocks unless timed (1 if unknown); and whether both were timed."""
     for seconds in (_probed_launch, lambda one: number(one, "launch_overhead.stream")):
         own, its = seconds(device), seconds(source)
         if own and its:
@@ -233,7 +233,7 @@ def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
 
 
 def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> float:
-    """By which the clock and the rates of ``device`` differ from its profile, so that the time of the product is the one measured.
+    """Factor on the clock and the rates in the profile of ``device`` with which the product takes the time measured.
 
     No more than makes tiles reach the whole peak.
     """
@@ -252,7 +252,7 @@ def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> fl
 BESIDE_PRODUCTS = 0.1  # tuned
 """Error of the clock that attention holds, in logarithms, where that of large products is known: an L40S is that much slower."""
 EXPONENT = 0.6  # tuned
-"""Of the clock over the power: between 1 at the lowest voltage and 1/3 where the voltage follows the clock."""
+"""Exponent of the clock over the power: between 1 at the lowest voltage and 1/3 where the voltage follows the clock."""
 FILLING_S = 0.3e-3  # tuned
 """Time of a call of which half runs at the clock that the limit leaves."""
 
@@ -272,11 +272,11 @@ def held_share(device: Device, others: Iterable[Device]) -> float:
 
 
 def multiplies(block: Calibration) -> bool:
-    """Whether its kernels are fused attention that waits for tensor units."""
+    """Whether ``block`` is of fused attention, which waits for tensor units."""
     return block.workload == "attention" and "matmul" in block.parameters
 
 
-def share_beside(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
+def held_clock_ratio(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
     """The clock that ``device`` holds over that of ``source``, in shares of their boost clocks, for a kernel of ``block`` that waits for
     tensor units: by large products where both were timed, else by ``held_share``. At most 1; 1, too, where a power model or a product that
     was timed on ``device`` says it, and on a board that is not short of watts.
@@ -299,20 +299,20 @@ def _share_of_products(device: Device, source: Device) -> float | None:
 
 def at_held_clock(device: Device, share: float) -> Device:
     """``device`` with the rates of its chip at the held clock; the same one each time, as time models keep what they know of it."""
-    made = _made_of(device)
+    made = _at_clocks(device)
     if share not in made:
         made[share] = faster(device, dict.fromkeys(CHIP, share))
     return made[share]
 
 
 @cached_by_identity
-def _made_of(device: Device) -> dict[float, Device]:
-    """Devices by the share of the clock of ``device``."""
+def _at_clocks(device: Device) -> dict[float, Device]:
+    """Cache of ``device`` at lower clocks, by share of its own clock."""
     return {}
 
 
 def timed(seconds: Callable[[Device], float], device: Device, held: Device | None) -> float:
-    """Seconds of a call on ``device``, at the clock of ``held`` once it is long, where there is one."""
+    """``seconds`` of a call on ``device``; once it is long, at the clock of ``held``, where there is one."""
     return seconds(device) if held is None else joined(seconds(device), seconds(held))
 
 

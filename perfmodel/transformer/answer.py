@@ -18,7 +18,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer import layer as layers
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
@@ -50,50 +50,50 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class StepPower:
-    """Passes as they run, with how often each: seconds, alone and for seconds, and what ``gpus`` at work draw."""
+    """Power of a run: ``steps`` are passes with how often each runs, on ``gpus`` GPUs at work."""
 
     steps: Sequence[tuple[PowerState, int]]
     gpus: int
 
     @property
     def burst_s(self) -> float:
-        """Each kernel as fast as after a pause."""
+        """Seconds with each kernel as fast as after a pause."""
         return sum(one.alone.seconds * times for one, times in self.steps)
 
     @property
     def sustained_s(self) -> float:
-        """For seconds."""
+        """Seconds at the clock that lasts."""
         return sum(one.sustained.seconds * times for one, times in self.steps)
 
     @property
     def joules(self) -> float:
-        """Of all GPUs."""
+        """Joules of all GPUs."""
         return self.gpus * sum(one.sustained.joules * times for one, times in self.steps)
 
     @property
     def watts(self) -> float:
-        """Of one GPU."""
+        """Mean watts of one GPU."""
         return self.joules / self.gpus / self.sustained_s
 
     @property
     def sm_hz(self) -> float:
-        """The mean over the time."""
+        """Clock of the multiprocessors in Hz, the mean over the time."""
         return sum(one.sm_hz * one.sustained.seconds * times for one, times in self.steps) / self.sustained_s
 
     @property
     def limit_w(self) -> float:
-        """Of one GPU."""
+        """Power limit of one GPU in watts."""
         return self.steps[0][0].limit_w
 
     @property
     def clock(self) -> str:
-        """Of the headline time."""
+        """Name of the clock of the headline time."""
         return self.steps[0][0].clock
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """``steps``: passes with how often each is run. ``curved``: FLOP of rows, by phase and name, beyond those of these passes."""
+    """Answer to a request. ``steps``: passes with how often each runs. ``curved``: FLOP of rows by phase and name, beyond these passes."""
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
@@ -103,15 +103,15 @@ class ModelAnswer:
     @cached_property
     def lines(self) -> list[Line]:
         """Rows of all passes, those of one phase and name together."""
-        found: dict[tuple[str, str], list[tuple[PassRow, int]]] = {}
-        for one, times in self.steps:
-            for row in one.rows:
-                found.setdefault((one.step.phase, row.op.name), []).append((row, times))
-        return [self._line(key, rows) for key, rows in found.items()]
+        rows_of: dict[tuple[str, str], list[tuple[PassRow, int]]] = {}
+        for step, times in self.steps:
+            for row in step.rows:
+                rows_of.setdefault((step.step.phase, row.op.name), []).append((row, times))
+        return [self._line(key, rows) for key, rows in rows_of.items()]
 
     def _line(self, key: tuple[str, str], rows: Sequence[tuple[PassRow, int]]) -> Line:
         costs = [scaled(row.cost, times) for row, times in rows]
-        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
+        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.disjoint_sum(one.needs)), costs)
         times = interval((row.interval, often) for row, often in rows)
         count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
         cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
@@ -126,7 +126,7 @@ class ModelAnswer:
         return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
-        """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
+        """Needs of all steps, one after the other: weights and KV cache pass DRAM in each, less what the caches keep since the last one.
 
         Sequences may take their steps in turn rather than together. That saves weights nothing, as each turn reads them all; but where they
         fit the caches, or differ from sequence to sequence (experts), each turn may find as much in the caches as those hold.
@@ -150,12 +150,12 @@ class ModelAnswer:
 
     @property
     def seconds(self) -> float:
-        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
+        """Seconds by the best known time of each row: the predicted one, else the roof, which makes the sum the least it takes."""
         return sum(one.seconds * times for one, times in self.steps)
 
     @cached_property
     def rows(self) -> list[PassRow]:
-        """Those of all different passes."""
+        """Rows of all different passes."""
         return [row for one, _ in self.steps for row in one.rows]
 
     @property
@@ -166,12 +166,12 @@ class ModelAnswer:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to the first token: the prefill's."""
+        """Seconds to the first token: the prefill's."""
         return self._mean_s(PREFILL)
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token: that of a decode step, on average."""
+        """Seconds per output token: those of a decode step, on average."""
         return self._mean_s(DECODE)
 
     def _mean_s(self, phase: str) -> float | None:
@@ -180,7 +180,7 @@ class ModelAnswer:
 
     @property
     def power(self) -> StepPower | None:
-        """Of all passes; None where one has none."""
+        """Power of all passes; None where one has none."""
         known = [(one.power, times) for one, times in self.steps if one.power is not None]
         if len(known) < len(self.steps):
             return None
@@ -194,7 +194,7 @@ class ModelAnswer:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all sequences."""
+        """Tokens per second over all sequences."""
         return self.tokens / self.seconds
 
     @property
@@ -212,7 +212,7 @@ class ModelAnswer:
 
     @property
     def mfu(self) -> float:
-        """What the FLOP of the model take at the datasheet's peak of the format that each row multiplies in, over the time taken."""
+        """Share of the time that the model's FLOP take at the datasheet's peaks, each row's in the format that it multiplies in."""
         return sum(one.at_peak_s * times for one, times in self.steps) / (self.seconds * self.request.split.gpus)
 
     @property
@@ -223,16 +223,16 @@ class ModelAnswer:
 
 
 def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
-    """Every pass of ``request``: its estimate, and its predicted time if kernels are calibrated."""
+    """Answer with every pass of ``request``: its estimate, and its predicted time if kernels are calibrated."""
     r = request.check()
     first = r.step(DECODE if r.phase == DECODE else PREFILL)
     wanted = [(first, 1)]
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
-    known: dict[tuple[Op, bool], PassRow] = {}
+    priced: dict[tuple[Op, bool], PassRow] = {}
     plain = [
-        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, Host(r.host_us)), times) for step, times in wanted
+        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), priced, Host(r.host_us)), times) for step, times in wanted
     ]
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, _under_power(plain, r), memory, _curved(r, wanted))
@@ -257,14 +257,14 @@ def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int
     """
     size = -(-max(last - first + 1, 1) // MOST_LENGTHS) | 1
     ends = [*(end for end in breaks if first <= end < last), last]
-    found, start = [], first
+    middles, start = [], first
     while start <= last:
         end = next(end for end in ends if end >= start)
         times = min(size, end - start + 1)
         times -= times % 2 == 0
-        found.append((start + times // 2, times))
+        middles.append((start + times // 2, times))
         start += times
-    return found
+    return middles
 
 
 def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
@@ -272,7 +272,7 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
 
     Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
     """
-    found: dict[tuple[str, str], int] = {}
+    flops: dict[tuple[str, str], int] = {}
     for step, times in wanted if not r.cached else ():
         d, bends = times // 2, dict[tuple[str, str], int]()
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
@@ -284,5 +284,5 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
                         key = (step.phase, op.name)
                         bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
         for key, bend in bends.items():
-            found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
-    return {key: more for key, more in found.items() if more}
+            flops[key] = flops.get(key, 0) + bend * times * (d + 1) // (6 * d)
+    return {key: more for key, more in flops.items() if more}

@@ -10,7 +10,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label, plain
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache
@@ -112,7 +112,7 @@ class CacheResult:
 
 
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
-    """Everything about the cache of ``w`` on ``device``. ``traced``: the same, of whose numbers the formulas are to be noted."""
+    """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are noted."""
     t = traced or w
     here, local = t.here, w.here
     per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
@@ -178,7 +178,7 @@ def _step(w: CacheWorkload) -> ModelPass:
 
 
 def memory_of(w: CacheWorkload, device: Device) -> MemoryFit:
-    """What the fullest GPU holds of ``w``, and how many of its sequences fit."""
+    """Memory of the fullest GPU for ``w``, and how many of its sequences fit."""
     sequence = kv_cache.sequence_bytes(w.here, w.n, w.form)
     return memory_fit(w.spec, replace(_step(w), batch=w.batch), device, sequence, reserved={"reserve": w.reserve})
 
@@ -189,10 +189,10 @@ def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
     while device.dram.capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
         tp *= 2
         try:
-            one = replace(w, tp=tp).check()
+            divided = replace(w, tp=tp).check()
         except UsageError:
             continue
-        if memory_of(one, device).fits:
+        if memory_of(divided, device).fits:
             return tp
     return None
 

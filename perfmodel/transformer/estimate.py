@@ -19,8 +19,8 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, clock_at_work, rates_of, total
 from perfmodel.kernels.matmul import library_tile
-from perfmodel.timing.lenders import FallbackDevices, listed_once
 from perfmodel.timing.predict import CALIBRATED, Prediction
+from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer import op_time
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
@@ -38,13 +38,13 @@ Interval = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 
 
-def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
-    """The sum of intervals, each so many times; None if one is unknown."""
+def interval(intervals: Iterable[tuple[Interval | None, int]]) -> Interval | None:
+    """Sum of ``intervals``, each so many times; None if one is unknown."""
     total: Interval = (0, 0, 0)
-    for found, times in known:
-        if found is None:
+    for each, times in intervals:
+        if each is None:
             return None
-        total = (total[0] + found[0] * times, total[1] + found[1] * times, total[2] + found[2] * times)
+        total = (total[0] + each[0] * times, total[1] + each[1] * times, total[2] + each[2] * times)
     return total
 
 
@@ -70,7 +70,7 @@ class PassRow:
 
     @property
     def seconds(self) -> float:
-        """Predicted, else the roof."""
+        """Seconds: predicted, else at the roof."""
         return float(self.op.count * self.each.roofline_s) if self.prediction is None else self.prediction.seconds
 
 
@@ -118,30 +118,30 @@ class PassEstimate:
 
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
-        found, block = interval((row.interval, 1) for row in self.rows), self.within.block
-        if found is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
-            return found
+        ends, block = interval((row.interval, 1) for row in self.rows), self.within.block
+        if ends is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
+            return ends
         if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
-            seconds = found[0]
+            seconds = ends[0]
             lower = max(float(self.cost.lower_warm_s), op_time.busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
-        return found
+        return ends
 
     @property
     def seconds(self) -> float:
-        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes; or the host's."""
+        """Seconds by the best known time of each row: predicted, else the roof, so that the sum is the least it takes; or the host's."""
         kernels = sum(row.seconds for row in self.rows)
         return kernels if self.host_s is None else max(kernels, self.host_s[0])
 
     @cached_property
     def flops_by_format(self) -> dict[str, Number]:
         """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
-        found: dict[str, Number] = {}
+        flops: dict[str, Number] = {}
         for op in step_ops(self.model, replace(self.step, split=Split())):
             if op.kernel.flops:
-                name = op_time.as_multiplied(op, self.device).dtype.name
-                found[name] = found.get(name, 0) + op.count * op.kernel.flops
-        return found
+                name = op_time.in_compute_dtype(op, self.device).dtype.name
+                flops[name] = flops.get(name, 0) + op.count * op.kernel.flops
+        return flops
 
     @property
     def at_peak_s(self) -> float:
@@ -188,7 +188,7 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 def row_of(
     op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
 ) -> PassRow:
-    """All runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
+    """Row with all runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
     alone = op_time.time_alone(op, device, fallbacks, priced)
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)
@@ -197,7 +197,7 @@ def row_of(
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
-    """What no schedule of ``rows`` does without; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
+    """Needs of every schedule of ``rows``; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
 
     K and V that the step itself adds to the cache are read before they leave the chip.
     """
@@ -218,7 +218,7 @@ class ModelStep:
     attention: str | None = None
 
     def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> PassEstimate:
-        """Its rows on ``device``."""
+        """Estimate of the step's rows on ``device``, with their predictions."""
         return run_pass(self.model, self.step, device, fallbacks, self.graph)
 
     def estimate(self, device: Device) -> Estimate:

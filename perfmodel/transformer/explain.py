@@ -18,7 +18,7 @@ from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, Cac
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.kv_cache import SCALE_SIZE
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import as_multiplied, scaled
+from perfmodel.transformer.op_time import in_compute_dtype, scaled
 from perfmodel.transformer.spec import BlockIndexer, Indexer, ModelSpec
 
 SOURCE = "each operand read once from DRAM, each result written once; perfmodel/transformer"
@@ -87,11 +87,11 @@ def _free(trace: Trace, name: str, formula: str, value: Any) -> str:
     return next(title for title in titles if title not in steps or (steps[title].formula, steps[title].value) == (formula, value))
 
 
-def explain(found: PassEstimate) -> list[FormulaStep]:
+def explain(estimate: PassEstimate) -> list[FormulaStep]:
     """Steps of one pass; each rests on earlier ones."""
     trace = RowsTrace()
-    model = traced(found.model, trace, PASS_SIZES, found.model.source or found.model.name)
-    step = found.step
+    model = traced(estimate.model, trace, PASS_SIZES, estimate.model.source or estimate.model.name)
+    step = estimate.step
     step = replace(
         step,
         batch=trace.symbol("B", step.batch, "sequences", "given"),
@@ -99,31 +99,29 @@ def explain(found: PassEstimate) -> list[FormulaStep]:
         kv_len=trace.symbol("N_kv", step.kv_len, "tokens of a sequence", "given"),
     )
     ops = all_ops(model, step)
-    costs = _explained(trace, ops, found.device)
+    costs = _explained(trace, ops, estimate.device)
     cost = replace(total(costs), needs=pass_needs(list(zip(ops, costs, strict=True)), step.split.pp))
     for name, value in {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}.items():
         trace.define(f"total {name}", "sum over rows and their runs", value, SOURCE)
     trace.define("total lower bound", "s, of all rows as one workload", cost.lower_s, SOURCE)
     trace.define("total roofline", "sum over rows and their runs, s", cost.roofline_s, SOURCE)
-    return [*sourced(trace, SOURCE), *_times(found)]
+    return [*sourced(trace, SOURCE), *_times(estimate)]
 
 
-def _times(found: PassEstimate) -> list[FormulaStep]:
+def _times(estimate: PassEstimate) -> list[FormulaStep]:
     """The predicted time of each row, by the time model of its kernel, and their sum."""
-    known = [(row.op.name, row.prediction) for row in found.rows if row.prediction is not None]
+    predicted = [(row.op.name, row.prediction) for row in estimate.rows if row.prediction is not None]
     steps = [
-        FormulaStep(
-            f"[{name}] predicted", f"s, {one.calibration.implementation} by {one.calibration.model}", "", "", one.seconds, one.provenance
-        )
-        for name, one in known
+        FormulaStep(f"[{name}] predicted", f"s, {p.calibration.implementation} by {p.calibration.model}", "", "", p.seconds, p.provenance)
+        for name, p in predicted
     ]
-    if len(known) < len(found.rows) or found.on_device is None:
+    if len(predicted) < len(estimate.rows) or estimate.on_device is None:
         return steps
     formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
-    total, meaning, whole = "total predicted", "s, of all rows and their runs", found.on_device[0]
-    if found.host_s is None:
+    total, meaning, whole = "total predicted", "s, of all rows and their runs", estimate.on_device[0]
+    if estimate.host_s is None:
         return [*steps, FormulaStep(total, meaning, formula, numbers, whole, "the sum of its kernels")]
-    kernels, host = "kernels predicted", found.host_s[0]
+    kernels, host = "kernels predicted", estimate.host_s[0]
     return [
         *steps,
         FormulaStep(kernels, meaning, formula, numbers, whole, "the sum of its kernels"),
@@ -140,7 +138,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
         label = f"[{op.name}] " if op.name not in seen else f"[{op.name} {len(seen)}] "
         seen.add(op.name)
         runs = trace.symbol(f"{label}runs", op.count, "runs of this kernel", SOURCE)
-        kernel = as_multiplied(op, device)
+        kernel = in_compute_dtype(op, device)
         if op.exchange is not None:
             costs.append(scaled(_explained_collective(trace, op.exchange, device, label), runs))
             continue
@@ -184,12 +182,12 @@ def explain_cache(result: CacheResult) -> list[FormulaStep]:
     block, group = trace.symbol("p", w.form.block_size, "tokens per block", "given"), w.form.scale_group
     shared = None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
     form = replace(w.form, block_size=block, scale_group=shared)
-    found = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
-    for name, cost in {"with": found.cached, "without": found.uncached}.items():
+    traced_result = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
+    for name, cost in {"with": traced_result.cached, "without": traced_result.uncached}.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{name} cache, {part}", "FLOP", getattr(cost, part))
         trace.define(f"{name} cache, weights read", "B", cost.weights_read)
-    trace.define("with cache, cache read", "B", found.cached.cache_read)
+    trace.define("with cache, cache read", "B", traced_result.cached.cache_read)
     return [replace(step, source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
 
 
@@ -207,15 +205,15 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
         return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
     def swap(record: Any) -> Any:
-        prefix, made = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
-        for name, value in ((one.name, getattr(record, one.name)) for one in fields(record)):
+        prefix, symbols = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
+        for name, value in ((item.name, getattr(record, item.name)) for item in fields(record)):
             if name in PARTS and value is not None:
-                made[name] = swap(value)
+                symbols[name] = swap(value)
             elif prefix + name in names and value:
-                made[name] = symbol(prefix + name, value)
-        return replace(record, **made)
+                symbols[name] = symbol(prefix + name, value)
+        return replace(record, **symbols)
 
     kinds = {layer: swap(layer) for layer, _ in spec.layer_kinds}
     ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]
     sizes: dict[str, Any] = {name: symbol(name, getattr(spec, name)) for name in ends}
-    return replace(spec, layers=tuple(kinds[one] for one in spec.layers), **sizes)
+    return replace(spec, layers=tuple(kinds[item] for item in spec.layers), **sizes)

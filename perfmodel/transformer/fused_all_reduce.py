@@ -24,14 +24,14 @@ SUMMED, FUSED = "residual add and norm", "all-reduce, residual add and norm"
 
 
 def fused(rows: Sequence[Op]) -> list[Op]:
-    """``rows`` in order, each small all-reduce that a residual add with its norm follows as one row with it."""
-    found: list[Op] = []
+    """``rows`` in order, with each small all-reduce joined to the residual add and norm that follow it."""
+    ops: list[Op] = []
     for row in rows:
-        if found and row.name == SUMMED and _small(found[-1]):
-            found[-1] = joined(found[-1], row)
+        if ops and row.name == SUMMED and _small(ops[-1]):
+            ops[-1] = joined(ops[-1], row)
         else:
-            found.append(row)
-    return found
+            ops.append(row)
+    return ops
 
 
 def _small(row: Op) -> bool:
@@ -40,7 +40,7 @@ def _small(row: Op) -> bool:
 
 
 def joined(reduced: Op, summed: Op) -> Op:
-    """One kernel: it reads the buffer and the residual and writes their sum and its norm; the sum of the buffers stays on the chip."""
+    """Row of one kernel that reads the buffer and the residual and writes their sum and its norm; the buffers' sum stays on the chip."""
     assert reduced.timed is not None
     accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
     kernel = replace(summed.kernel, name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
@@ -49,6 +49,6 @@ def joined(reduced: Op, summed: Op) -> Op:
 
 
 def _halved(both: Access) -> Access:
-    """The residual, of what a separate kernel reads: that and the sum of the buffers."""
+    """The read of the residual alone, out of ``both``, a separate kernel's read of that and of the sum of the buffers."""
     sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
     return replace(both, **dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import label
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.estimate import all_ops, pass_needs
 from perfmodel.transformer.kv_cache import CacheFormat, attended_bytes, attention_kinds, weight_bytes
@@ -41,7 +41,7 @@ class Generation:
 
     @property
     def flops(self) -> Number:
-        """All FLOP."""
+        """FLOP of all steps."""
         return self.layers + self.head + self.attention
 
 
@@ -58,7 +58,7 @@ def scores(n: Number, window: Number | None = None) -> Number:
 
 
 def scores_anew(n: Number, window: Number | None = None) -> Number:
-    """The same if step t computes the scores of all its t tokens: sum of scores(t).
+    """Scores of all steps if step t computes those of all its t tokens: sum of ``scores(t)``.
 
     >>> scores_anew(4), sum(scores(t) for t in range(1, 5))
     (20, 20)
@@ -123,7 +123,7 @@ def scores_seen(a: AttentionLayer, n: Number) -> Number:
 
 
 def _block(a: AttentionLayer) -> Number:
-    """Keys that an indexer picks together."""
+    """Number of keys that an indexer picks together."""
     return a.indexer.block if isinstance(a, GroupedAttention | LatentAttention) and a.indexer is not None else 1
 
 
@@ -133,7 +133,7 @@ def attention_flops(a: AttentionLayer, n: Number) -> Number:
 
 
 def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
-    """The same without a cache. Tokens that an indexer has picked from more are attended to as latents."""
+    """FLOP of one layer over ``n`` steps without a cache. Tokens that an indexer has picked from more are attended to as latents."""
     dense, state = score_flops(a, cached=False), token_flops(a) * (n * (n + 1) // 2)
     if a.topk is None:
         return dense * scores_anew(n, a.window) + state
@@ -142,7 +142,7 @@ def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
 
 
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
-    """``n`` steps of one token each; a step reads each weight that it uses once."""
+    """FLOP and bytes of ``n`` steps of one token each; a step reads each weight that it uses once."""
     attention = sum(count * attention_flops(a, n) for a, count in attention_kinds(spec))
     return _generation(spec, n, weights_dtype, n, attention, cache_read(spec, n, form))
 
@@ -156,13 +156,13 @@ def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
 
 
 def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
-    """``n`` steps, the t-th over t tokens. A mixture reads at least the experts of one token."""
+    """FLOP and bytes of ``n`` steps without a cache, the t-th over t tokens. A mixture reads at least the experts of one token."""
     attention = sum(count * attention_flops_anew(a, n) for a, count in attention_kinds(spec))
     return _generation(spec, n, weights_dtype, n * (n + 1) // 2, attention, 0)
 
 
 def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
-    """``tokens``: that pass through the layers in all ``n`` steps."""
+    """FLOP and bytes of ``n`` steps; ``tokens``: that pass through the layers in all of them."""
     matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
     body, head = label("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
@@ -211,12 +211,12 @@ class BatchPoint:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all sequences."""
+        """Tokens per second over all sequences."""
         return self.step.tokens_per_s
 
     @property
     def bound(self) -> str:
-        """The largest part."""
+        """Name of the largest part."""
         return max(self.parts, key=lambda name: self.parts[name])
 
 
@@ -243,27 +243,27 @@ def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     r = replace(request, phase=DECODE).check()
     held = step_memory(r.model, r.step(DECODE), r.device, r.reserve)
     most = held.max_batch or UNKNOWN_CAPACITY
-    found = knee(r, most)
-    batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([found] if found else [])})
-    shown = Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], found, held.max_batch)
+    knee_batch = knee(r, most)
+    batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([knee_batch] if knee_batch else [])})
+    shown = Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], knee_batch, held.max_batch)
     best = shown.best.batch
-    return replace(shown, knee=best) if best < (found or most) else shown
+    return replace(shown, knee=best) if best < (knee_batch or most) else shown
 
 
 def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:
-    """One batch."""
-    one, rates = answer(r, fallbacks), rates_of(r.device, r.dtype)
-    ops = [row.op for row in one.rows]
+    """The decode step of request ``r``, with its parts and memory."""
+    answered, rates = answer(r, fallbacks), rates_of(r.device, r.dtype)
+    ops = [row.op for row in answered.rows]
     parts = {
         WEIGHTS_PART: float(total_bytes(ops, WEIGHTS) / rates.dram),
         CACHE_PART: float(total_bytes(ops, CACHE) / rates.dram),
-        COMPUTE_PART: float(one.cost.needs.work_s),
+        COMPUTE_PART: float(answered.cost.needs.work_s),
     }
-    return BatchPoint(r.batch, one, parts, one.memory.total, one.memory.fits)
+    return BatchPoint(r.batch, answered, parts, answered.memory.total, answered.memory.fits)
 
 
 def bound_s(r: Request, batch: int) -> float:
-    """The lower bound of a decode step with that batch."""
+    """Seconds that a decode step with that batch takes at least."""
     step = replace(r, batch=batch).step(DECODE)
     rows = [(op, scaled(op_estimate(op, r.device), op.count)) for op in all_ops(r.model, step)]
     return float(pass_needs(rows, step.split.pp).cold_s)

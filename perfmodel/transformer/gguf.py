@@ -36,7 +36,7 @@ FUSED_QKV = ("gpt2", "phi3")
 
 
 class Place(NamedTuple):
-    """Where a matrix stands: its ``name`` in a checkpoint, ``layer`` of ``layers``, in ``model``."""
+    """Place of a matrix: its ``name`` in a checkpoint, ``layer`` of ``layers``, in ``model``."""
 
     name: str
     layer: int
@@ -123,15 +123,15 @@ SMALL = ("q2_k", "q3_k_s", "q3_k_m", "q4_k_s", "q4_k_m", "iq4_xs")
 
 def type_of(mixture: str, place: Place) -> str:
     """The type of the matrix at ``place``, before its inputs are looked at."""
-    found = MIXTURES[mixture](place)
+    kind = MIXTURES[mixture](place)
     if mixture == "mxfp4_moe":
-        return found
+        return kind
     if place.experts == 8 and (place.is_v or place.name.endswith("k_proj")):
         return "Q8_0"
     if place.experts == 8 and place.is_output and mixture in SMALL:
         return "Q5_K"
     is_70b = place.model.architecture == "llama" and place.layers == 80
-    return "Q5_K" if is_70b and place.is_v and found in ("Q3_K", "Q4_K") else found
+    return "Q5_K" if is_70b and place.is_v and kind in ("Q3_K", "Q4_K") else kind
 
 
 def fitting(name: str, inputs: Number) -> MatrixFormat:
@@ -141,14 +141,14 @@ def fitting(name: str, inputs: Number) -> MatrixFormat:
 
 def in_gguf(model: ModelSpec, mixture: str) -> ModelSpec:
     """``model`` with each matrix as a GGUF file of ``mixture`` has it; the embedding is stored as the head where they are one."""
-    layers, made = [], dict[tuple[int, tuple[tuple[str, MatrixFormat], ...]], Layer]()
+    layers, alike = [], dict[tuple[int, tuple[tuple[str, MatrixFormat], ...]], Layer]()
     for index, layer in enumerate(model.layers):
         matrices = {matrix.stored: matrix for op in operations(model, layer) for matrix in op.matrices if matrix.stored}
-        own = tuple(
+        formats = tuple(
             (name, fitting(type_of(mixture, Place(name, index, len(model.layers), model)), matrix.inputs))
             for name, matrix in matrices.items()
         )
-        layers.append(made.setdefault((id(layer), own), replace(layer, formats=own)))
+        layers.append(alike.setdefault((id(layer), formats), replace(layer, formats=formats)))
     main = MIXTURES[mixture](Place("", len(model.layers) // 8, len(model.layers), model))
     last = fitting("Q8_0" if main == "Q8_0" or mixture == "mxfp4_moe" else "Q6_K", model.hidden)
     quantized = Quantized(mixture, (Rule(TYPES[main]),))

@@ -95,12 +95,12 @@ RENAMED = {
 """Where an architecture's names differ from Llama's and DeepSeek's, in the order of replacement."""
 
 
-def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
+def assigned(model: ModelSpec, quantized: Quantized | None) -> ModelSpec:
     """``model`` with the format of each of its matrices, which nothing here reads if it is that of none. Experts of a layer are alike."""
-    if found is None or not found.rules:
-        return replace(model, quantized=found)
-    named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in found.rules]
-    rules = [(None, matcher(found.kept)), *named]
+    if quantized is None or not quantized.rules:
+        return replace(model, quantized=quantized)
+    named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in quantized.rules]
+    rules = [(None, matcher(quantized.kept)), *named]
 
     def stored(name: str, prefixes: tuple[str, ...]) -> MatrixFormat | None:
         names = [prefix + name for prefix in prefixes]
@@ -110,16 +110,16 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
     def names(layer: Layer) -> list[str]:
         return [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored]
 
-    made: dict[tuple[int, LayerFormats], Layer] = {}
+    alike: dict[tuple[int, LayerFormats], Layer] = {}
     layers, count = [], len(model.layers)
     for index, layer in enumerate((*model.layers, *model.draft)):
         forms = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names(layer)}
-        own = tuple((name, form) for name, form in forms.items() if form is not None)
-        layers.append(made.setdefault((id(layer), own), replace(layer, formats=own)))
+        stored_formats = tuple((name, form) for name, form in forms.items() if form is not None)
+        layers.append(alike.setdefault((id(layer), stored_formats), replace(layer, formats=stored_formats)))
     if not any(layer.formats for layer in layers):
-        return replace(model, quantized=Quantized(found.words))
+        return replace(model, quantized=Quantized(quantized.words))
     head = None if model.tied_embeddings else stored(HEAD, ("", "language_model."))
-    return replace(model, layers=tuple(layers[:count]), draft=tuple(layers[count:]), head_format=head, quantized=found)
+    return replace(model, layers=tuple(layers[:count]), draft=tuple(layers[count:]), head_format=head, quantized=quantized)
 
 
 def _spelt(name: str, architecture: str) -> str:
@@ -148,11 +148,11 @@ def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
         return model
     kept = (HEAD, *(KEPT_OF_EXPERTS if model.is_moe and weights_dtype == "nvfp4" else ()))
     plain = replace(model, layers=tuple(replace(layer, formats=()) for layer in model.layers), head_format=None)
-    found = assigned(plain, Quantized(weights_dtype, (PUBLISHED_AS[weights_dtype],), kept))
-    if found.quantized is not None and not found.quantized.rules:
+    published = assigned(plain, Quantized(weights_dtype, (PUBLISHED_AS[weights_dtype],), kept))
+    if published.quantized is not None and not published.quantized.rules:
         words = f"--weights-dtype {weights_dtype}: checkpoints store experts so, and {model.name} has none"
         raise UsageError(words, "give nvfp4, fp8, int8, int4 or bf16")
-    return found
+    return published
 
 
 def as_known(weights_dtype: str) -> str:
@@ -174,10 +174,10 @@ def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, s
 
     Those have blocks where there are experts (DeepSeek, Qwen), and a scale per matrix elsewhere (NVIDIA, Meta).
     """
-    own = model.quantized.main if model.quantized is not None else None
+    stored = model.quantized.main if model.quantized is not None else None
     weights_dtype = weights_dtype and as_known(weights_dtype)
     if weights_dtype == "fp8":
-        if own is not None and own.multiplied == "fp8":
+        if stored is not None and stored.compute_dtype == "fp8":
             return model, None
         weights_dtype = "fp8-block" if model.is_moe else "fp8-tensor"
     return published_as(model, weights_dtype), weights_dtype

@@ -29,7 +29,7 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What launches a step. ``launch_us`` per kernel, None if it is not known."""
+    """The host that launches a step: ``launch_us`` per kernel, None if it is not known."""
 
     launch_us: float | None = None
 

@@ -1,4 +1,4 @@
-"""Whose kernels run a step: names of calibrated implementations, the first that is known for the device counts."""
+"""Choice of the kernels of a step: names of calibrated implementations, the first that is known for the device counts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class KernelChoice:
     shared_as_routed: int = 0
 
     def of_collective(self, op: str) -> tuple[str, ...]:
-        """Those of the collective ``op``."""
+        """Implementations of the collective ``op``, the first choice first."""
         return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)
 
     def check(self, known: Mapping[str, Collection[str]]) -> None:

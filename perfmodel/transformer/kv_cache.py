@@ -36,7 +36,7 @@ def bits_of(option: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """How a cache is stored.
+    """Format in which a cache is stored.
 
     ``dtype``: format of the elements; ``rope_dtype``: of latent attention's rotated key. ``block_size``: tokens per page; a sequence
     takes whole pages. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.
@@ -124,7 +124,7 @@ def attention_kinds(spec: ModelSpec) -> Kinds:
 
 def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..., Number] = stored_tokens) -> list[LayerCache]:
     """The cache of one sequence of ``n`` tokens, one entry for each kind of attention."""
-    found = []
+    caches = []
     for attention, count in kinds:
         prefix = kind_label(attention)
         size = label(f"{prefix} per token", "B in one layer", layer_token_bytes(attention, form))
@@ -132,8 +132,8 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
         state = attention.state_bytes
         per_layer = size * held + label(f"{prefix} state", "B in one layer", state) if state else size * held
         total = label(f"{prefix} sequence", f"B in {count} layers", count * per_layer)
-        found.append(LayerCache(attention, count, attention.kept, size, held, total))
-    return found
+        caches.append(LayerCache(attention, count, attention.kept, size, held, total))
+    return caches
 
 
 def kind_label(attention: AttentionLayer) -> str:

@@ -85,15 +85,15 @@ def local_layer(layer: Layer, tp: int, expert_tp: int | None = None) -> Layer:
 def operations(
     model: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1, *, expert_tp: int | None = None, dropout: bool = False
 ) -> list[Operation]:
-    """One layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
+    """Operations of one layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
 
     With ``ep`` expert-parallel GPUs each has its share of the experts, and all of the router. ``expert_tp``: as of ``local_layer``.
     """
     here, hidden = local_layer(layer, tp, expert_tp), model.hidden
-    found: list[Operation] = []
+    listed: list[Operation] = []
 
     def add(*more: Operation) -> str:
-        found.extend(more)
+        listed.extend(more)
         return more[-1].writes
 
     def residual(part: str, place: str, stream: str, branch: str, writes: str) -> str:
@@ -109,7 +109,7 @@ def operations(
         branch = add(_norm(model, "norm after attention", branch, "attention result, normed"))
     middle = residual(ATTENTION, "attention", "layer input", branch, "input of the MLP's norm" if mlp is not None else "layer output")
     if mlp is None:
-        return found
+        return listed
     add(_norm(model, "norm before the MLP", middle, "MLP input"), ENTER)
     branch = add(*(_dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))))
     add(LEAVE)
@@ -117,7 +117,7 @@ def operations(
         suffix = "" if index == 3 else f" ({index - 2})"
         branch = add(_norm(model, f"norm after the MLP{suffix}", branch, f"MLP result, normed{suffix}"))
     residual(MLP_PART, "the MLP", middle, branch, "layer output")
-    return found
+    return listed
 
 
 def _norm(model: ModelSpec, name: str, reads: str, writes: str) -> Operation:
@@ -127,63 +127,63 @@ def _norm(model: ModelSpec, name: str, reads: str, writes: str) -> Operation:
 
 
 def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: str, count: Number = 1) -> tuple[list[Matrix], list[Matrix]]:
-    """Those into and out of an MLP. ``module``: what their names in a checkpoint begin with; an expert stands for all of its layer."""
+    """(matrices into an MLP, matrix out of it). ``module``: start of their names in a checkpoint; an expert stands for all of its layer."""
     into = [Matrix(name, group, hidden, mlp.width, count, f"{module}{name}_proj") for name in (("gate", "up") if mlp.gated else ("up",))]
     return into, [Matrix("down", group, mlp.width, hidden, count, f"{module}down_proj")]
 
 
 def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
-    """Gate and up in one matmul, the activation function, down."""
+    """Operations of a dense MLP: gate and up in one matmul, the activation function, down."""
     into, out = _mlp_matrices(mlp, hidden, MLP, "mlp.shared_experts." if prefix else "mlp.")
-    made = prefix + ("gate and up" if mlp.gated else "up")
+    raw = prefix + ("gate and up" if mlp.gated else "up")
     inside = f"{prefix}activation"
     return [
-        linear(f"{made} projection", "MLP input", made, into, mlp.bias, gathers=True),
-        Operation("activation", f"{prefix}activation function", MLP_PART, (made,), inside, mlp.width),
+        linear(f"{raw} projection", "MLP input", raw, into, mlp.bias, gathers=True),
+        Operation("activation", f"{prefix}activation function", MLP_PART, (raw,), inside, mlp.width),
         linear(f"{prefix}down projection", inside, f"{prefix}MLP result", out, mlp.bias, own=True, gathers=True),
     ]
 
 
 def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
-    """Router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
+    """Operations of a mixture: router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
     into, out = _mlp_matrices(mlp, hidden, EXPERTS, "mlp.experts.0.", held)
     router = Matrix("router", ROUTER, hidden, mlp.experts)
-    made, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
+    raw, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
     columns = summed(matrix.outputs for matrix in into)
     biases = (held * columns, held * hidden) if mlp.bias else (0, 0)
     first, last = "experts, gate and up" if mlp.gated else "experts, up", "experts, down"
     total = "routed result" if mlp.shared_width else "MLP result"
-    found = [
+    routed = [
         Operation("router", "router", ROUTER, ("MLP input",), "router's probabilities", mlp.experts, (router,), mlp.router_extra),
         Operation(
-            "experts", "experts, first matrices", EXPERTS, ("tokens sent to experts",), made, columns, tuple(into), biases[0], row=first
+            "experts", "experts, first matrices", EXPERTS, ("tokens sent to experts",), raw, columns, tuple(into), biases[0], row=first
         ),
-        Operation("activation", "experts, activation function", EXPERTS, (made,), inside, mlp.width),
+        Operation("activation", "experts, activation function", EXPERTS, (raw,), inside, mlp.width),
         Operation("experts", "experts, down projection", EXPERTS, (inside,), result, hidden, tuple(out), biases[1], row=last),
         Operation("combine", "weighted sum of experts", EXPERTS, (result, CHOSEN), total, hidden, own=True),
     ]
     if not mlp.shared_width:
-        return found
+        return routed
     shared = _dense(SHARED, DenseMlp(mlp.shared_width, mlp.gated, mlp.bias, mlp.activation), hidden)
     if mlp.shared_gate:
         shared.append(Operation("shared_gate", "shared expert gate", MLP_PART, ("MLP input",), features=1, vectors=hidden))
     both = (total, f"{SHARED}MLP result")
-    return [*found, *shared, Operation("join", "sum of experts", RESIDUAL, both, "MLP result", hidden, own=True)]
+    return [*routed, *shared, Operation("join", "sum of experts", RESIDUAL, both, "MLP result", hidden, own=True)]
 
 
 def first_operations(model: ModelSpec, tp: int = 1, *, dropout: bool = False) -> list[Operation]:
-    """The lookup of embedding and, if learned, positions."""
+    """Operations of the lookup of embedding and, if learned, positions."""
     tables = [Matrix("embedding", TABLE, share(model.vocab, tp), model.hidden)]
     if model.learned_positions and model.max_positions is not None:
         tables.append(Matrix("positions", TABLE, model.max_positions, model.hidden))
-    made = "hidden state"
-    lookup = Operation("embedding", "embedding", EMBEDDING, (), made, model.hidden, tuple(tables), row="embedding lookup", own=True)
-    after = Operation("dropout", "dropout after the embedding", EMBEDDING, (made,), f"{made} after dropout", model.hidden, own=True)
+    hidden = "hidden state"
+    lookup = Operation("embedding", "embedding", EMBEDDING, (), hidden, model.hidden, tuple(tables), row="embedding lookup", own=True)
+    after = Operation("dropout", "dropout after the embedding", EMBEDDING, (hidden,), f"{hidden} after dropout", model.hidden, own=True)
     return [lookup, LEAVE, *([after] if dropout else [])]
 
 
 def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:
-    """Last norm, logits and, in training, the loss."""
+    """Operations of the last norm, the logits and, in training, the loss."""
     head = Matrix("head", TABLE, model.hidden, share(model.vocab, tp), stored=HEAD_ROW)
     return [
         _norm(model, LAST_NORM, "last layer output", "head input"),

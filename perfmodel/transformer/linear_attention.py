@@ -36,7 +36,7 @@ class GatedDeltaNet:
     kind: ClassVar[str] = "gated delta net"
 
     def divided(self, tp: int) -> GatedDeltaNet:
-        """What one of ``tp`` GPUs has."""
+        """The part of one of ``tp`` GPUs."""
         return replace(self, key_heads=self.key_heads // tp, value_heads=self.value_heads // tp)
 
     @property
@@ -97,7 +97,7 @@ class Mamba2:
     kind: ClassVar[str] = "Mamba-2"
 
     def divided(self, tp: int) -> Mamba2:
-        """What one of ``tp`` GPUs has: groups are copied beyond one each."""
+        """The part of one of ``tp`` GPUs: groups are copied beyond one each."""
         return replace(self, heads=self.heads // tp, groups=maximum(self.groups // tp, 1))
 
     @property

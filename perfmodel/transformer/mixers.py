@@ -13,24 +13,24 @@ from perfmodel.transformer.spec import AttentionLayer, BlockIndexer, GroupedAtte
 Q_DOWN, KV_DOWN = "Q down projection", "KV down projection"
 
 
-def with_joint_latents(found: Iterable[Operation]) -> list[Operation]:
-    """``found`` with the latents of Q and of K and V made in one matmul, as serving engines do.
+def with_joint_latents(operations: Iterable[Operation]) -> list[Operation]:
+    """``operations`` with the latents of Q and of K and V made in one matmul, as serving engines do.
 
     Source: vllm-project/vllm and sgl-project/sglang, models/deepseek_v2.py (fused_qkv_a_proj, fused_qkv_a_proj_with_mqa);
     NVIDIA/TensorRT-LLM, _torch/modules/attention.py (kv_a_proj_with_mqa of an MLA).
     """
-    known = list(found)
-    parts = [one for one in known if one.name in (Q_DOWN, KV_DOWN)]
+    listed = list(operations)
+    parts = [op for op in listed if op.name in (Q_DOWN, KV_DOWN)]
     if len(parts) < 2:
-        return known
+        return listed
     first, second = parts
     features, matrices = first.features + second.features, (*first.matrices, *second.matrices)
     joint = replace(first, row="Q and KV down projection", features=features, matrices=matrices, vectors=first.vectors + second.vectors)
-    return [joint if one is first else one for one in known if one is not second]
+    return [joint if op is first else op for op in listed if op is not second]
 
 
 def mixer(a: AttentionLayer, hidden: Number) -> list[Operation]:
-    """Those of ``a``, from the normed input of the layer to what is added to it."""
+    """Operations of the attention ``a``, from the normed input of the layer to what is added to it."""
     if isinstance(a, GroupedAttention):
         return _grouped(a, hidden)
     if isinstance(a, LatentAttention):
@@ -47,29 +47,29 @@ def _latent_norm(name: str, reads: str, features: Number, row: str) -> Operation
 
 
 def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
-    """Q, K and V in one matmul."""
+    """Operations of grouped attention, with Q, K and V made in one matmul."""
     queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
     wide = (2 if a.output_gate else 1) * queries
-    made = [_matrix("Q", "q", hidden, wide), _matrix("K", "k", hidden, keys), _matrix("V", "v", hidden, keys)]
+    matrices = [_matrix("Q", "q", hidden, wide), _matrix("K", "k", hidden, keys), _matrix("V", "v", hidden, keys)]
     joint, heads = "Q, K, V as projected", ("Q", "K", "V")
-    made = made[: 2 if a.shared_kv else 3]
+    matrices = matrices[: 2 if a.shared_kv else 3]
     if a.indexer is not None:  # in the same matmul (vllm-project/vllm, MinimaxM3QKVParallelLinearWithIndexer)
         sizes = {"q": a.indexer.heads * a.indexer.head_dim, "k": a.indexer.head_dim}
-        made += [_matrix(f"indexer {name.upper()}", f"index_{name}", hidden, size) for name, size in sizes.items()]
-    found = [
-        linear("QKV projection", "attention input", joint, made, a.qkv_bias, gathers=True),
+        matrices += [_matrix(f"indexer {name.upper()}", f"index_{name}", hidden, size) for name, size in sizes.items()]
+    listed = [
+        linear("QKV projection", "attention input", joint, matrices, a.qkv_bias, gathers=True),
         Operation("split", "split and RoPE", ATTENTION, (joint,)),
     ]
     if a.qk_norm:
-        found.append(Operation("qk_norm", "norm of", ATTENTION, heads[:2], vectors=a.norm_weights, row="Q and K norm"))
+        listed.append(Operation("qk_norm", "norm of", ATTENTION, heads[:2], vectors=a.norm_weights, row="Q and K norm"))
         heads = ("Q, normed", "K, normed", "V")
     output = _matrix("O", "o", queries, hidden)
-    found += [Operation("rotate", part=ATTENTION), *([] if a.indexer is None else _picked(a.indexer))]
-    return [*found, *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
+    listed += [Operation("rotate", part=ATTENTION), *([] if a.indexer is None else _picked(a.indexer))]
+    return [*listed, *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
 
 
 def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
-    """Source: DeepSeek-V2, section 2.1."""
+    """Operations of latent attention. Source: DeepSeek-V2, section 2.1."""
     queries, inputs, into = a.heads * a.qk_head_dim, "attention input", list[Operation]()
     q = _matrix("Q", "q", hidden, queries)
     if a.q_lora_rank is not None:
@@ -94,7 +94,7 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
 
 
 def _indexer(index: Indexer | None, reads: str, rank: Number, hidden: Number) -> list[Operation]:
-    """What picks the tokens to attend to, if anything does; all of it on every GPU. Its Q comes from the latent of Q."""
+    """Operations that pick the tokens to attend to, if any do; all of them on every GPU. Their Q comes from the latent of Q."""
     if index is None:
         return []
     q = Matrix("indexer Q", ATTENTION, rank, index.heads * index.head_dim, stored="self_attn.indexer.wq_b")
@@ -120,13 +120,13 @@ CONVOLVED = "Q, K, V, convolved"
 
 
 def _delta_net(a: GatedDeltaNet, hidden: Number) -> list[Operation]:
-    """Source: vllm-project/vllm, qwen3_next.py: Q, K, V and gate in one matmul, rate and decay in another."""
+    """Operations of Gated DeltaNet: Q, K, V and gate in one matmul, rate and decay in another. Source: vllm-project/vllm, qwen3_next.py."""
     keys, stored = a.key_heads * a.key_head_dim, "linear_attn.in_proj_qkv"
     sizes = (("Q", keys, stored), ("K", keys, stored), ("V", a.inner, stored), ("gate", a.inner, "linear_attn.in_proj_z"))
-    made = [Matrix(name, ATTENTION, hidden, size, stored=place) for name, size, place in sizes]
+    matrices = [Matrix(name, ATTENTION, hidden, size, stored=place) for name, size, place in sizes]
     rates = [Matrix(name, ATTENTION, hidden, a.value_heads, stored=f"linear_attn.in_proj_{name[0]}") for name in ("beta", "alpha")]
     return [
-        linear("QKV and gate projection", "attention input", "Q, K, V and gate", made, gathers=True),
+        linear("QKV and gate projection", "attention input", "Q, K, V and gate", matrices, gathers=True),
         linear("decay and rate projection", "attention input", "decay and rate", rates),
         _convolution(a, 0),
         Operation("delta_rule", "gated delta rule", ATTENTION, (CONVOLVED, "decay and rate"), STATE_OUTPUT, vectors=2 * a.value_heads),
@@ -148,10 +148,10 @@ def _state_output(matrix: Matrix, bias: bool) -> Operation:
 
 
 def _mamba(a: Mamba2, hidden: Number) -> list[Operation]:
-    """One matrix makes gate, x, B, C and dt; A, D and the bias of dt are learned numbers per head."""
-    made = Matrix("in", ATTENTION, hidden, a.inner + a.channels + a.heads, stored="mixer.in_proj")
+    """Operations of Mamba-2. One matrix makes gate, x, B, C and dt; A, D and the bias of dt are learned numbers per head."""
+    joint = Matrix("in", ATTENTION, hidden, a.inner + a.channels + a.heads, stored="mixer.in_proj")
     return [
-        linear("input projection", "attention input", "Q, K, V and gate", [made], a.bias, gathers=True),
+        linear("input projection", "attention input", "Q, K, V and gate", [joint], a.bias, gathers=True),
         _convolution(a, a.channels if a.conv_bias else 0),
         Operation("scan", "state-space scan", ATTENTION, (CONVOLVED,), STATE_OUTPUT, vectors=3 * a.heads),
         Operation("gated_norm", "norm and gate", ATTENTION, (STATE_OUTPUT,), "attention output", vectors=a.inner),

@@ -46,13 +46,13 @@ KEY_TILE = 64
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
+    """Request of a prediction: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
-    None: the fastest fused one that is calibrated, of those in ``among`` where the device has one. ``obstacle``: why no calibration covers
-    it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
-    ``direction``: pass of the kernel. ``otherwise``: what runs on devices without a peak for the workload's format. ``calibrated``: the
-    format whose calibrations count, if another one; ``like``: which kernels those time, in words, where this is none of them, so that the
-    interval is wider.
+    None: the fastest fused one that is calibrated, of those in ``candidates`` where the device has one. ``obstacle``: why no calibration
+    covers it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked
+    first. ``direction``: pass of the kernel. ``fallback``: what runs on devices without a peak for the workload's format.
+    ``calibrated``: the format whose calibrations count, if another one; ``similar``: which kernels those time, in words, where this is
+    none of them, so that the interval is wider.
     """
 
     kind: str
@@ -62,17 +62,17 @@ class Timed:
     strided: bool = False
     preferred: Timed | None = None
     direction: str = FORWARD
-    otherwise: Timed | None = None
+    fallback: Timed | None = None
     calibrated: str = ""
-    like: str = ""
-    among: tuple[str, ...] = ()
+    similar: str = ""
+    candidates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """``count`` runs of one kernel in a step. ``group``: matmul, attention, elementwise or collective.
 
-    ``multiplied``: a narrower format in which it may multiply where the device does, as stored operands allow.
+    ``compute_dtype``: a narrower format in which it may multiply where the device does, as stored operands allow.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Op:
     count: Number
     kernel: Kernel
     timed: Timed | None = None
-    multiplied: Dtype | None = None
+    compute_dtype: Dtype | None = None
 
     def __hash__(self) -> int:
         """Hash of what tells most ops apart: rows are counted and looked up by the thousand."""
@@ -94,7 +94,7 @@ class Op:
 
     @property
     def exchange(self) -> Collective | None:
-        """What GPUs exchange, if it is a collective."""
+        """The collective that GPUs run, if the op is one."""
         return self.timed.workload if self.timed is not None and isinstance(self.timed.workload, Collective) else None
 
     def bytes_of(self, *tensors: str, kind: str = "") -> Number:
@@ -109,7 +109,7 @@ class Op:
         return sum(a.compulsory * a.element_size for a in self.kernel.accesses if a.tensor not in long_lived)
 
     def times(self, factor: Number) -> Op:
-        """The same, ``factor`` times as often."""
+        """This op, run ``factor`` times as often."""
         return replace(self, count=self.count * factor)
 
 
@@ -121,7 +121,7 @@ def stored_as(step: ModelPass, name: str) -> MatrixFormat:
 @cache
 def _of_all_weights(bits: int, integer: bool) -> MatrixFormat:
     kind = "int" if integer else "fp"
-    return MatrixFormat(f"{kind}{bits}", bits, multiplied="fp8" if (kind, bits) == ("fp", 8) else "")
+    return MatrixFormat(f"{kind}{bits}", bits, compute_dtype="fp8" if (kind, bits) == ("fp", 8) else "")
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
@@ -155,7 +155,7 @@ def _linear_key(
     batch: Number = 1,
     stores: Number | None = None,
 ) -> Hashable:
-    """All that ``linear`` depends on; None where a size is no plain int, but carries a formula or stands for many."""
+    """Cache key of ``linear``; None where a size is no plain int, but carries a formula or stands for many."""
     sizes = rows, inputs, outputs, bias, batch, stores
     if not {*map(type, sizes)} <= PLAIN:
         return None
@@ -177,7 +177,7 @@ def linear(
     batch: Number = 1,
     stores: Number | None = None,
 ) -> Op:
-    """x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
+    """Kernel of x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
 
     ``matrices``: those that W consists of; none: W is never stored narrower than the rest of the weights.
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
@@ -194,7 +194,7 @@ def linear(
 
 
 def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
-    """What is asked of a product with weights in ``form``, and its ``Op.multiplied``.
+    """The prediction to request for a product with weights in ``form``, and its ``Op.compute_dtype``.
 
     fp8 and fp4 weights are multiplied in their format where the device does, x rounded on the way. Others are dequantised on the way to a
     product in the format of the activations: they stream at their width, and are multiplied as 16-bit ones.
@@ -206,18 +206,18 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     if same or step.dtype.size != 2:
         return (usual if same else replace(usual, obstacle=_no_product(form, step))), inside
     each = float(_element_bytes(form, w))
-    streamed = replace(usual, workload=replace(w, stored=each), like=f"{name} products, with weights of {form.bits} bits")
+    streamed = replace(usual, workload=replace(w, stored=each), similar=f"{name} products, with weights of {form.bits} bits")
     if inside is None:
         return streamed, None
     if inside.name == "fp8":
-        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, otherwise=streamed), inside
+        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, fallback=streamed), inside
     words = "fp8 products, at the rates and bytes of fp4"
-    narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", like=words)
-    return replace(narrow, otherwise=streamed), inside
+    narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", similar=words)
+    return replace(narrow, fallback=streamed), inside
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
-    """What is asked of a part of a layer's experts with weights in ``form``: kernels made for the format first, else those like them.
+    """The prediction to request for a part of a layer's experts with weights in ``form``: of kernels made for it, else of similar ones.
 
     MXFP4 weights meet activations in 16 bits. Source: vllm-project/vllm, Mxfp4MoEMethod; NVFP4 and fp8 ones round them.
     """
@@ -225,16 +225,16 @@ def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
     if form.bits == 8 * step.dtype.size and not form.is_integer:
         return Timed("moe", w, names)
     each = float(plain(form.bytes(w.hidden, w.width)) / plain(w.hidden * w.width))
-    narrow, own = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
+    narrow, made_for_format = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
     words = f"{w.dtype.name} experts, with weights of {form.bits} bits"
-    streamed = Timed("moe", narrow, names, like=words, preferred=Timed("moe", narrow, own))
+    streamed = Timed("moe", narrow, names, similar=words, preferred=Timed("moe", narrow, made_for_format))
     if inside is None or form.name == "mxfp4":
         return streamed
     if inside.name == "fp8":
-        return Timed("moe", replace(w, dtype=inside), names, otherwise=streamed)
-    multiplied, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
-    made_for = Timed("moe", multiplied, step.kernels.nvfp4_experts, otherwise=streamed)
-    return Timed("moe", multiplied, names, otherwise=streamed, calibrated="fp8", like=words, preferred=made_for)
+        return Timed("moe", replace(w, dtype=inside), names, fallback=streamed)
+    rounded, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
+    made_for = Timed("moe", rounded, step.kernels.nvfp4_experts, fallback=streamed)
+    return Timed("moe", rounded, names, fallback=streamed, calibrated="fp8", similar=words, preferred=made_for)
 
 
 def _element_bytes(form: MatrixFormat, w: Matmul) -> Number:
@@ -262,7 +262,7 @@ def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> lis
 
 def multiplied_in(step: ModelPass, form: MatrixFormat) -> Dtype | None:
     """The narrower format in which products of 16-bit activations with weights in ``form`` may run."""
-    return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None
+    return dtype_of_products(form.compute_dtype) if form.compute_dtype and step.dtype.size == 2 else None
 
 
 VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "silu-mul": 4, "gelu": 8}
@@ -281,7 +281,7 @@ def _stream_key(
     more: tuple[Access, ...] = (),
     strided: bool = False,
 ) -> Hashable:
-    """All that ``stream`` depends on; None as of ``_linear_key``."""
+    """Cache key of ``stream``; None where ``_linear_key`` is."""
     sizes = *moved, *like[2:], weights, *(access.elements for access in more)
     return (name, op, moved, like, weights, more, strided, step.dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
 
@@ -302,8 +302,8 @@ def stream(
 
     ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
     """
-    own = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
-    accesses = (*own, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
+    inputs_outputs = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
+    accesses = (*inputs_outputs, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
     written = sum(access.elements for access in accesses if access.kind == WRITE)
     work = Work(0, VECTOR_WORK[op] * written, EXPONENTIALS.get(op, 0) * written)
     kind, implementation, rows, cols = like
@@ -389,30 +389,31 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
 
 
 def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
-    """``form``: what it multiplies in, if that is narrower than the activations.
+    """The prediction to request for attention. ``form``: what it multiplies in, if that is narrower than the activations.
 
     Prompts attend to K and V as they were just made, or dequantised; decoding sequences to an integer cache as to one of fp8.
     """
     same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
     if same:
-        return Timed("attention", w, None, among=step.kernels.attention)
+        return Timed("attention", w, None, candidates=step.kernels.attention)
     if step.kv_bits != 8 or step.dtype.size != 2:
         return Timed("attention", w, None, _no_cache_kernel(step))
     if w.n > 1 and step.phase != DECODE:
-        return Timed("attention", w, None, among=step.kernels.attention, like=f"attention over {step.dtype.name}, with a cache of 8 bits")
+        words = f"attention over {step.dtype.name}, with a cache of 8 bits"
+        return Timed("attention", w, None, candidates=step.kernels.attention, similar=words)
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
     like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"
-    return Timed("attention", narrow, step.kernels.narrow_attention, like=like)
+    return Timed("attention", narrow, step.kernels.narrow_attention, similar=like)
 
 
 def _latent_timed(w: Attention, step: ModelPass) -> Timed:
-    """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
+    """The prediction to request for latent attention. The cache's rows are K, the first ``dv`` elements of each V; other rows rotate Q."""
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
     obstacle = "" if step.kv_bits in (8, 16) else _no_cache_kernel(step)
     cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
     like = "latent attention over an fp8 cache, with integers of 8 bits" if step.integer_kv else ""
-    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle, like=like)
+    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle, similar=like)
 
 
 def _no_cache_kernel(step: ModelPass) -> str:

@@ -16,8 +16,8 @@ from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, Parameter
 from perfmodel.timing.implementations import is_fused
-from perfmodel.timing.lenders import FallbackDevices, model_calibration
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
+from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, Op, Timed
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
@@ -26,14 +26,14 @@ from perfmodel.transformer.step import ModelPass, Split
 
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
-    return estimate(as_multiplied(op, device), device) if op.exchange is None else op.exchange.estimate(device)
+    return estimate(in_compute_dtype(op, device), device) if op.exchange is None else op.exchange.estimate(device)
 
 
-def as_multiplied(op: Op, device: Device) -> Kernel:
+def in_compute_dtype(op: Op, device: Device) -> Kernel:
     """The kernel of ``op`` in the narrower format that it may multiply in, where ``device`` has a peak for that."""
-    if op.multiplied is None or op.multiplied.name not in device.products_of(op.multiplied.matmul_unit):
+    if op.compute_dtype is None or op.compute_dtype.name not in device.products_of(op.compute_dtype.matmul_unit):
         return op.kernel
-    return replace(op.kernel, dtype=op.multiplied)
+    return replace(op.kernel, dtype=op.compute_dtype)
 
 
 def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevices, attention: str | None = None) -> Prediction:
@@ -48,19 +48,19 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         timed = timed.preferred or timed
         case = Case(timed.workload, attention or "", timed.direction)
         request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
-        if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.among):
+        if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.candidates):
             with suppress(UnavailableError):
-                return likened(select_kernel(request, timed.among.__contains__, guesses=False), timed)
-        return likened(select_kernel(request, is_fused), timed)
-    asked, reason = _asked(timed, device), ""
-    for source in _sources(asked[0], device, fallbacks):
-        for one in asked:
-            for name in _names(one, source, fallbacks):
+                return as_similar(select_kernel(request, timed.candidates.__contains__, guesses=False), timed)
+        return as_similar(select_kernel(request, is_fused), timed)
+    alternatives, reason = _alternatives(timed, device), ""
+    for source in _sources(alternatives[0], device, fallbacks):
+        for each in alternatives:
+            for name in _names(each, source, fallbacks):
                 try:
-                    case, form = Case(one.workload, name, one.direction), one.calibrated or one.workload.dtype.name
-                    request = TimeRequest(case, one.kind, form, device, lower_s, source)
-                    found = predict(request) if name else select_kernel(request, (one.implementations or ()).__contains__, guesses=False)
-                    return likened(found, one)
+                    case, form = Case(each.workload, name, each.direction), each.calibrated or each.workload.dtype.name
+                    request = TimeRequest(case, each.kind, form, device, lower_s, source)
+                    names = (each.implementations or ()).__contains__
+                    return as_similar(predict(request) if name else select_kernel(request, names, guesses=False), each)
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
@@ -70,60 +70,60 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
     if not reason and timed.kind != COLLECTIVE:
         with suppress(UnavailableError):
-            return _in_place(asked[-1], device, lower_s, fallbacks)
-    what = f"{asked[0].kind}/{(asked[0].implementations or ('',))[0]} in {asked[0].workload.dtype.name}"
+            return _in_place(alternatives[-1], device, lower_s, fallbacks)
+    what = f"{alternatives[0].kind}/{(alternatives[0].implementations or ('',))[0]} in {alternatives[0].workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
 
 
 def _in_place(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
-    """By the best-known kernel that runs on ``device``, or pooled, where no kin has a record of those that are named."""
+    """The prediction by the best-known kernel that runs on ``device``, or pooled, where nothing like it has a record of those named."""
     case, dtype = Case(timed.workload, "", timed.direction), timed.workload.dtype.name
     request = TimeRequest(case, timed.kind, dtype, device, lower_s, fallbacks)
-    found = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
+    prediction = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
     named = next(iter(timed.implementations or ()), "")
-    words = f"{found.calibration.implementation} in place of {named}, of which no kin has a record"
-    return found if found.guess else likened(found, replace(timed, like=words))
+    words = f"{prediction.calibration.implementation} in place of {named}, of which no kin has a record"
+    return prediction if prediction.guess else as_similar(prediction, replace(timed, similar=words))
 
 
-def _asked(timed: Timed | None, device: Device) -> list[Timed]:
-    """``timed`` as it runs on ``device``, after all that is preferred to it."""
+def _alternatives(timed: Timed | None, device: Device) -> list[Timed]:
+    """Candidates in order: all that is preferred to ``timed``, then ``timed`` as it runs on ``device``."""
     if timed is None:
         return []
     runs = _runs(timed, device)
-    return [*_asked(runs.preferred or timed.preferred, device), runs]
+    return [*_alternatives(runs.preferred or timed.preferred, device), runs]
 
 
 def _runs(timed: Timed, device: Device) -> Timed:
-    """``timed``, or what runs otherwise where ``device`` does not multiply in its format."""
+    """``timed``, or its fallback where ``device`` does not multiply in its format."""
     dtype = timed.workload.dtype
-    return timed if timed.otherwise is None or dtype.name in device.peaks_of(dtype.matmul_unit) else timed.otherwise
+    return timed if timed.fallback is None or dtype.name in device.peaks_of(dtype.matmul_unit) else timed.fallback
 
 
 LIKENESS = 1.25  # tuned
 """Factor by which the interval of a kernel is wider that is timed as one of another format."""
 
 
-def likened(found: Prediction, timed: Timed) -> Prediction:
-    """``found`` as the time of a kernel that is ``like`` the one it was calibrated for."""
-    if not timed.like:
-        return found
-    words = f"{found.provenance}; as {timed.like}"
-    return replace(found, low=found.low / LIKENESS, high=found.high * LIKENESS, kind=BORROWED, provenance=words)
+def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
+    """``prediction``, made for a similar kernel, as that of ``timed``: with a wider interval; unchanged where it is no stand-in."""
+    if not timed.similar:
+        return prediction
+    words = f"{prediction.provenance}; as {timed.similar}"
+    return replace(prediction, low=prediction.low / LIKENESS, high=prediction.high * LIKENESS, kind=BORROWED, provenance=words)
 
 
 def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Whose calibrations count, in order: the device's own first, then those of the same board.
+    """Devices whose calibrations count, in order: its own first, then those of the same board.
 
     Of exchanges and of products in 8 bits or fewer the library that runs says more than the device: its own kernels first.
     """
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
     if timed.kind == "collective" or narrow:
         return (fallbacks,)
-    return tuple, lambda: [one for one in fallbacks() if same_board(device, one)], fallbacks
+    return tuple, lambda: [other for other in fallbacks() if same_board(device, other)], fallbacks
 
 
 def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
-    """Implementations to try in order; '' for the best known of a product that another board lends, as where it is asked for alone."""
+    """Implementations to try in order; '' for the best known of a product that another board calibrates, as where it is asked for alone."""
     borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
     return ("",) if borrowed else timed.implementations or ()
 
@@ -138,10 +138,10 @@ def busy_s(cost: Estimate, device: Device) -> float:
     return max(float(cost.terms.get(unit, 0.0)) for unit in units)
 
 
-def in_time(found: Prediction, cost: Estimate, device: Device) -> Prediction:
-    """``found``, no shorter than anything that it uses is busy."""
-    seconds, low, high = _no_shorter((found.seconds, found.low, found.high), busy_s(cost, device))
-    return found if low == found.low else replace(found, seconds=seconds, low=low, high=high)
+def in_time(prediction: Prediction, cost: Estimate, device: Device) -> Prediction:
+    """``prediction``, no shorter than the time for which any unit that it uses is busy."""
+    seconds, low, high = _no_shorter((prediction.seconds, prediction.low, prediction.high), busy_s(cost, device))
+    return prediction if low == prediction.low else replace(prediction, seconds=seconds, low=low, high=high)
 
 
 def _no_shorter(ends: tuple[float, float, float], least: float) -> tuple[float, float, float]:
@@ -199,13 +199,13 @@ class LaunchCorrection:
         """Seconds of a kernel run in a step; never below ``lower_s``."""
         if op.group == COLLECTIVE:  # those were timed one behind the other
             return max(alone_s, lower_s)
-        p, found = self.parameters, alone_s
+        p, in_step_s = self.parameters, alone_s
         bandwidth = device.dram.bandwidth_bytes_per_s
         if op.group == ELEMENTWISE and bandwidth:
             slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
-            found += slower * float(op.activation_bytes) / bandwidth
-            found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
-        return max(found - min(self.saving_s(graph), found * LARGEST_SAVING), lower_s)
+            in_step_s += slower * float(op.activation_bytes) / bandwidth
+            in_step_s -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
+        return max(in_step_s - min(self.saving_s(graph), in_step_s * LARGEST_SAVING), lower_s)
 
     def ends(self, alone: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> tuple[float, float, float]:
         """Seconds, and the ends of their interval, of the kernel in a step, as ``alone`` has them of it alone."""

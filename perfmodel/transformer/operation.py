@@ -69,7 +69,7 @@ ENTER, LEAVE = Operation("enter"), Operation("leave")
 
 
 def summed(values: Iterable[Number]) -> Number:
-    """Their sum, equal ones as a product: traced numbers keep short formulas.
+    """Sum of ``values``, equal ones as a product: traced numbers keep short formulas.
 
     >>> summed([3, 4, 3])
     10
@@ -81,7 +81,7 @@ def summed(values: Iterable[Number]) -> Number:
 
 
 def weights(matrices: Iterable[Matrix]) -> Number:
-    """Weights of ``matrices``."""
+    """Number of weights of ``matrices``."""
     return summed(matrix.elements for matrix in matrices)
 
 

@@ -52,19 +52,19 @@ def everything(op: Operation) -> bool:
 
 
 def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Those of ``step_ops`` before the last norm and the head that see the tokens of one data-parallel group, and no sequence's length;
+    """Kernels of ``step_ops`` before the last norm and head that see the tokens of one data-parallel group, and no sequence's length;
     each with how often it runs.
     """
     return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
 
 def routed_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Those that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
+    """Kernels that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
     return counted(_of_layers(model, step, lambda op: op.part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Those of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
+    """Kernels of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
     return merged((op, count) for op, count in _of_layers(_attention_alone(model), step, _sees_sequences) if op.by_sequence)
 
 
@@ -94,7 +94,7 @@ def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], 
 
 
 def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[Op]:
-    """One layer on one GPU, or its ``wanted`` operations."""
+    """Kernels of one layer on one GPU, of its ``wanted`` operations alone."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
@@ -104,12 +104,12 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[
 
 @cached_by_identity
 def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
-    """``layer`` as one GPU has it, and what it runs: the same for every step."""
+    """(``layer`` as one GPU has it, operations that it runs): the same for every step."""
     return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
+    """Kernels of the last norm and the LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
     return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
@@ -121,7 +121,7 @@ def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
 
 
 def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
-    """How often each kernel runs, in the order of first occurrence; ``ops``: rows, each so many times."""
+    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows, each so many times."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
         alone = op if _is_one(op.count) else replace(op, count=1)
@@ -151,11 +151,11 @@ class Rows(SparseRows):
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
-    def of(self, found: Iterable[Operation]) -> list[Op]:
-        """The rows of operations, in order."""
-        known = with_joint_latents(found) if self.step.fused else list(found)
-        self.routed = tuple(matrix for op in known for matrix in op.matrices if matrix.group == EXPERTS)
-        rows = [row for op in known for row in self.rows(op)]
+    def of(self, operations: Iterable[Operation]) -> list[Op]:
+        """Kernels of ``operations``, in order."""
+        listed = with_joint_latents(operations) if self.step.fused else list(operations)
+        self.routed = tuple(matrix for op in listed for matrix in op.matrices if matrix.group == EXPERTS)
+        rows = [row for op in listed for row in self.rows(op)]
         if not self.step.kernels.fused_all_reduce:
             return rows
         from perfmodel.transformer.fused_all_reduce import fused
@@ -163,17 +163,17 @@ class Rows(SparseRows):
         return fused(rows)
 
     def rows(self, op: Operation) -> list[Op]:
-        """Those of one."""
-        found: list[Op] = getattr(self, op.kind)(op) if hasattr(self, op.kind) else []
-        return found
+        """Kernels of one operation."""
+        rows: list[Op] = getattr(self, op.kind)(op) if hasattr(self, op.kind) else []
+        return rows
 
     def leave(self, op: Operation) -> list[Op]:
-        """The sum of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
+        """All-reduce of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
         tp = self.step.split.tp
         return [] if tp == 1 else [kernels.collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
 
     def embedding(self, op: Operation) -> list[Op]:
-        """One row of the table per token, and of the table of positions where there is one. A lookup, no matmul.
+        """Kernel that reads one row of the table per token, and of the table of positions where there is one: a lookup, no matmul.
 
         All tokens may be the same one, so that one row of the table is all that must be read.
         """
@@ -185,14 +185,14 @@ class Rows(SparseRows):
         return [stream(EMBEDDING, step, "copy", (None, None), like, more=(looked_up, activation(WRITE, elements, step)))]
 
     def norm(self, op: Operation) -> list[Op]:
-        """One kernel, or none if the residual add before it does it."""
+        """Kernel of a norm; none if the residual add before does it."""
         if self.step.fused and op.name in BESIDE_SUMS:
             return []
         kind = self.model.norm if op.own else "rms"  # latents pass an RMS norm whatever the model's norms are
         return [kernels.norm(op.kernel, self.model, self.step, self.own_tokens if op.own else self.tokens, op.features, kind=kind)]
 
     def linear(self, op: Operation) -> list[Op]:
-        """One matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
+        """Kernels of a matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
         step, tokens = self.step, self.tokens
         if op.name == "KV up projection":
             a = self.attended
@@ -209,7 +209,7 @@ class Rows(SparseRows):
         return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
-        """Q and K in one kernel; GPUs that share the heads of one norm first add up the squares of a token's, in fp32.
+        """Kernels of the norms of Q and K, in one; GPUs that share the heads of a norm first add up the squares of a token's, in fp32.
 
         Source: sgl-project/sglang, python/sglang/srt/models/minimax_m2.py, MiniMaxM2RMSNormTP.
         """
@@ -225,7 +225,7 @@ class Rows(SparseRows):
         return [replace(sums, name="all-reduce of norms"), row]
 
     def rotate(self, op: Operation) -> list[Op]:
-        """RoPE, and what a token adds to the cache."""
+        """Kernels of RoPE, and of what a token adds to the cache."""
         a = self.attended
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
@@ -249,7 +249,7 @@ class Rows(SparseRows):
         return [*self._attention(op), *self._beside(op)]
 
     def _attention(self, op: Operation) -> list[Op]:
-        """Over the latents themselves in decode."""
+        """Kernels of attention, over the latents themselves in decode."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             if self._selects:
@@ -262,11 +262,11 @@ class Rows(SparseRows):
             return [_expanded(kernels.attend(w, step), w)]
         if self._selects:
             return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-        made = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
-        return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
+        latent = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
+        return [latent, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
     def add(self, op: Operation) -> list[Op]:
-        """x + y; fused with the norm after it, which leaves both the sum and its norm."""
+        """Kernel of x + y; fused with the norm after it, which leaves both the sum and its norm."""
         step, hidden = self.step, self.model.hidden
         elements = step.tokens * hidden
         if not step.fused:
@@ -275,7 +275,7 @@ class Rows(SparseRows):
         return [stream("residual add and norm", step, "norm", (2 * elements, 2 * elements), like, weights=weights)]
 
     def activation(self, op: Operation) -> list[Op]:
-        """The activation function, if no matmul does it."""
+        """Kernel of the activation function, if no matmul does it."""
         if self.step.fused:
             return []
         routed = op.part == EXPERTS
@@ -284,12 +284,12 @@ class Rows(SparseRows):
         return [self._as_part(ACTIVATE, row) if routed else row]
 
     def router(self, op: Operation) -> list[Op]:
-        """The router, and tokens on their way to the GPUs of their experts."""
+        """Kernels of the router, and exchanges of tokens on their way to the GPUs of their experts."""
         row = linear(op.kernel, self.step, self.tokens, self.model.hidden, op.features, bias=op.vectors)
         return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
-        """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
+        """Kernels of one matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
         Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
         """
@@ -311,7 +311,7 @@ class Rows(SparseRows):
         return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, *kernels.product_timed(w, step, kernels.widest(step, matrices))))]
 
     def combine(self, op: Operation) -> list[Op]:
-        """The way back, and the weighted sum of the results of each token's experts."""
+        """Exchanges on the way back, and the kernel of the weighted sum of the results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
@@ -325,12 +325,12 @@ class Rows(SparseRows):
 
     @cached_property
     def _pairs(self) -> Number:
-        """Pairs of token and expert on the fullest GPU."""
+        """Number of (token, expert) pairs on the fullest GPU."""
         return pairs_on(self.step, self._experts)
 
     @cached_property
     def _touched(self) -> Number:
-        """Experts of that GPU that a token picks, on average."""
+        """Mean number of the fullest GPU's experts that a token picks."""
         return touched_on(self.step, self._experts)
 
     @cached_property
@@ -339,18 +339,18 @@ class Rows(SparseRows):
         return loads_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
-        """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
+        """``op``, predicted as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
         if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
-        own, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (received(step), self.model.hidden, mlp.width, own, mlp.experts_per_token, picked)
+        experts, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
+        sizes = (received(step), self.model.hidden, mlp.width, experts, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, step.dtype, self._pairs, parts, self._loads)
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
-        """The weight of the shared expert's output."""
+        """Kernel of the weight of the shared expert's output."""
         return [linear(op.kernel, self.step, self.tokens, self.model.hidden, 1)]
 
 
@@ -360,5 +360,5 @@ def _expanded(op: Op, w: Attention) -> Op:
     Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
     """
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
-    padded = Timed("attention", replace(w, dv=w.d), None, like="attention with V as wide as K")
+    padded = Timed("attention", replace(w, dv=w.d), None, similar="attention with V as wide as K")
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None, preferred=padded))

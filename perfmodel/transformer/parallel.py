@@ -57,17 +57,17 @@ def joined_gpus(device: Device) -> int:
 
 
 def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
+    """Collectives that gather the logits of tensor-parallel GPUs and pass the hidden state from stage to stage."""
     return [*gathered_logits(model, step), *to_next_stage(model, step)]
 
 
 def gathered_logits(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """From all tensor-parallel GPUs, if there are any."""
+    """The all-gather of the logits from all tensor-parallel GPUs; nothing on one."""
     return [collective(ALL_GATHER, step.split.tp, step.heads * model.vocab, step)] if step.split.tp > 1 else []
 
 
 def to_next_stage(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """The hidden state, from every stage but the last."""
+    """The sends of the hidden state from every stage but the last."""
     stages = step.split.pp
     return [collective(P2P, 2, step.tokens * model.hidden, step).times(stages - 1)] if stages > 1 else []
 
@@ -91,7 +91,7 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     pp = step.split.pp
     whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     sizes = {layer: total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, _ in model.layer_kinds}
-    found = []
+    sizes_of_stages = []
     for index, layers in enumerate(stages(model, pp)):
         size = sum(count * sizes[layer] for layer, count in replace(model, layers=layers).layer_kinds)
         if index == 0:
@@ -99,12 +99,12 @@ def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
         if index == pp - 1:
             tied = model.tied_embeddings and pp == 1
             size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
-        found.append(size)
-    return max(found)
+        sizes_of_stages.append(size)
+    return max(sizes_of_stages)
 
 
 def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
-    """The embedding, its rows divided among tensor-parallel GPUs, and the table of positions."""
+    """Bytes of the embedding, its rows divided among tensor-parallel GPUs, and of the table of positions."""
     positions = model.max_positions if model.learned_positions and model.max_positions else 0
     rows = ceil_div(model.vocab, step.split.tp) + positions
     if model.table_format is not None and step.weights_from_file:
@@ -150,7 +150,7 @@ def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """What one GPU holds, the fullest one, in bytes, and how many sequences fit.
+    """Memory of the fullest GPU, in bytes, and how many sequences fit.
 
     ``batch``: sequences of a data-parallel group, of ``groups``, whose cache takes ``sequence`` bytes each. ``reserved``: for what else,
     by its name. ``growing``: bytes beside weights and cache by the number of sequences; None: activations and reserves are the same for

@@ -65,13 +65,13 @@ def layer_parts(spec: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1) -> dict
 
 def parts(spec: ModelSpec) -> dict[str, Number]:
     """Parameters by part: embedding, positions, the parts of all layers, last norm, head (0 if tied)."""
-    found: dict[str, Number] = {table.name: table.inputs * table.outputs for table in first_operations(spec)[0].matrices}
+    sizes: dict[str, Number] = {table.name: table.inputs * table.outputs for table in first_operations(spec)[0].matrices}
     for layer, count in spec.layer_kinds:
         for name, size in layer_parts(spec, layer).items():
-            found[name] = found.get(name, 0) + count * size
-    found[NORMS] = found.get(NORMS, 0) + last_operations(spec)[0].vectors
-    found["head"] = 0 if spec.tied_embeddings else head_matrix(spec)
-    return found
+            sizes[name] = sizes.get(name, 0) + count * size
+    sizes[NORMS] = sizes.get(NORMS, 0) + last_operations(spec)[0].vectors
+    sizes["head"] = 0 if spec.tied_embeddings else head_matrix(spec)
+    return sizes
 
 
 def total(spec: ModelSpec) -> Number:
@@ -84,8 +84,8 @@ def inactive_experts(spec: ModelSpec) -> Number:
     idle: Number = 0
     for layer, count in spec.layer_kinds:
         if isinstance(mlp := layer.mlp, MoeMlp):
-            one = _learned(operations(spec, replace(layer, mlp=replace(mlp, experts=1))), EXPERTS)
-            idle += (count * (mlp.experts - mlp.experts_per_token)) * one
+            expert = _learned(operations(spec, replace(layer, mlp=replace(mlp, experts=1))), EXPERTS)
+            idle += (count * (mlp.experts - mlp.experts_per_token)) * expert
     return idle
 
 

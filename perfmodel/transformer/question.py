@@ -89,16 +89,16 @@ class MemoryQuestion(Question):
         from perfmodel.transformer.step import TRAIN, default_length
         from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig, recompute_named
 
-        made: dict[str, Any] = {
+        derived: dict[str, Any] = {
             "model": model,
             "n": default_length(model, TRAIN) if self.n is None else self.n,
             "recompute": recompute_named(self.recompute),
             "lora_targets": ALL if self.lora_targets is None else self.lora_targets,
         }
-        return TrainingConfig(**self._same(TrainingConfig) | made, parallel=Parallel(**self._same(Parallel)))
+        return TrainingConfig(**self._same(TrainingConfig) | derived, parallel=Parallel(**self._same(Parallel)))
 
     def _same(self, record: Any) -> dict[str, Any]:
-        """Options by the fields of ``record`` that have their names."""
+        """Values of the options that have the names of fields of ``record``."""
         return {one.name: getattr(self, one.name) for one in fields(record) if hasattr(self, one.name)}
 
 
@@ -145,7 +145,7 @@ class PhaseQuestion(Question):
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
-        from perfmodel.core.power import PowerAsked
+        from perfmodel.core.power import PowerOptions
         from perfmodel.transformer.kernel_choice import EAGER
         from perfmodel.transformer.routing import router_imbalance
         from perfmodel.transformer.step import Request, Split, formats, lengths
@@ -163,7 +163,7 @@ class PhaseQuestion(Question):
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
         options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
         options |= formats(model, form, stored, self.kv_dtype)
-        options["power"] = PowerAsked(self.power_limit, self.clock).check(device)
+        options["power"] = PowerOptions(self.power_limit, self.clock).check(device)
         sizes = lengths(model, self.phase, self.n, self.kv_len)
         return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
@@ -199,7 +199,7 @@ class ModelQuestion(PhaseQuestion):
         return MemoryQuestion(**options).updated({"precision": precision}).training(model)
 
     def training_formats(self, device: Device) -> tuple[str, str | None]:
-        """Which 16-bit format, and the precision: ``--dtype fp32`` says both. UsageError where they do not go together."""
+        """(16-bit format, precision): ``--dtype fp32`` says both. UsageError where they do not go together."""
         from perfmodel.transformer.training.question import BF16, FP32
 
         dtype, precision = self.dtype, self.precision
@@ -209,11 +209,11 @@ class ModelQuestion(PhaseQuestion):
             raise UsageError(f"--dtype {dtype} with --phase train", "give bf16, fp16 or fp32, and --precision for the rest")
         if precision == BF16 and dtype == "fp16":
             raise UsageError("--dtype fp16 with --precision bf16", "leave one of them out")
-        known = {**device.peaks.tensor, **device.peaks.vector}
-        return dtype or ("bf16" if precision == BF16 or "bf16" in known else "fp16"), precision
+        formats = {**device.peaks.tensor, **device.peaks.vector}
+        return dtype or ("bf16" if precision == BF16 or "bf16" in formats else "fp16"), precision
 
     def check_search(self) -> int:
-        """The GPUs of a search; UsageError for an option that it is to find."""
+        """Number of GPUs of a search; UsageError for an option that the search is to find."""
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 

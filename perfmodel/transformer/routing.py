@@ -35,7 +35,7 @@ def received(step: ModelPass) -> Number:
 
 
 def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: MatrixFormat) -> list[Op]:
-    """Tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+    """Exchanges of tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
 
     Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or by
     ``gathering`` among the GPUs with the same place in their groups, whose sums over a group follow after the MLP (vLLM). ``form``: in
@@ -74,14 +74,14 @@ def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
 
 
 def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
-    """Experts on it that a token picks, on average."""
+    """Experts on the fullest GPU that a token picks, on average."""
     if step.imbalance:
         return _picked(step, mlp)[1]
     return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
 
 
 def loads_on(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
-    """Tokens of each expert on it; none if all are alike."""
+    """Tokens of each expert on the fullest GPU; none if all are alike."""
     return _picked(step, mlp)[2] if step.imbalance else ()
 
 

@@ -45,15 +45,15 @@ def seen(n: Number, kv_len: Number, most: Number | None = None, block: Number = 
 
 
 def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
-    """The same for the first ``tokens``."""
+    """``seen`` summed over the first ``tokens`` tokens."""
     if most is None:
         return tokens * (tokens + 1) // 2
     first = minimum(tokens, most)
     beyond = tokens - first
     full = beyond // block
     rest = beyond - full * block
-    own = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
-    return first * (first + 1) // 2 + beyond * (most - block) + own
+    within = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
+    return first * (first + 1) // 2 + beyond * (most - block) + within
 
 
 def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = None) -> Number:
@@ -73,7 +73,7 @@ def _blocks(tokens: Number, block: Number, most: Number | None) -> Number:
 
 
 class SparseRows(StateRows):
-    """Their methods by kind of operation, for ``ops.Rows``."""
+    """Kernels of sparse attention: methods by kind of operation, for ``ops.Rows``."""
 
     @property
     def _latent(self) -> LatentAttention:
@@ -94,7 +94,7 @@ class SparseRows(StateRows):
 
     @property
     def _absorbed(self) -> bool:
-        """Decode leaves latents as they are: W_UK is multiplied into Q, W_UV into the result.
+        """Whether latents stay as they are, as in decode: W_UK is multiplied into Q, W_UV into the result.
 
         Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
         indexer has picked some of them for each query.
@@ -109,7 +109,7 @@ class SparseRows(StateRows):
         return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def index_keys(self, op: Operation) -> list[Op]:
-        """Norm and rotation of the new keys, which go to the indexer's cache, and rotation of its Q; Q leaves as scores take it."""
+        """Kernels of norm and rotation of the new keys, for the indexer's cache, and rotation of its Q, which leaves as scores take it."""
         step, index, tokens = self.step, self._index, self.tokens
         queries = index.heads * index.head_dim
         accesses = (
@@ -121,11 +121,11 @@ class SparseRows(StateRows):
         return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, tokens * (6 * index.head_dim + 3 * queries)))]
 
     def _scored(self) -> Number:
-        """Scores that are written: of each token, or the best of each block and head."""
+        """Number of scores that are written: of each token, or the best of each block and head."""
         return self.step.sequences * self._index.sets * blocks_seen(self.step.n, self.step.kv_len, self._index.block)
 
     def index_scores(self, op: Operation) -> list[Op]:
-        """Scores of all heads, their weighted sum per token."""
+        """Kernels of the scores of all heads, and their weighted sum per token."""
         step, index = self.step, self._index
         pairs = step.sequences * seen(step.n, step.kv_len)
         fp8 = DTYPES["fp8"] if index.query_size == 1 else None
@@ -148,13 +148,13 @@ class SparseRows(StateRows):
         return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8), *self._beside(op)]
 
     def select(self, op: Operation) -> list[Op]:
-        """The best tokens of each query."""
+        """Kernel that picks the best tokens of each query."""
         scores, picked = self._scored(), self._picked()
         accesses = (once("activations", READ, SCORE_SIZE * scores, 1), once("activations", WRITE, SCORE_SIZE * picked, 1))
         return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, scores)), *self._beside(op)]
 
     def _picked(self) -> Number:
-        """Indices of what was picked for all queries."""
+        """Number of indices picked for all queries."""
         step, index = self.step, self._index
         return step.sequences * index.sets * blocks_seen(step.n, step.kv_len, index.block, index.topk // index.block)
 

@@ -40,7 +40,7 @@ class Indexer:
     query_size: ClassVar[int] = 1
 
     def divided(self, tp: int) -> Indexer:
-        """What one of ``tp`` GPUs has: all of it."""
+        """The part of one of ``tp`` GPUs: all of it."""
         return self
 
     @property
@@ -67,7 +67,7 @@ class BlockIndexer:
     query_size: ClassVar[int] = 2
 
     def divided(self, tp: int) -> BlockIndexer:
-        """What one of ``tp`` GPUs has: heads are copied beyond one each, as is the key."""
+        """The part of one of ``tp`` GPUs: heads are copied beyond one each, as is the key."""
         return replace(self, heads=maximum(self.heads // tp, 1))
 
     @property
@@ -116,7 +116,7 @@ class GroupedAttention:
     state_bytes: ClassVar[int] = 0
 
     def divided(self, tp: int) -> GroupedAttention:
-        """What one of ``tp`` GPUs has: K and V heads are copied beyond one each."""
+        """The part of one of ``tp`` GPUs: K and V heads are copied beyond one each."""
         indexer = None if self.indexer is None else self.indexer.divided(tp)
         return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1), indexer=indexer)
 
@@ -127,7 +127,7 @@ class GroupedAttention:
 
     @property
     def index_bytes(self) -> Number:
-        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        """Indexer bytes per cached token, independent of the KV dtype."""
         return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property
@@ -173,7 +173,7 @@ class LatentAttention:
     state_bytes: ClassVar[int] = 0
 
     def divided(self, tp: int) -> LatentAttention:
-        """What one of ``tp`` GPUs has."""
+        """The part of one of ``tp`` GPUs."""
         return replace(self, heads=self.heads // tp)
 
     @property
@@ -188,7 +188,7 @@ class LatentAttention:
 
     @property
     def index_bytes(self) -> Number:
-        """Bytes that an indexer keeps of a token, whatever the format of the cache."""
+        """Indexer bytes per cached token, independent of the KV dtype."""
         return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property
@@ -246,7 +246,7 @@ class MoeMlp:
     activation: str = "silu"
 
     def shared_as_routed(self) -> MoeMlp:
-        """The same with the expert that sees every token as one more that is always picked, where it is as wide and has no gate."""
+        """This MLP with the expert that sees every token as one more that is always picked, where it is as wide and has no gate."""
         if self.shared_width != self.width or self.shared_gate:
             return self
         return replace(self, experts=self.experts + 1, experts_per_token=self.experts_per_token + 1, shared_width=0)
@@ -254,7 +254,7 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``norms``: norms over the hidden state, 2 in most models. ``formats``: in which a quantized checkpoint stores its matrices.
+    """One layer. ``norms``: norms over the hidden state, 2 in most models. ``formats``: of its matrices in a quantized checkpoint.
 
     ``mlp`` is None where a layer mixes tokens and nothing more.
     """

@@ -40,7 +40,7 @@ def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
 
 
 class StateRows:
-    """Their methods by kind of operation, for ``ops.Rows``."""
+    """Kernels of linear attention: methods by kind of operation, for ``ops.Rows``."""
 
     step: ModelPass
     tokens: Number
@@ -71,13 +71,13 @@ class StateRows:
         return bool(self.step.cached and self.step.kv_len > self.step.n)
 
     def _kept(self, elements: Number, bits: int) -> tuple[Access, ...]:
-        """A state of each sequence: read where there is one, written where it is kept."""
+        """Accesses to a state of each sequence: read where there is one, written where it is kept."""
         size = self.step.sequences * elements * (bits // 8)
         read = (once(CACHE, READ, size, 1),) if self._continued else ()
         return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
 
     def _moved(self, op: Operation, tokens: Number, sizes: tuple[Number, Number], kept: tuple[Access, ...] = ()) -> tuple[Access, ...]:
-        """``sizes``: inputs and outputs of each of ``tokens``."""
+        """Accesses of a kernel of ``op``. ``sizes``: inputs and outputs of each of ``tokens``."""
         step = self.step
         learned = stored(WEIGHTS, READ, op.vectors, step.weight_bits)
         return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))
@@ -92,7 +92,7 @@ class StateRows:
         return Op(name, group, 1, kernel, Timed("scale", workload, ("torch-scale",)))
 
     def convolution(self, op: Operation) -> list[Op]:
-        """Each channel over its last tokens, then SiLU; the tokens that the next pass needs are kept."""
+        """Kernels of the convolution, each channel over its last tokens, and SiLU; the tokens that the next pass needs are kept."""
         a, written = self._state, self._own * self._state.channels
         kept = self._kept((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
         work = Work(0, (2 * a.conv_kernel + 4) * written, written)
@@ -100,13 +100,13 @@ class StateRows:
         return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
 
     def delta_rule(self, op: Operation) -> list[Op]:
-        """Q, K, V, decay and rate of each token, and the state."""
+        """Kernels of the delta rule over Q, K, V, decay and rate of each token, and the state."""
         a = self._state
         assert isinstance(a, GatedDeltaNet)
         return [self._recurrence(op, a.channels + 2 * a.value_heads), *self._beside(op)]
 
     def scan(self, op: Operation) -> list[Op]:
-        """x, B, C and dt of each token, and the state."""
+        """Kernel of the scan over x, B, C and dt of each token, and the state."""
         a = self._state
         assert isinstance(a, Mamba2)
         return [self._recurrence(op, a.channels + a.heads), *self._beside(op)]
@@ -127,13 +127,13 @@ class StateRows:
         return Op(name, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products))
 
     def gated_norm(self, op: Operation) -> list[Op]:
-        """A norm of the result, times the activated gate."""
+        """Kernel of a norm of the result, times the activated gate."""
         inner = self._state.inner
         written = self.tokens * inner
         work = Work(0, (VECTOR_WORK["norm"] + VECTOR_WORK["silu-mul"]) * written, written)
         return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, self.tokens, (2 * inner, inner)), work)]
 
     def output_gate(self, op: Operation) -> list[Op]:
-        """The sigmoid of the gate times the output."""
+        """Kernel of the sigmoid of the gate times the output."""
         elements, like = self.tokens * op.features, ("scale", "torch-silu-mul", self.tokens, op.features)
         return [stream(op.kernel, self.step, "silu-mul", (2 * elements, elements), like, strided=True)]

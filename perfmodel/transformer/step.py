@@ -11,7 +11,7 @@ from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import PowerAsked
+from perfmodel.core.power import PowerOptions
 from perfmodel.kernels.tile import SQUARE_TILE
 from perfmodel.transformer.kernel_choice import KernelChoice
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
@@ -21,7 +21,7 @@ PREFILL, DECODE = "prefill", "decode"
 
 
 def share(number: Number, parts: int) -> Number:
-    """What the fullest of ``parts`` gets.
+    """The largest of ``parts`` equal shares of ``number``, rounded up.
 
     >>> share(10, 1), share(10, 4)
     (10, 3)
@@ -56,13 +56,13 @@ class Split:
     dp: int = 0
 
     def __post_init__(self) -> None:
-        """Groups that are not given."""
+        """Fills in the groups that are not given."""
         if not self.dp:
             object.__setattr__(self, "dp", max(self.ep // max(self.tp, 1), 1))
 
     @property
     def stage(self) -> int:
-        """GPUs of a pipeline stage."""
+        """Number of GPUs of a pipeline stage."""
         return self.tp * self.dp
 
     @property
@@ -84,9 +84,9 @@ class Split:
         if self.ep > 1 and not model.is_moe:
             raise UsageError(f"--ep {self.ep}: {model.name} has no experts", "leave it out, or give --tp")
         if self.stage % self.ep:
-            known = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
+            sharers = f"the {self.stage} GPUs of a stage, --tp {self.tp} x --dp {self.dp}"
             fits = ", ".join(str(ep) for ep in range(1, min(self.stage, MOST_TP) + 1) if self.stage % ep == 0)
-            raise UsageError(f"--ep {self.ep} does not divide {known}", f"the same GPUs hold the experts: one of {fits} does")
+            raise UsageError(f"--ep {self.ep} does not divide {sharers}", f"the same GPUs hold the experts: one of {fits} does")
         layers = [layer for layer, _ in model.layer_kinds]
         fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, one.attention) for one in layers))} does"
         for a in (one.attention for one in layers if not cut_by(self.tp, one.attention)):
@@ -171,12 +171,12 @@ def check_imbalance(given: float | None, model: ModelSpec) -> None:
 
 
 def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
-    """A first pass over ``n`` tokens, nothing cached before."""
+    """A prefill: a first pass over ``n`` tokens, nothing cached before."""
     return ModelPass(PREFILL, batch, n, n, **options).check()  # type: ignore[arg-type]
 
 
 def decode(batch: Number, kv_len: Number, **options: object) -> ModelPass:
-    """One new token per sequence, the last of ``kv_len``."""
+    """A decode step: one new token per sequence, the last of ``kv_len``."""
     return ModelPass(DECODE, batch, 1, kv_len, **options).check()  # type: ignore[arg-type]
 
 
@@ -219,7 +219,7 @@ class Request(ModelPass):
     graph: bool | None = None
     reserve: int = 0
     host_us: float | None = None
-    power: PowerAsked = field(default_factory=PowerAsked)
+    power: PowerOptions = field(default_factory=PowerOptions)
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import BURST, SUSTAINED, PowerAsked, PowerState
+from perfmodel.core.power import BURST, SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing import power
 from perfmodel.timing.power import Activity
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, MATMUL
-from perfmodel.transformer.op_time import as_multiplied
+from perfmodel.transformer.op_time import in_compute_dtype
 
 if TYPE_CHECKING:
     from perfmodel.transformer.training.step.estimate import TrainingEstimate
@@ -21,40 +21,40 @@ KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: pow
 
 
 def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
-    """What all runs of a row do, in ``factor`` times its seconds."""
-    op, found = row.op, row.prediction
+    """Activity of all runs of a row, in ``factor`` times its seconds."""
+    op, prediction = row.op, row.prediction
     workload = op.timed.workload if op.timed is not None else None
     kind = KIND_OF_GROUP[op.group]
-    if found is not None:
-        block = found.calibration
+    if prediction is not None:
+        block = prediction.calibration
         kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
-    blocks = None if workload is None or found is None else power.blocks_of([op.kernel], kind, workload)
-    dtype = as_multiplied(op, device).dtype.name
+    blocks = None if workload is None or prediction is None else power.blocks_of([op.kernel], kind, workload)
+    dtype = in_compute_dtype(op, device).dtype.name
     return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
 
 
-def under_power(found: PassEstimate, asked: PowerAsked) -> PassEstimate:
-    """``found`` at the clock of its headline, sustained unless asked otherwise; as it is where the device has no power model.
+def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
+    """``estimate`` at the clock of its headline, sustained unless asked otherwise; unchanged where the device has no power model.
 
     Where the host is slower than the kernels, the device waits for it at static power, and the clock is that of the average.
     """
-    rows, host = [row for row in found.rows if row.seconds > 0], found.host_s
-    state = power.state_of([of_row(row, found.device) for row in rows], found.device, asked, SUSTAINED, host[0] if host else 0.0)
+    rows, host = [row for row in estimate.rows if row.seconds > 0], estimate.host_s
+    state = power.state_of([of_row(row, estimate.device) for row in rows], estimate.device, asked, SUSTAINED, host[0] if host else 0.0)
     if state is None:
-        return found
+        return estimate
     slower = {id(row): seconds / row.seconds for row, seconds in zip(rows, state.shown.each, strict=True)}
-    return replace(found, rows=[_slowed(row, slower.get(id(row), 1.0)) for row in found.rows], power=state)
+    return replace(estimate, rows=[_slowed(row, slower.get(id(row), 1.0)) for row in estimate.rows], power=state)
 
 
 def _slowed(row: PassRow, factor: float) -> PassRow:
     return row if row.prediction is None else replace(row, prediction=power.scaled(row.prediction, factor))
 
 
-def slowdown(found: PassEstimate, asked: PowerAsked, idle_s: float) -> float:
-    """Seconds of the kernels of ``found`` under ``asked`` over those without, where steps follow one another ``idle_s`` apart."""
-    rows = [row for row in found.rows if row.seconds > 0]
+def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> float:
+    """Seconds of the kernels of ``estimate`` under ``asked`` over those without, where steps follow one another ``idle_s`` apart."""
+    rows = [row for row in estimate.rows if row.seconds > 0]
     waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
-    state = power.state_of([*(of_row(row, found.device) for row in rows), *waits], found.device, asked, SUSTAINED)
+    state = power.state_of([*(of_row(row, estimate.device) for row in rows), *waits], estimate.device, asked, SUSTAINED)
     return 1.0 if state is None else sum(state.shown.each[: len(rows)]) / sum(row.seconds for row in rows)
 
 
@@ -69,47 +69,47 @@ class TrainingPower:
 
     @property
     def burst_s(self) -> float:
-        """Each kernel as fast as after a pause."""
+        """Seconds with each kernel as fast as after a pause."""
         return self.state.burst_s + self.waits_s
 
     @property
     def sustained_s(self) -> float:
-        """For seconds."""
+        """Seconds at the clock that lasts."""
         return self.state.sustained_s + self.waits_s
 
     @property
     def joules(self) -> float:
-        """Of all GPUs; waits draw what static power is."""
+        """Joules of all GPUs; waits draw static power."""
         return self.gpus * (self.state.joules + self.static_w * self.waits_s)
 
     @property
     def watts(self) -> float:
-        """Of one GPU, on average."""
+        """Mean watts of one GPU."""
         return self.joules / self.gpus / self.sustained_s
 
     @property
     def sm_hz(self) -> float:
-        """Clock of the kernels."""
+        """Clock of the kernels in Hz."""
         return self.state.sm_hz
 
     @property
     def limit_w(self) -> float:
-        """Of one GPU."""
+        """Power limit of one GPU in watts."""
         return self.state.limit_w
 
     @property
     def clock(self) -> str:
-        """Of the headline time."""
+        """Name of the clock of the headline time."""
         return self.state.clock
 
 
-def training_power(found: TrainingEstimate, asked: PowerAsked) -> TrainingPower | None:
-    """``found`` as it runs; its headline stays that of measured steps. None where the device has no power model."""
-    rows = [row for row in found.lines if row.seconds > 0]
-    asked.check(found.device)
-    device = found.device
+def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> TrainingPower | None:
+    """Power of ``estimate`` as it runs, whose headline stays that of measured steps. None where the device has no power model."""
+    rows = [row for row in estimate.lines if row.seconds > 0]
+    asked.check(estimate.device)
+    device = estimate.device
     state = power.state_of([of_row(row, device) for row in rows], device, asked, BURST)
     if state is None or device.power is None:
         return None
-    waits = max(found.seconds - sum(row.seconds for row in rows), 0.0)
-    return TrainingPower(state, waits, device.power.static_w, found.training.parallel.gpus)
+    waits = max(estimate.seconds - sum(row.seconds for row in rows), 0.0)
+    return TrainingPower(state, waits, device.power.static_w, estimate.training.parallel.gpus)

@@ -51,15 +51,15 @@ def case_of(record: Record) -> Case:
     """The case that a record measured; UnavailableError says what the record lacks."""
     if record.workload not in _WORKLOADS:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
-    known = {"matmul": PRODUCTS, "moe": EXPERTS_IN}.get(record.workload, DTYPES)
-    if record.dtype not in known:
+    formats = {"matmul": PRODUCTS, "moe": EXPERTS_IN}.get(record.workload, DTYPES)
+    if record.dtype not in formats:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
     wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
     if wrong is not None:
         raise UnavailableError(f"its launch has {wrong}")
     train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
     required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
-    workload = workload_of(_sizes(record, required.split(), optional.split()), known[record.dtype], record)
+    workload = workload_of(_sizes(record, required.split(), optional.split()), formats[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache_state, record.launch)

@@ -23,9 +23,9 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import WARM, Case, Model, find_model, model_of
 from perfmodel.timing.implementations import kernel_name
-from perfmodel.timing.lenders import FallbackDevices, with_parts
+from perfmodel.timing.reference_devices import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.fit_points import FULL, KIN, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
+from perfmodel.validation.fit_points import FULL, NEAR_PRIOR, Direction, Effort, FitPoint, Key, Solved, errs_with, solved
 from perfmodel.validation.records import Record, group_key, held_out, profiled, sets_width
 from perfmodel.validation.statistics import Residual, conformal, interval
 
@@ -49,8 +49,8 @@ def family_of(block: Calibration) -> Family:
 
 
 def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
-    """The records that some model describes, by what shares parameters; composites come last."""
-    found: dict[Key, list[FitPoint]] = {}
+    """Fit points of the records that some model describes, by the key of what shares parameters; composites come last."""
+    grouped: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
         if (
@@ -69,12 +69,12 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             continue
         direction: Direction = "backward" if case.direction == "backward" else "forward"
         key = (record.workload, _calibrated_name(case, model), direction, model.name, device.architecture)
-        found.setdefault(key, []).append(FitPoint(record, case, device, lower))
-    return dict(sorted(found.items(), key=lambda item: find_model(item[0][3]).composite))
+        grouped.setdefault(key, []).append(FitPoint(record, case, device, lower))
+    return dict(sorted(grouped.items(), key=lambda item: find_model(item[0][3]).composite))
 
 
 def _calibrated_name(case: Case, model: Model) -> str:
-    """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
+    """Name of what shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
     kernel = kernel_name(case.implementation)
     return kernel if kernel in model.implementations else case.implementation
 
@@ -101,51 +101,51 @@ def calibrate(
     elsewhere: dict[Family, list[Residual]] = {}
     alike: dict[str, list[Residual]] = {}
     grouped = points(records, devices)
-    lacking = {key: too_few((point.record for point in own), find_model(key[3])) for key, own in grouped.items()}
-    tasks = {key: _to_fit(own, effort) for key, own in grouped.items() if not lacking[key]}
+    lacking = {key: too_few((point.record for point in members), find_model(key[3])) for key, members in grouped.items()}
+    tasks = {key: _to_fit(members, effort) for key, members in grouped.items() if not lacking[key]}
     finished = _FitProgress(tasks, progress, done)
     ahead = _solved_ahead(tasks, effort, jobs, finished)
     for key, listed in grouped.items():
         if lacking[key]:
             progress(f"{'/'.join(key[:3])} on {key[4]}: {lacking[key]}")
             continue
-        own = [replace(point, device=current[point.device.id]) for point in listed]
-        own = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
-        known = _to_fit(own, effort)
+        members = [replace(point, device=current[point.device.id]) for point in listed]
+        members = with_other_parts(members, key[3], lambda: [*current.values(), *fallbacks()])
+        to_fit = _to_fit(members, effort)
         if key not in ahead:
-            ahead[key] = solved(known, effort)
+            ahead[key] = solved(to_fit, effort)
             finished(key)
         p, residuals = ahead[key]
-        errors = [Residual(value, group) for value, group in zip(residuals, errs_with(known), strict=True)]
-        elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
-        alike.setdefault(key[3], []).extend(Residual(one.value, f"{one.group} {key}") for one in errors)
-        for name in sorted({point.device.id for point in own}):
-            mine = [one for one, point in zip(errors, known, strict=True) if point.device.id == name]
+        errors = [Residual(value, group) for value, group in zip(residuals, errs_with(to_fit), strict=True)]
+        elsewhere.setdefault(key[:4], []).extend(Residual(error.value, f"{error.group} {key[4]}") for error in errors)
+        alike.setdefault(key[3], []).extend(Residual(error.value, f"{error.group} {key}") for error in errors)
+        for name in sorted({point.device.id for point in members}):
+            mine = [error for error, point in zip(errors, to_fit, strict=True) if point.device.id == name]
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
-            here = [point for point in own if point.device.id == name]
+            here = [point for point in members if point.device.id == name]
             block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
-            block = with_warm(block, [value for value, point in zip(residuals, known, strict=True) if _warm_on(point, name)], here)
+            block = with_warm(block, [value for value, point in zip(residuals, to_fit, strict=True) if _warm_on(point, name)], here)
             result.setdefault(name, []).append(block)
-            others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
+            others = [error for error in current[name].calibration if family_of(error) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {
-        name: [_of_few(_of_all(block, own), own, alike[block.model]) for block in blocks for own in [elsewhere[family_of(block)]]]
+        name: [_of_few(_of_all(block, kept), kept, alike[block.model]) for block in blocks for kept in [elsewhere[family_of(block)]]]
         for name, blocks in result.items()
     }
 
 
-def _to_fit(own: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
-    return effort.thinned([point for point in own if not held_out(point.record)])
+def _to_fit(members: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
+    return effort.thinned([point for point in members if not held_out(point.record)])
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
-    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can.
+    """Words why ``model`` cannot be fitted to ``records``; empty where it can.
 
     Parameters that stay near their starts need none.
     """
     shapes = len({group_key(record) for record in records if not held_out(record)})
-    free = sum(prior.spread > KIN for prior in model.priors().values())
+    free = sum(prior.spread > NEAR_PRIOR for prior in model.priors().values())
     return "" if shapes >= max(2, min(2 * free, FEWEST)) else f"{shapes} shapes are too few for {free} parameters"
 
 
@@ -169,51 +169,51 @@ def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int
     plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: finished.work[key], reverse=True)
     if jobs < 2 or sum(finished.work[key] for key in plain) < LEAST_SHARED:
         return {}
-    found: dict[Key, Solved] = {}
+    solutions: dict[Key, Solved] = {}
     with ProcessPoolExecutor(min(jobs, len(plain)), get_context("spawn"), _dies_at_once) as pool:
         before = set(active_children())
         try:
             futures = {pool.submit(solved, tasks[key], effort): key for key in plain}
             for future in as_completed(futures):
-                found[futures[future]] = future.result()
+                solutions[futures[future]] = future.result()
                 finished(futures[future])
         except BaseException:  # the first error, or Ctrl-C, ends all processes
             for child in set(active_children()) - before:
                 child.terminate()
             raise
-    return found
+    return solutions
 
 
 def _dies_at_once() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: only the first has something to say
 
 
-def with_lent(own: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
-    """``own``, with the parts of ``model`` that their devices lack."""
-    asked = {(point.device.id, point.record.dtype): point.device for point in own}
+def with_other_parts(members: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
+    """``members``, on devices with calibrations of the parts of ``model`` from other devices where they have none."""
+    asked = {(point.device.id, point.record.dtype): point.device for point in members}
     devices = {(name, dtype): with_parts(device, model, dtype, fallbacks) for (name, dtype), device in asked.items()}
-    return [replace(point, device=devices[point.device.id, point.record.dtype]) for point in own]
+    return [replace(point, device=devices[point.device.id, point.record.dtype]) for point in members]
 
 
-def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
+def _block(key: Key, p: dict[str, float], members: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
     """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)
-    judged = [point for point in own if not sets_width(point.record)]
+    judged = [point for point in members if not sets_width(point.record)]
     unseen = [abs(math.expm1(-point.residual(model, p))) for point in judged if held_out(point.record)]
     return Calibration(
         implementation=implementation,
         workload=workload,
         direction=direction,
         model=name,
-        dtypes=sorted({point.record.dtype for point in own}),
+        dtypes=sorted({point.record.dtype for point in members}),
         parameters=p,
         points=len(judged) - len(unseen),
         low=1.0,
         high=1.0,
         source="records",
         date=date,
-        versions=versions([point.record for point in own]),
+        versions=versions([point.record for point in members]),
         held_out=len(unseen),
         held_out_median_error=round(quantile(unseen, 0.5), 4) if unseen else None,
         held_out_p90_error=round(quantile(unseen, 0.9), 4) if unseen else None,
@@ -227,31 +227,31 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
 
 
-def _of_width(block: Calibration, own: Iterable[FitPoint]) -> list[float]:
-    """Residuals of those of ``own`` that are for the width."""
+def _of_width(block: Calibration, members: Iterable[FitPoint]) -> list[float]:
+    """Residuals of the ``members`` that are for the width."""
     model = find_model(block.model)
-    return [point.residual(model, block.parameters) for point in own if sets_width(point.record)]
+    return [point.residual(model, block.parameters) for point in members if sets_width(point.record)]
 
 
-def with_unseen(block: Calibration, own: Sequence[FitPoint]) -> Calibration:
-    """``block`` with the interval and the error of those of ``own`` that are for the width; as it is where they are too few."""
-    found = _of_width(block, (point for point in own if point.case.cache != WARM))
-    if len(found) < FEWEST_FOR_WIDTH:
+def with_unseen(block: Calibration, members: Sequence[FitPoint]) -> Calibration:
+    """``block`` with the interval and the error of the ``members`` that are for the width; unchanged where they are too few."""
+    unseen = _of_width(block, (point for point in members if point.case.cache != WARM))
+    if len(unseen) < FEWEST_FOR_WIDTH:
         return block
-    low, high = conformal(found)
-    return replace(block, low=low, high=high, median_error=round(quantile([abs(math.expm1(-value)) for value in found], 0.5), 4))
+    low, high = conformal(unseen)
+    return replace(block, low=low, high=high, median_error=round(quantile([abs(math.expm1(-value)) for value in unseen], 0.5), 4))
 
 
 def _warm_on(point: FitPoint, device: str) -> bool:
     return point.device.id == device and point.case.cache == WARM
 
 
-def with_warm(block: Calibration, residuals: Sequence[float], own: Sequence[FitPoint]) -> Calibration:
-    """``block`` with the interval of warm runs: of their ``residuals`` by fits without them, and of those of ``own`` for the width.
+def with_warm(block: Calibration, residuals: Sequence[float], members: Sequence[FitPoint]) -> Calibration:
+    """``block`` with the interval of warm runs: of their ``residuals`` by fits without them, and of the ``members`` for the width.
 
-    As it is where these are too few, or where there are no others.
+    Unchanged where these are too few, or where there are no others.
     """
-    unseen = _of_width(block, (point for point in own if point.case.cache == WARM))
+    unseen = _of_width(block, (point for point in members if point.case.cache == WARM))
     if len(residuals) + len(unseen) < FEWEST_FOR_WIDTH or len(residuals) == block.points:
         return block
     low, high = conformal([*residuals, *unseen])
@@ -263,14 +263,14 @@ def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
 
 
-def _of_few(block: Calibration, own: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
+def _of_few(block: Calibration, residuals: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
     """``block`` with no less than the interval of all kernels of its model, if it is of a published table of few shapes.
 
-    Constants of such a model were chosen on most of its rows: what one kernel's few ``own`` rows leave over says too little. So does
+    Constants of such a model were chosen on most of its rows: what one kernel's few rows of its own leave over says too little. So does
     what a handful of sizes per device does, all of them of the same few shapes.
     """
     model = find_model(block.model)
-    few = model.from_tables and len({residual.group for residual in own}) < FEWEST
+    few = model.from_tables and len({residual.group for residual in residuals}) < FEWEST
     if not few and not model.few_sizes:
         return block
     low, high = interval(alike)

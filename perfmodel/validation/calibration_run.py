@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, 
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark
 from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
@@ -35,7 +35,7 @@ MEASURED = "measured_here"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOptions:
-    """How a calibration is made. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
+    """Options of a calibration. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
 
     On a CPU ``on_record`` hears of timings, kernel by kernel; ``earlier`` are those of an interrupted run.
     ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
@@ -77,7 +77,7 @@ class Calibrated:
 
     @property
     def text(self) -> str:
-        """The profile."""
+        """The profile as text."""
         return profile_text(self.device)
 
 
@@ -87,7 +87,7 @@ def today() -> str:
 
 
 def versions_of(records: Sequence[Record]) -> str:
-    """Software that the records name, in one line."""
+    """One line with the software that the records name."""
     names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm", "nccl")
     found = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
     if len({r.environment["kernel"] for r in records if "kernel" in r.environment}) > 1:  # the kernels of a library, one for each shape
@@ -108,12 +108,12 @@ def from_records(
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
     Of the project's own files the fits see the half that they are given, of others every record.
-    ``fallbacks``: lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
+    ``fallbacks``: devices whose calibrations serve parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
     check_names(implementations)
-    listed, own = list(paths), set(shipped_records())
+    listed, shipped = list(paths), set(shipped_records())
     read = {path: [record for _, record in read_records(path)] for path in listed}
-    records = [record for path, found in read.items() for record in (found if path in own else all_fitted(found))]
+    records = [record for path, found in read.items() for record in (found if path in shipped else all_fitted(found))]
     if implementations:
         records = [record for record in records if record.implementation in implementations]
     devices = _devices_of(records, find_device, hardware, progress)
@@ -124,7 +124,7 @@ def from_records(
     found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
     source = (
         RECORDS
-        if set(listed) <= own and not options.quick
+        if set(listed) <= shipped and not options.quick
         else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     )
     wanted = ids if hardware is None else {find_device(hardware).id}
@@ -138,11 +138,11 @@ def _devices_of(
     given = None if hardware is None else find_device(hardware)
     devices: dict[str, Device] = {}
     for name in dict.fromkeys(record.hardware for record in records):
-        known = device_or_error(name, find_device)
-        if isinstance(known, PerfmodelError):
-            progress(f"{name}: {known.message}")
+        found_device = device_or_error(name, find_device)
+        if isinstance(found_device, PerfmodelError):
+            progress(f"{name}: {found_device.message}")
         else:
-            devices[name] = given if given is not None and given.id == known.id else known
+            devices[name] = given if given is not None and given.id == found_device.id else found_device
     if given is not None and given.id not in {device.id for device in devices.values()}:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return devices
@@ -162,8 +162,8 @@ def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration
     kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
     sources = {key: source, **device.sources} if blocks else device.sources
     anew = {probe.name for probe in probes}
-    known = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in anew)]
-    changed = replace(device, sources=sources, microbenchmarks=known, calibration=[*kept, *blocks])
+    all_probes = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in anew)]
+    changed = replace(device, sources=sources, microbenchmarks=all_probes, calibration=[*kept, *blocks])
     return Calibrated(changed, probes, blocks, **more)
 
 
@@ -196,11 +196,11 @@ def this_machine(
     records = all_fitted(map(as_record, raws))
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
-    known = [one for one in results if one.value is not None]
-    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size, one.shape) for one in known]
+    timed = (one for one in results if one.value is not None)
+    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size, one.shape) for one in timed]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
-    found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
-    blocks = found.get(device.id, [])
+    fits = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
+    blocks = fits.get(device.id, [])
     return _with(device, probes, blocks, f"kernels measured by the same run{options.words}", failures=failures, records=raws)
 
 
@@ -212,17 +212,18 @@ def _measured_kernels(
     from perfmodel.validation.cuda.run import measure
 
     raws: list[dict[str, Any]] = []
-    own, libraries = own_cases(names, options.quick), _library_cases([name for name in names if name.startswith("torch-")], options.quick)
-    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
+    ours = own_cases(names, options.quick)
+    libraries = _library_cases([name for name in names if name.startswith("torch-")], options.quick)
+    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in ours})
     failures = [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
-    step = _steps(len(own) + len(libraries), progress, options.done)
+    step = _steps(len(ours) + len(libraries), progress, options.done)
 
     def keep(raw: dict[str, Any]) -> None:
         raws.append(raw)
         options.on_record(raw)
 
-    if own:
-        failures += measure(own, step, keep, hardware, QUICK_RULE if options.quick else None)
+    if ours:
+        failures += measure(ours, step, keep, hardware, QUICK_RULE if options.quick else None)
     if libraries:
         from perfmodel.validation.libraries.measure import as_line
         from perfmodel.validation.libraries.measure import measure as measure_libraries
@@ -298,7 +299,7 @@ def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
         elif device.launch_overhead is None and level == "stream":
             device = replace(device, launch_overhead=LaunchOverhead(quantity))
         elif device.launch_overhead is not None:
-            known = getattr(device.launch_overhead, level)
-            if known is None or known.kind == "measured":
+            overhead = getattr(device.launch_overhead, level)
+            if overhead is None or overhead.kind == "measured":
                 device = replace(device, launch_overhead=replace(device.launch_overhead, **{level: quantity}))
     return device

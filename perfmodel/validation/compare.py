@@ -16,8 +16,8 @@ from perfmodel.core.question import short_name
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s, roof_s
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, all_ops, on_device
 from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.training.step.estimate import TrainingStep
@@ -60,36 +60,36 @@ class RecordRow:
 
     @property
     def error(self) -> float | None:
-        """predicted / measured - 1."""
+        """Error of the time: predicted / measured - 1."""
         if self.served is not None:
             return self.served.tpot[0] / self.record.time_s.median - 1
         return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
 
     @property
     def ttft_error(self) -> float | None:
-        """The same of the time to the first token of a serving run; None where none is predicted or measured."""
+        """predicted / measured - 1 of a serving run's time to the first token; None where none is predicted or measured."""
         return None if self.served is None or self.record.ttft_s is None else self.served.ttft[0] / self.record.ttft_s - 1
 
     @property
     def ttft_covered(self) -> bool | None:
-        """Whether that lies in its interval."""
+        """Whether the measured time to the first token lies in its interval."""
         if self.served is None or self.record.ttft_s is None:
             return None
         return self.served.ttft[1] <= self.record.ttft_s <= self.served.ttft[2]
 
     @property
     def measured_bytes(self) -> float | None:
-        """Peak memory, where it was measured."""
+        """Peak memory in bytes, where it was measured."""
         return self.record.memory.get(PEAK)
 
     @property
     def predicted_bytes(self) -> float | None:
-        """Predicted peak memory, where one was measured; None where no model knows it."""
+        """Predicted peak memory in bytes, where one was measured; None where no model knows it."""
         return None if self.measured_bytes is None or self.device is None else predicted_peak_bytes(self.record, self.device)
 
     @property
     def memory_error(self) -> float | None:
-        """predicted / measured - 1 of the peak memory."""
+        """Error of the peak memory: predicted / measured - 1."""
         predicted = self.predicted_bytes
         return None if predicted is None or not self.measured_bytes else predicted / self.measured_bytes - 1
 
@@ -134,7 +134,7 @@ class Count:
 
 
 def label(record: Record) -> str:
-    """Implementation, shape and tile, short."""
+    """Short label: implementation, shape and tile."""
     sizes = " ".join(f"{name} {value}" for name, value in record.shape.items() if not isinstance(value, bool))
     words = [name for name, value in record.shape.items() if value is True]
     tile = f"{record.launch['br']}x{record.launch['bc']}" if {"br", "bc"} <= set(record.launch) else ""
@@ -150,18 +150,18 @@ class RecordGroup:
     rows: list[RecordRow] = field(default_factory=list)
 
     def quantile(self, share: float, of: Callable[[RecordRow], float | None]) -> float | None:
-        """That quantile of the rows' values; None without values."""
+        """Quantile ``share`` of the rows' values ``of``; None without values."""
         values = [value for value in map(of, self.rows) if value is not None]
         return quantile(values, share) if values else None
 
     @property
     def violations(self) -> int:
-        """Rows that beat their bound."""
+        """Number of rows that beat their bound."""
         return sum(row.violates for row in self.rows)
 
     @property
     def evaluated(self) -> int:
-        """Rows that have a bound."""
+        """Number of rows that have a bound."""
         return sum(row.lower_s is not None for row in self.rows)
 
 
@@ -173,17 +173,17 @@ def compare_files(
     done: Callable[[float], None] = lambda share: None,
     board: bool = False,
 ) -> list[RecordRow]:
-    """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason.
+    """Rows of all records of ``paths``, or of those of ``only``, beside the model; one that cannot be evaluated is kept, with the reason.
 
     ``done`` hears what share of them is read. ``board``: as a scoreboard reads them: without those that set a width, and without bound
     and prediction for those that fits may see.
     """
-    known = cache(partial(device_or_error, find_device=find_device))
+    device_of = cache(partial(device_or_error, find_device=find_device))
     rows = []
     every = [one for path in paths for one in read_records(path) if not (board and sets_width(one[1]))]
     for number, (raw, record) in enumerate(every):
         done(number / len(every))
-        device = known(record.hardware)
+        device = device_of(record.hardware)
         given = device if only is None else only
         if only is None or (not isinstance(device, PerfmodelError) and device.id == only.id):
             rows.append(
@@ -195,7 +195,7 @@ def compare_files(
 
 
 def _seen(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
-    """A record that a fit may see, or a run of an engine, which is no kernel: its case alone."""
+    """Row of a record that a fit may see, or of a run of an engine, which is no kernel: its case alone."""
     if record.workload == SERVING:
         return RecordRow(raw, record, None, None, "a scoreboard has no serving runs: leave out --scoreboard")
     try:
@@ -210,10 +210,10 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     if isinstance(device, PerfmodelError):
         return RecordRow(raw, record, None, None, device.message)
     if record.workload == SERVING:
-        found = served_or_reason(record, device, fallbacks)
-        if isinstance(found, str):
-            return RecordRow(raw, record, None, None, found, None, device)
-        return RecordRow(raw, record, found.least_tpot_s, None, "", None, device, found)
+        run = served_or_reason(record, device, fallbacks)
+        if isinstance(run, str):
+            return RecordRow(raw, record, None, None, run, None, device)
+        return RecordRow(raw, record, run.least_tpot_s, None, "", None, device, run)
     case, lower, reason = evaluated(record, device)
     prediction = None
     if case is not None and lower is not None:
@@ -234,15 +234,15 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     if record.clock == SUSTAINED:
         return for_seconds(predicted(case, replace(record, clock=None), device, lower_s, fallbacks), case, record, device, fallbacks)
     if record.workload != "attention" or record.direction != "both":
-        found = predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
-        return found if record.environment.get("launches") == QUEUED else with_host(found, case.workload, device)
-    passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
-    asked = [TimeRequest(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallbacks) for one in passes]
-    return added([predict(one) for one in asked])
+        prediction = predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
+        return prediction if record.environment.get("launches") == QUEUED else with_host(prediction, case.workload, device)
+    passes = [replace(case, direction=request) for request in (FORWARD, BACKWARD)]
+    asked = [TimeRequest(request, record.workload, record.dtype, device, lower_bound_s(request, device), fallbacks) for request in passes]
+    return added([predict(request) for request in asked])
 
 
 def with_host(found: Prediction, workload: Any, device: Device) -> Prediction:
-    """``found`` of kernels; of those of an inference step launched one by one, no shorter than hosts take to launch them."""
+    """``found``, a prediction of kernels; of those of an inference step launched one by one, no shorter than hosts take to launch them."""
     if not isinstance(workload, ModelStep) or isinstance(workload, TrainingStep) or workload.graph:
         return found
     count = float(launches(all_ops(workload.model, on_device(workload.step, device))))

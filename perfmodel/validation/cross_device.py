@@ -1,6 +1,6 @@
-"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the lender).
+"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the reference).
 
-Every device with records is predicted as if it had no calibration, by its nearest lender of another architecture, and the residuals
+Every device with records is predicted as if it had no calibration, by its nearest reference of another architecture, and the residuals
 of its fit records are gathered by kind of kernel: how well a kernel carries over depends on what it does, more than on who wrote it.
 The half width of a kind is a quantile of |log(measured / predicted)| in which every device counts alike. Of k devices it is the one at
 80 % x (1 + 1/k), which holds 80 % of the kernels of one device more. Source: Dunn, Wasserman and Ramdas 2023, Distribution-free
@@ -20,9 +20,9 @@ from dataclasses import replace
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import find_model
-from perfmodel.timing.lenders import FallbackDevices, nearest, nearest_lender
-from perfmodel.timing.transfer import at_held_clock, carried_over, share_beside, timed
-from perfmodel.validation.calibrate import Family, family_of, with_lent
+from perfmodel.timing.reference_devices import FallbackDevices, nearest, nearest_reference
+from perfmodel.timing.transfer import at_held_clock, carried_over, held_clock_ratio, timed
+from perfmodel.validation.calibrate import Family, family_of, with_other_parts
 from perfmodel.validation.fit_points import FitPoint, Key
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import PROMISED
@@ -34,7 +34,7 @@ Residuals = dict[tuple[str, bool], dict[str, list[float]]]
 
 
 def kind_of(family: Family) -> str:
-    """What kernels of ``family`` have in common with others: prefill, decode, backward, standard attention, or the workload.
+    """Kind of the kernels of ``family``: prefill, decode, backward, standard attention, or the workload.
 
     >>> kind_of(("attention", "fa2", "forward", "fa2-forward")), kind_of(("norm", "torch-rms-norm", "backward", "norm"))
     ('prefill', 'norm')
@@ -48,37 +48,36 @@ def kind_of(family: Family) -> str:
 
 
 def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices) -> Residuals:
-    """Of all devices in ``grouped``, fit points by family and architecture, each predicted by ``calibrated`` blocks of other architectures.
+    """Errors of all points in ``grouped``, by family and architecture, each predicted by ``calibrated`` blocks of other architectures.
 
     ``fallbacks``: devices whose calibrations may time the parts of a composite kernel.
     """
-    current = {
-        point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
-    }
+    devices = {point.device.id: point.device for group in grouped.values() for point in group}
+    current = {name: replace(device, calibration=calibrated.get(name, [])) for name, device in devices.items()}
     boards = [*current.values(), *fallbacks()]
-    found: Residuals = defaultdict(lambda: defaultdict(list))
-    for key, own in grouped.items():
-        family, lenders = key[:4], _lenders(key, current.values())
-        lendable = [point for point in own if nearest(point.device, lenders) is not None and not held_out(point.record)]
-        for point in with_lent(lendable, key[3], lambda: boards):
+    errors: Residuals = defaultdict(lambda: defaultdict(list))
+    for key, group in grouped.items():
+        family, references = key[:4], _references(key, current.values())
+        comparable = [point for point in group if nearest(point.device, references) is not None and not held_out(point.record)]
+        for point in with_other_parts(comparable, key[3], lambda: boards):
             for probed in (False, True):
-                found[kind_of(family), probed][point.device.id].append(_residual(point, family, lenders, probed, boards))
-    return found
+                errors[kind_of(family), probed][point.device.id].append(_residual(point, family, references, probed, boards))
+    return errors
 
 
-def _lenders(key: Key, devices: Iterable[Device]) -> list[Device]:
+def _references(key: Key, devices: Iterable[Device]) -> list[Device]:
     return [one for one in devices if one.architecture != key[4] and any(family_of(block) == key[:4] for block in one.calibration)]
 
 
-def _residual(point: FitPoint, family: Family, lenders: list[Device], probed: bool, boards: list[Device]) -> float:
+def _residual(point: FitPoint, family: Family, references: list[Device], probed: bool, boards: list[Device]) -> float:
     device = point.device if probed else without_probes(point.device)
-    blocks = {one.id: next(block for block in one.calibration if family_of(block) == family) for one in lenders}
-    lender = nearest_lender(device, [(one, blocks[one.id]) for one in lenders])
-    assert lender is not None
-    block, model = blocks[lender.id], find_model(blocks[lender.id].model)
-    known, share = carried_over(device, lender, block), share_beside(device, lender, block, boards)
-    held = at_held_clock(known.device, share) if share < 1 else None
-    seconds = timed(lambda on: replace(point, device=on).predicted(model, known.parameters), known.device, held)
+    blocks = {other.id: next(block for block in other.calibration if family_of(block) == family) for other in references}
+    reference = nearest_reference(device, [(other, blocks[other.id]) for other in references])
+    assert reference is not None
+    block, model = blocks[reference.id], find_model(blocks[reference.id].model)
+    scaled, share = carried_over(device, reference, block), held_clock_ratio(device, reference, block, boards)
+    held = at_held_clock(scaled.device, share) if share < 1 else None
+    seconds = timed(lambda on: replace(point, device=on).predicted(model, scaled.parameters), scaled.device, held)
     return abs(math.log(point.record.time_s.median / seconds))
 
 
@@ -88,11 +87,11 @@ def without_probes(device: Device) -> Device:
     return replace(device, microbenchmarks=[])
 
 
-def widths(found: Residuals) -> Widths:
-    """Half widths from ``residuals``; empty if there are none."""
-    known = {key: pooled_quantile(list(by_device.values())) for key, by_device in found.items()}
-    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in known.items() if key[1] == probed])}
-    return {**known, **widest}
+def widths(errors: Residuals) -> Widths:
+    """Half widths of intervals from the ``errors`` that ``residuals`` returns; empty if there are none."""
+    halves = {key: pooled_quantile(list(by_device.values())) for key, by_device in errors.items()}
+    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in halves.items() if key[1] == probed])}
+    return {**halves, **widest}
 
 
 def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
@@ -112,7 +111,7 @@ def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
 
 
 def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: Widths) -> dict[str, list[Calibration]]:
-    """``calibrated`` with the intervals for borrowers in every block, as factors of time; unchanged if ``halves`` is empty."""
+    """``calibrated`` with intervals for other devices in every block, as factors of time; unchanged if ``halves`` is empty."""
 
     def end(block: Calibration, probed: bool, sign: int) -> float | None:
         half = halves.get((kind_of(family_of(block)), probed), halves.get(("", probed)))

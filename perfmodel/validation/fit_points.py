@@ -26,7 +26,7 @@ class FitPoint:
     lower_s: float
 
     def predicted(self, model: Model, p: Mapping[str, float]) -> float:
-        """Seconds, never below the bound."""
+        """Seconds by ``model`` with parameters ``p``, never below the bound."""
         return max(modelled_s(model, self.case, self.device, p), self.lower_s)
 
     def residual(self, model: Model, p: Mapping[str, float]) -> float:
@@ -43,17 +43,17 @@ Key = tuple[str, str, Direction, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much a fit takes: rounds, folds, and points at most (None: all)."""
+    """Effort of a fit: rounds, folds, and points at most (None: all)."""
 
     rounds: int = ROUNDS
     folds: int = FOLDS
     points: int | None = None
 
-    def thinned(self, known: Sequence[FitPoint]) -> list[FitPoint]:
-        """``known``, or as many of them as are asked for, from the shortest time to the longest in even steps."""
-        if self.points is None or len(known) <= self.points:
-            return list(known)
-        ranked = sorted(known, key=lambda point: point.record.time_s.median)
+    def thinned(self, points: Sequence[FitPoint]) -> list[FitPoint]:
+        """``points``, or ``self.points`` of them, from the shortest time to the longest in even steps."""
+        if self.points is None or len(points) <= self.points:
+            return list(points)
+        ranked = sorted(points, key=lambda point: point.record.time_s.median)
         return [ranked[place * (len(ranked) - 1) // (self.points - 1)] for place in range(self.points)]
 
 
@@ -64,50 +64,50 @@ Solved = tuple[dict[str, float], list[float]]
 """Parameters, rounded as profiles hold them, and the residual of each point by a fit that did not see it."""
 
 
-def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
-    """The fit of ``known``, which share parameters."""
-    model = model_of(known[0].case, known[0].device)
-    p = {name: float(f"{value:.4g}") for name, value in fitted(model, known, effort=effort).items()}
-    return p, cross_residuals(model, known, p, effort)
+def solved(points: Sequence[FitPoint], effort: Effort) -> Solved:
+    """Parameters and residuals of the fit of ``points``, which share parameters."""
+    model = model_of(points[0].case, points[0].device)
+    p = {name: float(f"{value:.4g}") for name, value in fitted(model, points, effort=effort).items()}
+    return p, cross_residuals(model, points, p, effort)
 
 
-ENOUGH, KIN = 5, 0.5
-"""Points per parameter from which they speak for themselves; fewer leave each within so much, in logarithms, of what its kin have."""
+ENOUGH, NEAR_PRIOR = 5, 0.5
+"""Points per parameter from which they speak for themselves; fewer leave each within so much, in logarithms, of what kernels alike have."""
 
 
-def fitted(model: Model, known: Sequence[FitPoint], begin: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
-    """The most likely parameters on ``known``."""
+def fitted(model: Model, points: Sequence[FitPoint], begin: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
+    """The most likely parameters on ``points``, by name."""
     priors = model.priors()
-    if len(known) < ENOUGH * len(priors):
-        priors = {name: replace(prior, spread=min(prior.spread, KIN)) for name, prior in priors.items()}
+    if len(points) < ENOUGH * len(priors):
+        priors = {name: replace(prior, spread=min(prior.spread, NEAR_PRIOR)) for name, prior in priors.items()}
 
     def predict(p: Mapping[str, float]) -> list[float]:
-        return [point.predicted(model, p) for point in known]
+        return [point.predicted(model, p) for point in points]
 
-    return fit(predict, [point.record.time_s.median for point in known], priors, begin, effort.rounds)
-
-
-def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
-    """Cross-validation key of each of ``known``: the model if there are steps of several models, else the record's group."""
-    models = [str(point.record.shape.get("model", "")) for point in known]
-    return models if len(set(models)) > 1 else [group_key(point.record) for point in known]
+    return fit(predict, [point.record.time_s.median for point in points], priors, begin, effort.rounds)
 
 
-def errs_with(known: Sequence[FitPoint]) -> list[str]:
-    """For each of ``known``, a key of the points whose errors count as one group: as ``_left_out_with``, but by phase, too."""
-    phases = [str(point.record.shape.get("phase", "")) for point in known]
-    return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
+def _left_out_with(points: Sequence[FitPoint]) -> list[str]:
+    """Cross-validation key of each of ``points``: the model if there are steps of several models, else the record's group."""
+    models = [str(point.record.shape.get("model", "")) for point in points]
+    return models if len(set(models)) > 1 else [group_key(point.record) for point in points]
 
 
-def cross_residuals(model: Model, known: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
+def errs_with(points: Sequence[FitPoint]) -> list[str]:
+    """Key of each of ``points``, alike where errors count as one group: as ``_left_out_with``, but by phase, too."""
+    phases = [str(point.record.shape.get("phase", "")) for point in points]
+    return [f"{name} {phase}" for name, phase in zip(_left_out_with(points), phases, strict=True)]
+
+
+def cross_residuals(model: Model, points: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
     """The residual of each point by parameters refitted, from ``p`` on, without its fold; a group shares one."""
-    groups = _left_out_with(known)
+    groups = _left_out_with(points)
     fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
     residuals: dict[int, float] = {}
     for fold in range(effort.folds):
-        rest = [point for name, point in zip(groups, known, strict=True) if fold_of[name] != fold]
-        if not rest or len(rest) == len(known):
+        rest = [point for name, point in zip(groups, points, strict=True) if fold_of[name] != fold]
+        if not rest or len(rest) == len(points):
             continue
         refitted = fitted(model, rest, p, effort)
-        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[groups[place]] == fold}
-    return [residuals[place] for place in range(len(known))]
+        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(points) if fold_of[groups[place]] == fold}
+    return [residuals[place] for place in range(len(points))]

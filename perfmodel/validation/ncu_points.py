@@ -90,15 +90,15 @@ def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
         raise DataError(f"{path}: no kernel in the file, only a header", fix)
     names: dict[str, list[KernelCount]] = {}
     counted = [count_of(kernel) for kernel in kernels]
-    for one in counted:
-        names.setdefault(one.name, []).append(one)
+    for launch in counted:
+        names.setdefault(launch.name, []).append(launch)
     if len(counted) > most:
         return [added(name, ones) for name, ones in names.items()]
-    return [replace(one, name=f"{one.name} #{one.runs[0]}") if len(names[one.name]) > 1 else one for one in counted]
+    return [replace(launch, name=f"{launch.name} #{launch.runs[0]}") if len(names[launch.name]) > 1 else launch for launch in counted]
 
 
 def count_of(kernel: CountedKernel) -> KernelCount:
-    """What the metrics of one launch say."""
+    """Counts of one launch by its metrics."""
     time_s = next((kernel.metrics[name] for name in TIMES if kernel.metrics.get(name)), None)
     metrics = _sums(kernel.metrics, time_s)
     moved, missing = _bytes(metrics)
@@ -120,32 +120,32 @@ def count_of(kernel: CountedKernel) -> KernelCount:
 
 def _sums(metrics: Mapping[str, float], time_s: float | None) -> dict[str, float]:
     """``metrics``, with the sums that rates per second and per cycle make; a sum that is there itself comes first."""
-    known = dict(metrics)
+    sums = dict(metrics)
     for name, value in metrics.items():
         if name.endswith(".per_second") and time_s is not None:
-            known.setdefault(name.removesuffix(".per_second"), value * time_s)
+            sums.setdefault(name.removesuffix(".per_second"), value * time_s)
     for name, value in metrics.items():
-        cycles = known.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        cycles = sums.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
         if cycles is not None and name.endswith(".per_cycle_elapsed"):
-            known.setdefault(name.removesuffix(".per_cycle_elapsed"), value * cycles)
+            sums.setdefault(name.removesuffix(".per_cycle_elapsed"), value * cycles)
     for name, value in metrics.items():
-        cycles = known.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        cycles = sums.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
         if cycles is not None and name.startswith("derived__") and name.endswith("_x2"):
-            known.setdefault(name.removeprefix("derived__").removesuffix("_x2") + ".sum", value / 2 * cycles)
-    return known
+            sums.setdefault(name.removeprefix("derived__").removesuffix("_x2") + ".sum", value / 2 * cycles)
+    return sums
 
 
 def _bytes(metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
-    found: dict[str, float] = {}
+    moved: dict[str, float] = {}
     missing = []
     for level, choices in LEVEL_METRICS.items():
         names = next((names for names in choices if set(names) <= set(metrics)), None)
         if names is not None:
-            found[level] = sum(metrics[name] for name in names)
+            moved[level] = sum(metrics[name] for name in names)
             missing += ["bytes from SMs to the L2 (L2 bytes are reads alone)"] if names == (READS_ONLY,) else []
         elif level != "sram":
             missing.append({"dram": "DRAM bytes", "l2": "bytes between L2 and SMs"}[level])
-    return found, missing
+    return moved, missing
 
 
 def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, float]) -> bool:
@@ -160,40 +160,40 @@ def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, f
 
 def _vector_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """FLOP of the vector unit by format, of formats that the file counts."""
-    found: dict[tuple[str, str], float] = {}
+    flops: dict[tuple[str, str], float] = {}
     for dtype, ops in VECTOR.items():
         for op, flop in ops.items():
             names = (f"{unit}__sass_thread_inst_executed_op_{op}_pred_on.sum" for unit in ("smsp", "sm"))
             count = next((metrics[name] for name in names if name in metrics), None)
             if count is not None:
-                found["vector", dtype] = found.get(("vector", dtype), 0) + flop * count
-    return found
+                flops["vector", dtype] = flops.get(("vector", dtype), 0) + flop * count
+    return flops
 
 
 def _tensor_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """FLOP of the tensor unit by the format of its inputs. Of counters that hold each other the widest counts."""
-    found: dict[str, dict[tuple[bool, bool], float]] = {}
+    by_format: dict[str, dict[tuple[bool, bool], float]] = {}
     for name, value in metrics.items():
         match = TENSOR.fullmatch(name)
         if match is not None:
-            kinds = found.setdefault(match["src"], {})
+            kinds = by_format.setdefault(match["src"], {})
             kind = match["dst"] is not None, match["sparse"] is not None
             kinds[kind] = kinds.get(kind, 0.0) + value
-    return {("tensor", dtype): kinds[min(kinds)] for dtype, kinds in sorted(found.items())}
+    return {("tensor", dtype): kinds[min(kinds)] for dtype, kinds in sorted(by_format.items())}
 
 
 def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
     """All launches of ``name`` as one; a count that one of them lacks is missing."""
-    times = [one.time_s for one in ones]
-    keys = set.intersection(*(set(one.flops) for one in ones))
-    levels = set.intersection(*(set(one.bytes) for one in ones))
+    times = [launch.time_s for launch in ones]
+    keys = set.intersection(*(set(launch.flops) for launch in ones))
+    levels = set.intersection(*(set(launch.bytes) for launch in ones))
     return KernelCount(
         f"{name} x {len(ones)}" if len(ones) > 1 else name,
-        tuple(run for one in ones for run in one.runs),
+        tuple(run for launch in ones for run in launch.runs),
         None if None in times else sum(time for time in times if time is not None),
-        {key: sum(one.flops[key] for one in ones) for key in sorted(keys)},
-        {level: sum(one.bytes[level] for one in ones) for level in LEVEL_METRICS if level in levels},
-        tuple(dict.fromkeys(word for one in ones for word in one.missing)),
+        {key: sum(launch.flops[key] for launch in ones) for key in sorted(keys)},
+        {level: sum(launch.bytes[level] for launch in ones) for level in LEVEL_METRICS if level in levels},
+        tuple(dict.fromkeys(word for launch in ones for word in launch.missing)),
     )
 
 

@@ -15,8 +15,8 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
@@ -47,12 +47,12 @@ class PowerPoint:
 
 
 def points(records: Iterable[Record], device: Device) -> list[PowerPoint]:
-    """Those of ``records`` that fits may see and that have watts, a clock and a burst time."""
+    """Points of the ``records`` that fits may see and that have watts, a clock and a burst time."""
     return [point for record in records if not held_out(record) and (point := power_point(record, device)) is not None]
 
 
 def power_point(record: Record, device: Device) -> PowerPoint | None:
-    """None for a record without watts, a clock or a burst time, or that has no counts.
+    """Point of ``record``; None if it has no watts, clock, burst time or counts.
 
     Where no clock was read, watts well below the limit say that it was the highest.
     """
@@ -81,15 +81,15 @@ class StepPoint:
 
 
 def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDevices = tuple) -> list[StepPoint]:
-    """Steps among ``records`` that fits may see, under a power limit."""
-    found = []
+    """Points of the steps among ``records`` that fits may see, under a power limit."""
+    steps = []
     for record in records:
         burst = record.environment.get("burst_s")
         if record.workload == "transformer" and burst is not None and not held_out(record) and limited(record, device):
             whole = case_of(record).workload.on(device, fallbacks)
             rows = [of_row(row, device, burst / whole.seconds) for row in whole.rows if row.seconds > 0]
-            found.append(StepPoint(record, tuple(rows)))
-    return found
+            steps.append(StepPoint(record, tuple(rows)))
+    return steps
 
 
 def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
@@ -121,8 +121,8 @@ def solved(
 def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], targets: Sequence[float], start: Sequence[float]) -> list[float]:
     size = len(start)
     columns = [[line[i] for line in matrix] for i in range(size)]
-    products = [[sum(w * a * b for w, a, b in zip(weights, one, other, strict=True)) for other in columns] for one in columns]
-    wanted = [sum(w * a * t for w, a, t in zip(weights, one, targets, strict=True)) for one in columns]
+    products = [[sum(w * a * b for w, a, b in zip(weights, column, other, strict=True)) for other in columns] for column in columns]
+    wanted = [sum(w * a * t for w, a, t in zip(weights, column, targets, strict=True)) for column in columns]
     x = list(start)
     for _ in range(SWEEPS):
         for i in range(size):
@@ -132,15 +132,15 @@ def _descent(matrix: Sequence[Sequence[float]], weights: Sequence[float], target
     return x
 
 
-def power_fit(found: Sequence[PowerPoint], exponent: float, burst: float, static_w: float | None = None, **words: Any) -> PowerFit:
-    """The fit to ``found`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
-    held = {at for at, point in enumerate(found) if point.held}
-    x = solved([terms(point, exponent) for point in found], [point.watts for point in found], static_w, held)
-    kinds = {point.measured.kind for point in found}
+def power_fit(power_points: Sequence[PowerPoint], exponent: float, burst: float, static_w: float | None = None, **words: Any) -> PowerFit:
+    """The fit to ``power_points`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
+    held = {at for at, point in enumerate(power_points) if point.held}
+    x = solved([terms(point, exponent) for point in power_points], [point.watts for point in power_points], static_w, held)
+    kinds = {point.measured.kind for point in power_points}
     busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
     joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}
-    known: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
-    return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(found), **known)
+    filled: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
+    return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(power_points), **filled)
 
 
 def _rounded(value: float) -> float:
@@ -148,19 +148,19 @@ def _rounded(value: float) -> float:
 
 
 def running(point: PowerPoint, device: Device, fit: PowerFit) -> PowerState:
-    """What ``fit`` says of a point, from the time of the call alone."""
+    """State of a point by ``fit``, from the time of the call alone."""
     return Power(replace(device, power=fit)).state([point.alone.demand(fit)], SUSTAINED)
 
 
-def fold_fits(found: Sequence[PowerPoint], exponent: float) -> list[PowerFit]:
-    """A fit without each fold; every twentieth point is one."""
-    return [power_fit([point for at, point in enumerate(found) if at % FOLDS != fold], exponent, 1.0) for fold in range(FOLDS)]
+def fold_fits(power_points: Sequence[PowerPoint], exponent: float) -> list[PowerFit]:
+    """Fits, each without one fold; every twentieth point is one."""
+    return [power_fit([point for at, point in enumerate(power_points) if at % FOLDS != fold], exponent, 1.0) for fold in range(FOLDS)]
 
 
-def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFit], burst: float) -> list[tuple[Record, PowerState]]:
-    """Each point with what the fit without its fold says of it, as far as that knows its kind and its operations."""
+def left_out(power_points: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFit], burst: float) -> list[tuple[Record, PowerState]]:
+    """(record, state by the fit without its fold) of each point whose kind and operations that fit knows."""
     pairs = []
-    for at, point in enumerate(found):
+    for at, point in enumerate(power_points):
         fit = replace(fits[at % FOLDS], burst_over_limit=burst)
         if point.measured.kind in fit.busy_w and {name for name, count in point.measured.counts if count} <= set(fit.picojoules):
             pairs.append((point.record, running(point, device, fit)))
@@ -168,23 +168,23 @@ def left_out(found: Sequence[PowerPoint], device: Device, fits: Sequence[PowerFi
 
 
 def mean_error(values: Sequence[float]) -> float:
-    """Of their sizes; one far off counts no more than ``MOST_COUNTED``."""
+    """Mean size of ``values``; one far off counts no more than ``MOST_COUNTED``."""
     return sum(min(abs(value), MOST_COUNTED) for value in values) / len(values)
 
 
 def of_steps(steps: Iterable[StepPoint], device: Device, fit: PowerFit) -> list[tuple[Record, PowerState]]:
-    """What ``fit`` says of each step."""
+    """(record, state by ``fit``) of each step."""
     power = Power(replace(device, power=fit))
     return [(step.record, power.state([one.demand(fit) for one in step.alone], SUSTAINED)) for step in steps]
 
 
 def absolute(values: Iterable[float], share: float = 0.5) -> float:
-    """That quantile of their sizes."""
+    """Quantile ``share`` of the sizes of ``values``."""
     return quantile([abs(value) for value in values], share)
 
 
 LIMITED = 0.96
-"""Of the highest clock, below which a record counts as limited by power."""
+"""Share of the highest clock below which a record counts as limited by power."""
 
 
 def limited(record: Record, device: Device) -> bool:
@@ -193,23 +193,23 @@ def limited(record: Record, device: Device) -> bool:
     return highest is not None and record.sm_hz is not None and record.sm_hz < LIMITED * highest.number
 
 
-def chosen(found: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
+def chosen(power_points: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
     """The exponent and the draw of a moment with the best clocks and times of limited points left out and of ``steps``; fitted to all
     points.
 
     DataError without any point that power limits.
     """
-    if not any(limited(point.record, device) for point in found):
+    if not any(limited(point.record, device) for point in power_points):
         raise DataError("no record ran under a power limit", "measure kernels that draw the limit for seconds")
 
-    fits = {exponent: fold_fits(found, exponent) for exponent in EXPONENTS}
+    fits = {exponent: fold_fits(power_points, exponent) for exponent in EXPONENTS}
 
     def miss(pair: tuple[float, float]) -> float:
-        those = power_errors(one for one in left_out(found, device, fits[pair[0]], pair[1]) if limited(one[0], device))
-        own = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
-        return sum(mean_error(errors) for errors in (those.clock, those.seconds, own.clock, own.seconds) if errors)
+        those = power_errors(one for one in left_out(power_points, device, fits[pair[0]], pair[1]) if limited(one[0], device))
+        of_all_steps = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
+        return sum(mean_error(errors) for errors in (those.clock, those.seconds, of_all_steps.clock, of_all_steps.seconds) if errors)
 
     exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
-    judged = power_errors(left_out(found, device, fits[exponent], burst))
+    judged = power_errors(left_out(power_points, device, fits[exponent], burst))
     both = {"median_error": _rounded(absolute(judged.watts)), "p90_error": _rounded(absolute(judged.watts, 0.9))}
-    return power_fit(found, exponent, burst, **both, **words)
+    return power_fit(power_points, exponent, burst, **both, **words)

@@ -27,8 +27,8 @@ def profile_text(device: Device) -> str:
 def flow(value: object) -> str:
     """``value`` as YAML on one line. ``number`` of a quantity is left out: reading computes it."""
     if is_dataclass(value) and not isinstance(value, type):
-        known = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "number"}
-        return flow({name: item for name, item in known.items() if item is not None and item not in ([], {})})
+        values = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "number"}
+        return flow({name: item for name, item in values.items() if item is not None and item not in ([], {})})
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {flow(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

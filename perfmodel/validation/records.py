@@ -64,7 +64,7 @@ class Seconds:
 
     @property
     def noise(self) -> float:
-        """(p90 - p10) / median; 0 where one run is known."""
+        """Noise of the runs: (p90 - p10) / median; 0 where one run is known."""
         return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
 
 
@@ -108,12 +108,12 @@ class Record:
 
     @property
     def cache_state(self) -> str:
-        """What the L2 held: a state of ``timing.cache_state``, or empty where the record does not say."""
+        """State of the L2 before: one of ``timing.cache_state``, or empty where the record does not say."""
         return {"cold": CLEAN, None: ""}.get(self.cache, self.cache or "")
 
     @property
     def group(self) -> str:
-        """workload/implementation/pass: what errors are gathered by; runs for seconds apart. Of serving its engine and model."""
+        """Name by which errors are gathered: workload/implementation/pass, runs for seconds apart; engine and model of serving."""
         if self.workload == SERVING:
             return f"{self.workload}/{self.implementation}/{self.shape.get('model', '')}"
         apart = "/sustained" if self.clock == "sustained" else ""
@@ -152,7 +152,7 @@ def sets_width(record: Record) -> bool:
 
 
 def group_key(record: Record) -> str:
-    """What is fitted or held out together, also in the folds of a cross-validation: the family of an own kernel, or the shape."""
+    """Key of what is fitted or held out together, also in folds of a cross-validation: the family of an own kernel, or the shape."""
     kept: Any = record.shape
     if record.implementation.startswith("numba-") and record.workload == "attention":
         launch = record.launch
@@ -164,7 +164,7 @@ PACKED, SUFFIX = ".gz", ".jsonl"
 
 
 def name_of(path: Path) -> str:
-    """What a file of records is called, packed or not.
+    """Name of a file of records, packed or not.
 
     >>> name_of(Path("drawn.jsonl.gz")), name_of(Path("drawn.jsonl"))
     ('drawn', 'drawn')
@@ -204,13 +204,13 @@ def _refuse(constant: str) -> Any:
 
 
 def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
-    found = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
+    renamed = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
     if raw.get("workload") == SERVING and "time_s" not in raw:
         if "tpot_s" in raw:
-            found["time_s"] = {"median": raw["tpot_s"]}
+            renamed["time_s"] = {"median": raw["tpot_s"]}
         elif "tokens_per_s" in raw:
-            found["time_s"] = {"median": _each(raw["tokens_per_s"])}
-    return found
+            renamed["time_s"] = {"median": _each(raw["tokens_per_s"])}
+    return renamed
 
 
 def _each(rate: object) -> float:
@@ -219,7 +219,7 @@ def _each(rate: object) -> float:
 
 
 def _software(path: Path) -> dict[str, Any]:
-    """What all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
+    """Software that all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
     beside = path.parent / f"{name_of(path).partition('-')[0]}-environment.json"
     if not beside.is_file():
         return {}
@@ -248,7 +248,7 @@ def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
-    """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
+    """(line of ``path`` as it stands, its Record) for each line; DataError names file, line and field."""
     with unpacked(path) as file:
         software = _software(path)
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):

@@ -17,8 +17,8 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.fit import fit
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.models.pooled import THREE_SCALARS
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.records import as_record, profiled, sets_width
 
@@ -117,15 +117,15 @@ def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
     """Hardware counters beside the model's counts. Skips records without counters, and kernels without a count."""
     from perfmodel.validation.cuda.counters import compare_counters
 
-    found: list[Count] = []
+    counts: list[Count] = []
     for row in rows:
         if not row.record.counters or row.device is None or row.case is None:  # without a case its shape or launch has no meaning
             continue
         try:
-            found += compare_counters(row.record, row.device)
+            counts += compare_counters(row.record, row.device)
         except UnavailableError:
             continue
-    return found
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +176,12 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
         for row in timed:
             by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
             regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
-        scores += [_group_score(group.hardware, group.name + name, own) for name, own in regimes.items()]
+        scores += [_group_score(group.hardware, group.name + name, rows_of) for name, rows_of in regimes.items()]
     return [score for score in scores if score.points or score.unpredicted]
 
 
 def _regime(row: RecordRow) -> str:
-    """`` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
+    """Suffix `` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
     model = find_model(row.prediction.calibration.model) if row.prediction else None
     if model is None or model.from_tables:
         return ""
@@ -191,29 +191,29 @@ def _regime(row: RecordRow) -> str:
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if row.held_out and not sets_width(row.record)]
-    known = [row for row in judged if row.prediction is not None]
-    widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
-    roofs = [row.share_of_roof for row in known]
+    predicted = [row for row in judged if row.prediction is not None]
+    widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in predicted if row.prediction]
+    roofs = [row.share_of_roof for row in predicted]
     return GroupScore(
         hardware,
         name,
-        len(known),
+        len(predicted),
         dict(Counter(row.reason for row in judged if row.prediction is None)),
         sum(row.violates for row in rows),
-        scored([abs(row.error) for row in known if row.error is not None]),
-        sum(bool(row.covered) for row in known) / len(known) if known else None,
+        scored([abs(row.error) for row in predicted if row.error is not None]),
+        sum(bool(row.covered) for row in predicted) / len(predicted) if predicted else None,
         quantile(widths, 0.5) if widths else None,
         Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
-        _three_scalars([row for row in rows if row.case is not None and not row.held_out], known),
+        _three_scalars([row for row in rows if row.case is not None and not row.held_out], predicted),
     )
 
 
-def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
-    """Errors on ``judged`` of the three-scalar model fitted to ``known``."""
-    if len(known) < len(THREE_SCALARS.parameters):
+def _three_scalars(fitted_rows: list[RecordRow], judged: list[RecordRow]) -> Score:
+    """Score on ``judged`` of the three-scalar model fitted to ``fitted_rows``."""
+    if len(fitted_rows) < len(THREE_SCALARS.parameters):
         return Score()
     fitted, wanted = (
-        [(row.case, row.device, row.record.time_s.median) for row in rows if row.case and row.device] for rows in (known, judged)
+        [(row.case, row.device, row.record.time_s.median) for row in rows if row.case and row.device] for rows in (fitted_rows, judged)
     )
 
     def predicted(p: Mapping[str, float]) -> list[float]:

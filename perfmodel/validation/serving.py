@@ -20,7 +20,7 @@ from perfmodel.serving.pools import Pools
 from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "isl", "osl")
@@ -41,7 +41,7 @@ _MOST_KNOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class PredictedRun:
-    """What users of a run see: seconds per token and to the first, with the ends of their intervals, and the least per token.
+    """Latencies of a run: seconds per token and to the first, with the ends of their intervals, and the least per token.
 
     ``tpot`` of a run that has tokens a second alone: seconds per token of all users together.
     """
@@ -96,7 +96,7 @@ def _has_meaning(name: str, value: object) -> bool:
 
 
 def served(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun:
-    """What is predicted of ``record``; PerfmodelError where nothing is: an unknown name, a layout that does not fit."""
+    """Predicted latencies of ``record``; PerfmodelError where nothing is: an unknown name, a layout that does not fit."""
     shape = checked(record)
     if "/" in shape["model"] or shape["model"].endswith((".yaml", ".yml", ".json")):
         raise UnavailableError(f"no model is called {shape['model']!r}")
@@ -109,25 +109,25 @@ def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Predic
         while len(_known) >= _MOST_KNOWN:
             del _known[next(iter(_known))]
         _known[key] = run.times(fallbacks)
-    found = run.predicted(_known[key])
-    tpot = found.tpot
+    answer = run.predicted(_known[key])
+    tpot = answer.tpot
     assert tpot is not None
     if record.tpot_s is None:
-        each = 1 / found.tokens_per_s
-        return PredictedRun((each, each * tpot[1] / tpot[0], each * tpot[2] / tpot[0]), found.ttft, 1 / found.bound)
-    return PredictedRun(tpot, found.ttft, least_tpot_s(found))
+        each = 1 / answer.tokens_per_s
+        return PredictedRun((each, each * tpot[1] / tpot[0], each * tpot[2] / tpot[0]), answer.ttft, 1 / answer.bound)
+    return PredictedRun(tpot, answer.ttft, least_tpot_s(answer))
 
 
-def least_tpot_s(found: ServingAnswer) -> float:
+def least_tpot_s(answer: ServingAnswer) -> float:
     """Least mean seconds per token: the lower bound of a step with the sequences that decode at a time, at their mean length.
 
     It assumes that as many decode on average as predicted, rounded down, that their mean length is that of halfway through the
     answer, and that drafted tokens are accepted as often as predicted; experts touched are those of even routing.
     """
-    load, mean = found.load, (1 + found.spread) / 2
+    load, mean = answer.load, (1 + answer.spread) / 2
     context = int(mean * (load.isl + load.osl / 2))
-    step = Iteration(decodes=max(int(found.metrics.decoding / found.workers), 1), context=context, queries=load.queries)
-    return float(found.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
+    step = Iteration(decodes=max(int(answer.metrics.decoding / answer.workers), 1), context=context, queries=load.queries)
+    return float(answer.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
 
 
 def served_or_reason(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun | str:

@@ -138,7 +138,7 @@ def conformal(residuals: Sequence[float]) -> tuple[float, float]:
 
 
 def stretch(groups: int) -> float:
-    """By which the prediction interval of ``groups`` observations is wider than the normal quantiles of their deviation.
+    """Factor by which the prediction interval of ``groups`` observations is wider than the normal quantiles of their deviation.
 
     >>> [round(stretch(groups), 2) for groups in (2, 5, 9, 10)]
     [2.94, 1.31, 1.15, 1.0]

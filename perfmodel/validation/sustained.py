@@ -7,29 +7,29 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import SUSTAINED, PowerAsked, PowerState
+from perfmodel.core.power import SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing.base import Case
-from perfmodel.timing.lenders import FallbackDevices
 from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record
 
-FOR_SECONDS, USUAL = PowerAsked(clock=SUSTAINED), PowerAsked()
+FOR_SECONDS, USUAL = PowerOptions(clock=SUSTAINED), PowerOptions()
 
 
-def for_seconds(found: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
-    """``found``, of one run alone, as the prediction of runs back to back for seconds. UnavailableError without a power model of them."""
-    state = state_at(found.seconds, case, record, device, fallbacks)
+def for_seconds(prediction: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
+    """``prediction``, of one run alone, as that of runs back to back for seconds. UnavailableError without a power model of them."""
+    state = state_at(prediction.seconds, case, record, device, fallbacks)
     if state is None:
         FOR_SECONDS.check(device)
         raise UnavailableError(f"no power model of {record.group}")
-    return replace(scaled(found, state.sustained_s / found.seconds), power=state)
+    return replace(scaled(prediction, state.sustained_s / prediction.seconds), power=state)
 
 
 def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices = tuple) -> PowerState | None:
-    """A call that takes ``seconds`` alone, as it runs for seconds; None without a power model of it.
+    """State of a call that takes ``seconds`` alone, as it runs for seconds; None without a power model of it.
 
     A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.
     """
@@ -54,14 +54,14 @@ class PowerErrors:
 
 
 def power_errors(pairs: Iterable[tuple[Record, PowerState]]) -> PowerErrors:
-    """Of records with watts and a clock, and how each is predicted to run."""
-    found = PowerErrors([], [], [], [])
+    """Errors of records with watts and a clock; ``pairs``: each with its predicted state."""
+    errors = PowerErrors([], [], [], [])
     for record, state in pairs:
         if record.power_w is None or record.sm_hz is None:
             continue
         seconds = record.time_s.median
-        found.clock.append(state.sm_hz / record.sm_hz - 1)
-        found.watts.append(state.watts / record.power_w - 1)
-        found.joules.append(state.joules / (record.power_w * seconds) - 1)
-        found.seconds.append(state.sustained_s / seconds - 1)
-    return found
+        errors.clock.append(state.sm_hz / record.sm_hz - 1)
+        errors.watts.append(state.watts / record.power_w - 1)
+        errors.joules.append(state.joules / (record.power_w * seconds) - 1)
+        errors.seconds.append(state.sustained_s / seconds - 1)
+    return errors

@@ -16,7 +16,7 @@ from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visib
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How an algorithm cuts its loops.
+    """Tiling of an algorithm's loops.
 
     ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
     SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.
@@ -141,13 +141,13 @@ def unfused_masks(w: Attention, scans: Number) -> dict[str, Access]:
     1 B per entry says that a causal mask hides a score; fused kernels know that from the indices. In place: PyTorch's
     ``masked_fill`` without underscore copies the scores first.
     """
-    entries, found = w.n * w.kv_len, dict[str, Access]()
+    entries, kernels = w.n * w.kv_len, dict[str, Access]()
     if w.mask:
         visible = visible_scores(w)
-        found["additive mask"] = Access("mask", READ, w.query_heads * entries, w.dtype.size, entries, visible, reread=True, scans=scans)
+        kernels["additive mask"] = Access("mask", READ, w.query_heads * entries, w.dtype.size, entries, visible, reread=True, scans=scans)
     if w.masked_fill:
-        found["masked_fill"] = Access("boolean mask", READ, w.query_heads * entries, BOOLEAN_SIZE, entries, 0, reread=True, scans=scans)
-    return found
+        kernels["masked_fill"] = Access("boolean mask", READ, w.query_heads * entries, BOOLEAN_SIZE, entries, 0, reread=True, scans=scans)
+    return kernels
 
 
 def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, ...]:

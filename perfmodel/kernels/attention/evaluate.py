@@ -84,10 +84,10 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
     full = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
     full |= {f"d{name}": elements for name, elements in full.items()} | {"mask": w.n * w.kv_len}
     touched = tensor_bytes(kernels)
-    own = sum(full[name] * w.dtype.size for name in touched if name in full)
+    inputs_outputs = sum(full[name] * w.dtype.size for name in touched if name in full)
     partial = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]
     extra = sum(size for name, size in touched.items() if name not in full) + sum(partial)
-    return own + extra, extra
+    return inputs_outputs + extra, extra
 
 
 def both(forward: AttentionResult, backward: AttentionResult) -> AttentionResult:

@@ -32,7 +32,7 @@ Tensors = Mapping[str, tuple[Sequence[Hashable], int]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What one walk covers: a query head, or all g of a group where packed, row = query g + head."""
+    """Heads that one walk covers: a query head, or all g of a group where packed, row = query g + head."""
 
     w: Attention
     batch: int
@@ -69,12 +69,12 @@ def tensors(w: Attention, walks: Sequence[Head], rows: Sequence[int], keys: Sequ
     g, shared = w.row_group, 1 if w.packed else w.group
     queries = [(head.batch, head.index * g + row % g, row // g) for head in walks for row in rows]
     stored = [(head.batch, head.index // shared, key) for head in walks for key in keys]
-    own = [(head.batch, head.index, key) for head in walks for key in keys]
+    gradient_rows = [(head.batch, head.index, key) for head in walks for key in keys]
     pairs = [(row // g, key) for _ in walks for row in rows for key in keys]
     widths = {"Q": w.d, "dQ": w.d, "O": w.dv, "dO": w.dv, "l, m": 2, "logsumexp": 1, "D": 1, **dict.fromkeys(SCORES, len(keys))}
     return {
         **{name: (queries, width) for name, width in widths.items()},
-        **{"K": (stored, w.d), "V": (stored, w.dv), "dK": (own, w.d), "dV": (own, w.dv)},
+        **{"K": (stored, w.d), "V": (stored, w.dv), "dK": (gradient_rows, w.d), "dV": (gradient_rows, w.dv)},
         **{"mask": (pairs if w.mask else [], 1), "boolean mask": (pairs, 1)},
     }
 

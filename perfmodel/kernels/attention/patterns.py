@@ -40,15 +40,15 @@ class Density:
 
     @property
     def name(self) -> str:
-        """``density 0.25``."""
+        """Name in reports, such as ``density 0.25``."""
         return f"density {self.numerator / self.denominator:g}"
 
     def obstacle(self, w: Attention) -> str | None:
-        """None: any mask scales along."""
+        """None, as any mask scales along."""
         return None
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
-        """The share of the dense walk.
+        """Counts of the dense walk times the density.
 
         >>> Density(1, 4).counts(Attention(n=1000, kv_len=1000, d=64, dv=64), 100, 100).streamed_rows
         2500
@@ -80,17 +80,17 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
             raise UsageError(f"--pattern {name}: the causal mask hides every nonzero block", "include one on or below the diagonal")
         return astuple(counts)
 
-    found: Iterable[Number]
+    numbers: Iterable[Number]
     if is_traced(*sizes):
         values = astuple(count(BlockGrid(*(int(plain(size)) for size in sizes))))
         shown, plain_name = (w.n, w.kv_len, br, bc), name.replace("{", "{{").replace("}", "}}")
         nodes = (f"[{field.name.replace('_', ' ')} of {plain_name}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
-        found = (template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
+        numbers = (template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
     elif all(isinstance(size, int) for size in sizes):
-        found = checked(*sizes)
+        numbers = checked(*sizes)
     else:
-        found = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
-    return BlockCounts(*(heads * each for each in found))
+        numbers = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
+    return BlockCounts(*(heads * each for each in numbers))
 
 
 def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
@@ -109,7 +109,7 @@ class Named:
     name: str
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted under this mask."""
+        """Reason why its blocks cannot be counted under this mask; None if they can."""
         if w.window is not None:
             return f"the blocks of {self.name} under a --window are not modelled; give --sparsity, or --causal alone"
         if w.causal and w.row_group > 1:
@@ -155,7 +155,7 @@ def butterfly(grid: BlockGrid) -> BlockCounts:
 
 
 def _counts(total: Tally, leftmost: Tally) -> BlockCounts:
-    """``leftmost``: first computed block of each row of blocks; a row sees keys only from there on."""
+    """Counts of the blocks in ``total``. ``leftmost``: first computed block of each row of blocks; a row sees keys only from there on."""
     return BlockCounts(total.rows, leftmost.rows, leftmost.seeing, total.scores, total.visible)
 
 
@@ -170,7 +170,7 @@ class Blocks:
     pairs: tuple[tuple[int, int], ...]
 
     def obstacle(self, w: Attention) -> str | None:
-        """Why its blocks cannot be counted under this mask."""
+        """Reason why its blocks cannot be counted under this mask; None if they can."""
         return None if w.window is None else "the blocks of a pattern file under a --window are not modelled; use --causal alone"
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
@@ -230,7 +230,7 @@ def block_pattern(sparsity: float | None, pattern: str | None) -> BlockPattern |
 def read_pattern(path: Path) -> Blocks:
     """A text file with one pair of block indices, row and column, per line; ``#`` begins a comment."""
     lines = read_text(path, MAX_BYTES, "use larger blocks, a named pattern or --sparsity", "utf-8-sig").splitlines()
-    found: dict[tuple[int, int], int] = {}
+    line_of: dict[tuple[int, int], int] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if not text:
@@ -239,9 +239,9 @@ def read_pattern(path: Path) -> Blocks:
         if match is None:
             raise DataError(f"{path}, line {number}: {text[:40]!r} is not a pair of block indices", "write it like: 3 0")
         pair = int(match[1]), int(match[2])
-        if pair in found:
-            raise DataError(f"{path}, line {number}: block {pair[0]} {pair[1]} is already on line {found[pair]}", "list each block once")
-        found[pair] = number
-    if not found:
+        if pair in line_of:
+            raise DataError(f"{path}, line {number}: block {pair[0]} {pair[1]} is already on line {line_of[pair]}", "list each block once")
+        line_of[pair] = number
+    if not line_of:
         raise DataError(f"{path}: lists no block", "write one pair of block indices per line, such as: 0 0")
-    return Blocks(str(path), tuple(sorted(found)))
+    return Blocks(str(path), tuple(sorted(line_of)))

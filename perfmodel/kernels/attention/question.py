@@ -103,13 +103,13 @@ class AttentionQuestion(Question):
         algorithms = self._algorithms(w)
         texts = _listed(self.sram)
         several = len(texts) > 1 or any(text.startswith("+") for text in texts)
-        own = sram_bytes_for(algorithms if several or not texts else [], device)
-        sizes = tuple(_size(text, own) for text in texts)
+        device_bytes = sram_bytes_for(algorithms if several or not texts else [], device)
+        sizes = tuple(_size(text, device_bytes) for text in texts)
         for size in sizes:
             check_sram(size, device)
-        sram_bytes = sizes[0] if sizes and not several else own
+        sram_bytes = sizes[0] if sizes and not several else device_bytes
         results = compare(algorithms, w, device, PASSES[direction], sram_bytes, self.block_q, self.block_kv)
-        compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
+        compared = sorted({*sizes, *(() if device_bytes is None else (device_bytes,))}) if several else ()
         answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), self.block_q, self.block_kv)
         if several and not answer.tiled_in_sram():
             raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
@@ -122,24 +122,24 @@ class AttentionQuestion(Question):
 
         wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
-        found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
+        chosen_algorithms = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
         chosen = [name for name in READ_BY if getattr(self, name) not in (None, False, [])]
-        check_read(chosen, list(found.values()), self.passes())
-        for name, algorithm in list(found.items()):
+        check_read(chosen, list(chosen_algorithms.values()), self.passes())
+        for name, algorithm in list(chosen_algorithms.items()):
             obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in self.passes())), None)
             if obstacle and (not everything or name in {READ_BY[option][0] for option in chosen}):
                 raise UsageError(f"--algorithm {name}: {obstacle}")
             if obstacle:
-                del found[name]
-        return list(found.values())
+                del chosen_algorithms[name]
+        return list(chosen_algorithms.values())
 
 
 def _listed(value: list[str] | str | None) -> list[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-def _size(text: str, own: int | None) -> int:
-    """Bytes of an SRAM size; one with a plus comes on top of the device's ``own``."""
+def _size(text: str, device_bytes: int | None) -> int:
+    """Bytes of an SRAM size; one with a plus comes on top of ``device_bytes``."""
     from perfmodel.core.units import parse
 
     try:
@@ -150,6 +150,6 @@ def _size(text: str, own: int | None) -> int:
         raise UsageError(f"--sram is {text}", "give a size above zero, such as 163KiB")
     if not text.startswith("+"):
         return size
-    if own is None:
+    if device_bytes is None:
         raise UsageError(f"--sram {text}: the device has no SRAM size to add to", "give a whole size, such as 163KiB")
-    return own + size
+    return device_bytes + size

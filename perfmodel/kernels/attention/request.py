@@ -16,7 +16,7 @@ from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was asked, resolved, and the results.
+    """A resolved question about attention, and its results.
 
     ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
     ``predictions``: by algorithm and pass, where a kernel was named.

@@ -50,7 +50,7 @@ def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:
 
 
 def _placement(chain: Chain, slots: int) -> Callable[[int, int, int], int]:
-    """Which value to store next while reversing layers start to stop - 1."""
+    """Function (start, stop, slots) -> index of the value to store next while reversing layers start to stop - 1."""
     costs = {layer.forward for layer in chain.layers}
     if len(costs) == 1 or len(chain) ** 3 // 6 * slots > LARGEST_PROGRAM:
         return lambda start, stop, slots: start + split(stop - start, slots)
@@ -58,7 +58,7 @@ def _placement(chain: Chain, slots: int) -> Callable[[int, int, int], int]:
 
 
 def _program(chain: Chain) -> Callable[[int, int, int], int]:
-    """The same by dynamic programming over costs."""
+    """Such a function by dynamic programming over costs."""
 
     @cache
     def best(start: int, stop: int, slots: int) -> tuple[Number, int]:
@@ -86,7 +86,7 @@ def steps(n: Number, plan: Plan) -> Number:
 
 
 def values(n: Number, plan: Plan) -> Number:
-    """The slots, and the input and output of the layer at work."""
+    """Most values in memory: the slots, and the input and output of the layer at work."""
     return minimum(_slots(n, plan)[1] + 2, n + 1)
 
 
@@ -164,7 +164,7 @@ def fewest_slots(length: int, runs: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def split(length: int, slots: int) -> int:
-    """Where to store the next value: j layers in, so that both parts stay within the fewest forward steps.
+    """Offset at which to store the next value: j layers in, so that both parts stay within the fewest forward steps.
 
     With r runs, l <= C(s + r, s) = C(s + r - 1, s) + C(s + r - 1, s - 1): the part before x_j, which is run once more, may need
     r - 1 runs and all slots, the part after it r runs and one slot less; any j with both is optimal.

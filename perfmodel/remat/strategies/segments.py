@@ -34,7 +34,7 @@ CHEN = "Chen et al. 2016, Training deep nets with sublinear memory cost, arXiv 1
 
 
 def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
-    """Forward once, then backward."""
+    """Actions that run forward once, then backward."""
     end = len(chain)
     yield from keep(chain, 0, end)
     yield Action(LOSS, end, end)
@@ -42,7 +42,7 @@ def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
 
 
 def interior_steps(ends: list[Number]) -> Number:
-    """All layers but one of each segment between neighbours of ``ends``.
+    """Number of layers in the segments between neighbours of ``ends``, all but one of each.
 
     >>> interior_steps([0, 5, 10]), interior_steps([0, 5])
     (8, 4)
@@ -56,7 +56,7 @@ def given_length(plan: Plan) -> Number:
 
 
 def sqrt_length(n: Number) -> int:
-    """The k of least k + ceil(n / k); of equal ones the one with the fewest values, then the fewest extra steps.
+    """Segment length k of least k + ceil(n / k); of equal ones the one with the fewest values, then the fewest extra steps.
 
     >>> sqrt_length(100), sqrt_length(10), sqrt_length(1)
     (10, 3, 1)
@@ -67,7 +67,7 @@ def sqrt_length(n: Number) -> int:
 
 
 def halves(chain: Chain, plan: Plan) -> Iterator[Action]:
-    """Halves on a stack: the first layer and the end of what is yet to be reversed."""
+    """Actions of recursive halving; a stack holds the first layer and the end of what is yet to be reversed."""
     todo = [(0, len(chain))]
     while todo:
         start, stop = todo.pop()
@@ -94,7 +94,7 @@ def halves_steps(n: Number) -> Number:
 
 
 def halves_values(n: Number) -> Number:
-    """One per level, and the input and output of the layer at work: ceil(log2 n) + 2.
+    """Most values in memory: one per level, and the input and output of the layer at work: ceil(log2 n) + 2.
 
     >>> halves_values(8), halves_values(10)
     (5, 6)

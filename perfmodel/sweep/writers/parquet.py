@@ -17,7 +17,7 @@ from perfmodel.sweep.writers import Writer
 
 
 def library() -> Any:
-    """pyarrow; UnavailableError says how to get it."""
+    """The library pyarrow; UnavailableError says how to get it."""
     try:
         import_module("pyarrow.parquet")
     except ImportError:
@@ -40,14 +40,14 @@ def arrow_table(table: RowTable, described: Any) -> Any:
     return pa.Table.from_arrays(arrays, schema=described)
 
 
-def _array(pa: Any, one: Field, values: Any, form: Any) -> Any:
+def _array(pa: Any, field: Field, values: Any, form: Any) -> Any:
     """One column, put together from its bytes: ``pyarrow.array`` would load pandas, wherever that is installed, and its 50 MB."""
-    if one.kind == WORD:
+    if field.kind == WORD:
         codes = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
-        return pa.DictionaryArray.from_arrays(codes, _strings(pa, one.written))
-    if one.kind == FLAG:
+        return pa.DictionaryArray.from_arrays(codes, _strings(pa, field.written))
+    if field.kind == FLAG:
         return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
-    there = None if one.kind == WHOLE else ~np.isnan(values)
+    there = None if field.kind == WHOLE else ~np.isnan(values)
     if there is None or there.all():
         return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(values)])
     return pa.Array.from_buffers(form, len(values), [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(values)])
@@ -83,16 +83,16 @@ class ParquetWriter(Writer):
 
     @classmethod
     def join(cls, paths: Sequence[Path], stream: BinaryIO) -> None:
-        """The row groups of several files in one, under what the first says of itself."""
+        """Writes the row groups of several files as one, under the metadata of the first."""
         pa = library()
         pa.set_memory_pool(pa.system_memory_pool())  # which gives back at once what it does not need
-        made = _opened(stream, pa.parquet.read_schema(paths[0]))
+        writer = _opened(stream, pa.parquet.read_schema(paths[0]))
         for path in paths:
             with pa.parquet.ParquetFile(path, pre_buffer=False) as source:
                 for group in range(source.num_row_groups):
                     rows = source.read_row_group(group, use_threads=False)
-                    made.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        made.close()
+                    writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        writer.close()
 
 
 WRITER = ParquetWriter
@@ -101,8 +101,8 @@ WRITER = ParquetWriter
 def _opened(stream: BinaryIO, described: Any) -> Any:
     """pyarrow's writer of row groups to ``stream``."""
     pa = library()
-    real = [one.name for one in described if one.type == pa.float64()]  # split by byte, they compress twice as fast and better
-    few = [one.name for one in described if one.name not in real and one.type != pa.bool_()]  # inputs have few values
+    real = [column.name for column in described if column.type == pa.float64()]  # split by byte, they compress twice as fast and better
+    few = [column.name for column in described if column.name not in real and column.type != pa.bool_()]  # inputs have few values
     coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
     pool = pa.system_memory_pool()  # which gives back at once what it does not need
     return pa.parquet.ParquetWriter(_Counted(stream), described, memory_pool=pool, **coding)
@@ -115,7 +115,7 @@ class _Counted(io.RawIOBase):
         self.stream, self.position = stream, 0
 
     def write(self, data: Any) -> int:
-        """Pass it on; what pyarrow still has when a run was interrupted, and its file is closed, is dropped."""
+        """Passes ``data`` on; what pyarrow still has when a run was interrupted, and its file is closed, is dropped."""
         if not self.stream.closed:
             self.stream.write(memoryview(data))
         self.position += len(data)
@@ -126,5 +126,5 @@ class _Counted(io.RawIOBase):
         return self.position
 
     def writable(self) -> bool:
-        """It is."""
+        """True: the stream takes bytes."""
         return True

@@ -58,21 +58,21 @@ def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterato
     """
     for first in range(0, table.rows, TEXT_ROWS):
         part = table.part(first, min(first + TEXT_ROWS, table.rows))
-        yield [_texts(one, part.column(one.name), quote, missing) for one in part.fields]
+        yield [_texts(field, part.column(field.name), quote, missing) for field in part.fields]
 
 
-def _texts(one: Field, values: Any, quote: Callable[[str], str], missing: str) -> list[str]:
-    if one.kind == WORD:
-        words = [quote(word) for word in one.written]
+def _texts(field: Field, values: Any, quote: Callable[[str], str], missing: str) -> list[str]:
+    if field.kind == WORD:
+        words = [quote(word) for word in field.written]
         return [words[code] for code in values.tolist()]
-    if one.kind == FLAG:
+    if field.kind == FLAG:
         return ["true" if value else "false" for value in values.tolist()]
-    if one.kind == WHOLE:
+    if field.kind == WHOLE:
         return list(map(str, values.tolist()))
-    if one.kind == COUNT and bool((np.abs(values) <= EXACT).all()):
+    if field.kind == COUNT and bool((np.abs(values) <= EXACT).all()):
         return list(map(str, values.astype(np.int64).tolist()))
-    assert one.kind in (COUNT, REAL)
-    return [_number(value, one.kind) if isfinite(value) else missing for value in values.tolist()]
+    assert field.kind in (COUNT, REAL)
+    return [_number(value, field.kind) if isfinite(value) else missing for value in values.tolist()]
 
 
 def _number(value: float, kind: str) -> str:

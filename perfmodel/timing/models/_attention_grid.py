@@ -41,7 +41,7 @@ COPY_THREADS = 512  # known
 
 @dataclass(frozen=True, slots=True)
 class AttentionLaunch:
-    """What a library decides of its main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
+    """Launch of a library's main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
 
     ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
     dim for which the kernel is compiled, 0 for the next of ``_HEAD_DIMS``. ``splits``: parts of a block's key tiles that run as blocks of
@@ -182,11 +182,11 @@ def _past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> int:
 def grid_of(w: Attention, launch: AttentionLaunch, direction: str, sms: int) -> TileBlocks:
     """The blocks of the main kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=launch.packed)
-    found = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
+    blocks = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
     if launch.by_head:
-        total = found.total
-        found = Walk(1, total, lambda _: (total,))
-    return grid_of_walk(found, int(walk.row_heads), launch, sms)
+        total = blocks.total
+        blocks = Walk(1, total, lambda _: (total,))
+    return grid_of_walk(blocks, int(walk.row_heads), launch, sms)
 
 
 def grid_of_walk(walk: Walk, walks: int, launch: AttentionLaunch, sms: int) -> TileBlocks:
@@ -217,7 +217,7 @@ def tensor_bytes(w: Attention) -> tuple[int, int]:
 
 
 def main_bytes(w: Attention, direction: str) -> int:
-    """Of the main kernel, each tensor once. Backward it reads Q, dO, K and V, adds to dQ in fp32, writes dK and dV of each query head."""
+    """DRAM bytes of the main kernel, each tensor once: backward Q, dO, K and V, dQ added to in fp32, dK and dV of each query head."""
     rows, keys = tensor_bytes(w)
     if direction == FORWARD:
         return rows + keys
@@ -225,7 +225,7 @@ def main_bytes(w: Attention, direction: str) -> int:
 
 
 def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
-    """Of the kernels beside the main one. Forward: K and V copied, splits combined.
+    """DRAM bytes of the kernels beside the main one. Forward: K and V copied, splits combined.
 
     Backward: O dO -> row sums, dQ zeroed; dQ in fp32 -> dQ; dK, dV of query heads -> of KV heads.
     """
@@ -317,7 +317,7 @@ def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], At
 
 
 def dense(case: Case, direction: str) -> bool:
-    """Whether it is one pass of dense attention with d = d_v of at most ``WIDEST``."""
+    """Whether ``case`` is one ``direction`` of dense attention with d = d_v of at most ``WIDEST``."""
     w = case.workload
     return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == direction and w.d == w.dv <= WIDEST
 

@@ -91,28 +91,28 @@ def seen_keys(w: Attention, row: int) -> int:
 
 
 def row_tiles(w: Attention) -> list[tuple[int, int, int]]:
-    """Tiles of query rows of a head: rows, visible scores, keys in the visited key tiles.
+    """(rows, visible scores, keys in the visited key tiles) of each tile of query rows of a head.
 
     >>> row_tiles(Attention(200, 200, 16, 16, causal=True))
     [(128, 8256, 128), (72, 11844, 200)]
     """
-    found = []
+    tiles = []
     for first in range(0, w.n, TILE_ROWS):
         rows = min(TILE_ROWS, w.n - first)
         low, high = seen_keys(w, first), seen_keys(w, first + rows - 1)
         hidden = max(rows - high, 0) if w.causal else 0  # rows that see nothing
         visible = (low + high) * rows // 2 if not hidden else high * (high + 1) // 2
-        found.append((rows, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
-    return found
+        tiles.append((rows, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
+    return tiles
 
 
 def _compute_s(rates: CpuRates, flop: float, exponentials: float, parameters: Mapping[str, float]) -> float:
-    """One thread's seconds for multiply-adds and scores of a softmax."""
+    """Seconds of one thread for multiply-adds and scores of a softmax."""
     return flop / (rates.fma * parameters["fma_share"]) + exponentials * parameters["softmax_exps"] / rates.exp
 
 
 def flash_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
-    """Tiles of all heads over the threads; Q, K, V and O stay in the caches."""
+    """Seconds of flash attention: tiles of all heads over the threads; Q, K, V and O stay in the caches."""
     costs = [
         (_compute_s(rates, 2 * rows * keys * (w.d + w.dv), visible, parameters), w.query_heads) for rows, visible, keys in row_tiles(w)
     ]
@@ -120,7 +120,7 @@ def flash_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> f
 
 
 def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
-    """Three regions, each a third of the softmax's cost: all scores are computed, written to P and multiplied, visible ones read.
+    """Seconds of three regions, each a third of the softmax's cost: scores are computed, written to P, and multiplied, visible ones read.
 
     What stays in the cache costs nothing beyond that; S and P that do not fit stream through DRAM on top.
     """
@@ -139,14 +139,14 @@ def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -
 
 
 def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
-    """Tiles of C over the threads."""
+    """Seconds of a product: tiles of C over the threads."""
     classes = Counter(product(_parts(w.m, MATMUL_ROWS), _parts(w.n, MATMUL_COLUMNS)))
     costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
     return rates.dispatch_s + makespan(costs, rates.threads)
 
 
 def _parts(size: int, tile: int) -> list[int]:
-    """``size`` cut into tiles."""
+    """Sizes of the tiles that ``size`` is cut into."""
     return [min(tile, size - first) for first in range(0, size, tile)]
 
 

@@ -50,7 +50,7 @@ PUBLISHED = ("cudnn-attention", "cudnn-attention-deterministic", "cudnn-attentio
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """That of Hopper's and of Blackwell's kernels; UnavailableError for other devices."""
+    """Launch of cuDNN's kernels for Hopper and for Blackwell; UnavailableError for other devices."""
     w: Attention = case.workload
     rows = matrix_rows(device)
     if rows < WGMMA or (rows == TCGEN05 and case.direction == BACKWARD and case.implementation not in PUBLISHED):

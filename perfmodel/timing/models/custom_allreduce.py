@@ -64,12 +64,12 @@ def blackwell(device: Device) -> bool:
 
 
 def shots_of_vllm(world: int, size: float) -> str:
-    """vLLM's own kernel, and SGLang's first, between GPUs that are all linked."""
+    """``ONE_SHOT`` or ``TWO_SHOT``, as vLLM's own kernel and SGLang's first choose between GPUs that are all linked."""
     return ONE_SHOT if world == 2 or size < (512 * KIB if world <= 4 else 256 * KIB) else TWO_SHOT
 
 
 def vllm_way(device: Device, world: int, size: float) -> str | None:
-    """How vLLM sums ``size`` bytes; None: by NCCL."""
+    """Algorithm by which vLLM sums ``size`` bytes; None: NCCL's."""
     capability = device.compute_capability or ""
     if size < VLLM_LARGEST.get(capability, {}).get(world, LARGEST):
         return shots_of_vllm(world, size)
@@ -79,19 +79,19 @@ def vllm_way(device: Device, world: int, size: float) -> str | None:
 
 
 def sglang_way(device: Device, world: int, size: float) -> str | None:
-    """How SGLang's first kernel does."""
+    """Algorithm of SGLang's first kernel for ``size`` bytes; None: NCCL's."""
     return shots_of_vllm(world, size) if size < LARGEST else None
 
 
 def jit_way(device: Device, world: int, size: float) -> str | None:
-    """How SGLang's second kernel does."""
+    """Algorithm of SGLang's second kernel for ``size`` bytes; None: NCCL's."""
     if size > JIT_LARGEST:
         return None
     return ONE_SHOT if size <= JIT_ONE_SHOT[blackwell(device)][world] else TWO_SHOT
 
 
 def trtllm_way(device: Device, world: int, size: float) -> str | None:
-    """How TensorRT-LLM does, by its table."""
+    """Algorithm by which TensorRT-LLM sums ``size`` bytes, by its table; None: NCCL's."""
     if size > TRTLLM_LARGEST:
         return None
     return ONE_SHOT if size <= TRTLLM_ONE_SHOT[blackwell(device)].get(world, 0) else TWO_SHOT

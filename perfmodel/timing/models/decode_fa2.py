@@ -36,7 +36,7 @@ TERMS = (
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """PyTorch's: 64 rows and keys that are split, or the prefill kernel where heads fill the device without."""
+    """PyTorch's launch: 64 rows and keys that are split, or the prefill kernel where heads fill the device without."""
     packed = w.n == 1 and w.group > 1
     heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
     tile, unsplit = (choose(w, device, device.sram_per_block, FORWARD) for choose in (default_tile, fa2_tile))
@@ -64,7 +64,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
 
 
 def paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """vLLM's, over a paged cache."""
+    """vLLM's launch, over a paged cache."""
     bc, width = 256 if w.d <= 64 else 128 if w.d <= 128 else 64, padded(max(w.d, w.dv))
     tiles, packed = int(ceil_div(w.kv_len, bc)), w.n == 1 and w.group > 1
     blocks = int((w.stored_kv_heads if packed else w.query_heads) * ceil_div(w.n * (w.group if packed else 1), PACKED_ROWS))

@@ -36,7 +36,7 @@ TERMS = (
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """Persistent blocks, splits chosen per sequence on the device."""
+    """Launch of persistent blocks, with splits chosen per sequence on the device."""
     single = w.d in (64, 128) and w.n * w.group <= ROWS
     bc = next(keys for width, keys in KEYS[w.dtype.size] if w.d <= width)
     tiles = int(ceil_div(w.kv_len + APPENDED, bc))

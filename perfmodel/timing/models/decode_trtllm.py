@@ -26,7 +26,7 @@ TERMS = (Parameter("split_waits", "waits of the sum of splits, for each of them"
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """Blackwell's: as many splits as fill the device once."""
+    """Blackwell's launch: as many splits as fill the device once."""
     steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
     blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
     splits = w.splits or min(int(ceil_div(steps, STEPS_PER_SPLIT)), max(1, multiprocessors // blocks))
@@ -34,7 +34,7 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
 
 
 def xqa(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """Hopper's: as many splits as make eight waves."""
+    """Hopper's launch: as many splits as make eight waves."""
     keys, blocks = int(w.kv_len + APPENDED), int(w.stored_kv_heads)
     splits = w.splits or max(1, min(keys // XQA_KEYS_PER_SPLIT, XQA_WAVES * multiprocessors // blocks))
     return _stream(w, blocks, int(splits), int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)

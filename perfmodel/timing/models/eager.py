@@ -80,7 +80,7 @@ def added_mask(w: Attention) -> list[Part]:
 
 
 def parts(case: Case, device: Device) -> list[Part]:
-    """Each kernel that is also timed alone, in order."""
+    """Kernels that are also timed alone, in order."""
     w: Attention = case.workload
     if case.implementation in PUBLISHED:
         return published_parts(case, device)
@@ -118,21 +118,21 @@ def own_passes(case: Case, device: Device) -> int:
 
 
 def timed_part(workload: str, case: Case, device: Device) -> PartTime:
-    """One kernel alone, by the calibration of its implementation; calls of cuBLAS stand for PyTorch's where those are not calibrated.
+    """Seconds of one kernel alone, by its own calibration; calls of cuBLAS stand for PyTorch's where those are not calibrated.
 
     UnavailableError if its implementation is not calibrated.
     """
     name = case.workload.dtype.name
-    asked = [(case, name), (replace(case, implementation="cublas"), name)] if workload == "matmul" else [(case, name), (case, "bf16")]
-    for one, dtype in asked:  # what passes over memory takes the time of its bytes in any format
-        for block in calibrations(device, workload, dtype, one)[:1]:
-            seconds = find_model(block.model).seconds(one, device, block.parameters)
+    candidates = [(case, name), (replace(case, implementation="cublas"), name)] if workload == "matmul" else [(case, name), (case, "bf16")]
+    for candidate, dtype in candidates:  # what passes over memory takes the time of its bytes in any format
+        for block in calibrations(device, workload, dtype, candidate)[:1]:
+            seconds = find_model(block.model).seconds(candidate, device, block.parameters)
             return PartTime(f"{case.implementation} ({workload})", seconds, block)
     raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
 
 
 def timed_parts(case: Case, device: Device) -> list[PartTime]:
-    """Each kernel that is also timed alone, with its seconds by itself."""
+    """Kernels that are also timed alone, each with its seconds by itself."""
     return [timed_part(name, part, device) for name, part in parts(case, device)]
 
 
@@ -170,9 +170,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     masked_s = p["masked_share"] * softmax_s if w.causal else 0.0
     together_s = alone_s + masked_s + write_backs_s - (kernels - 1) * p["overlap_us"] * 1e-6
     own_s = own_passes(case, device) * scores_bytes(w) / (dram_bandwidth(device) * p["scores_share"])
-    found = max(together_s, alone_s / (2 * kernels)) + own_s
+    kernels_s = max(together_s, alone_s / (2 * kernels)) + own_s
     waits = case.implementation in PUBLISHED and not case.cache
-    return hypot(p["host_us"] * 1e-6, found) if waits else found
+    return hypot(p["host_us"] * 1e-6, kernels_s) if waits else kernels_s
 
 
 def covers_plain(case: Case) -> bool:

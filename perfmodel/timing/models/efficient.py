@@ -68,7 +68,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 @cached_by_identity
 def _parts(case: Case, work: AttentionWork) -> tuple[float, float]:
-    """Of a tile's matmuls in the mean, the part that is done; of tiles, that which is not the first of its block."""
+    """(share of a mean tile's matmuls that is done, share of tiles that are not the first of their block)."""
     launch = work.launch
     walk, tiles = replace(case.workload, packed=False, window=None), max(1.0, work.grid.mean_tiles)
     values = _STEP * visited_tiles(walk, launch.br, _STEP) / row_tiles(walk, launch.br)
@@ -172,15 +172,15 @@ def waiting_cycles(parts: int, rows: int, tiles: float, heads_in_turn: float, ti
 
 def main_cycles(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Cycles of the main kernel of the backward pass beside its bytes."""
-    w, known = case.workload, _backward(case, device)
-    work, launch, heads = known.work, known.work.launch, int(w.query_heads)
-    wide, grid = launch.width > 128, known.work.grid
-    tile = p["matmul"] * work.matmul * known.done * (1 + p["odd"] * known.odd) + wide * p["spilled_cycles"] * (1 - 1 / known.rows)
-    block = p["block_cycles"] * launch.br / 64 + wide * known.rows * known.loads * p["row_cycles"]
+    w, counts = case.workload, _backward(case, device)
+    work, launch, heads = counts.work, counts.work.launch, int(w.query_heads)
+    wide, grid = launch.width > 128, counts.work.grid
+    tile = p["matmul"] * work.matmul * counts.done * (1 + p["odd"] * counts.odd) + wide * p["spilled_cycles"] * (1 - 1 / counts.rows)
+    block = p["block_cycles"] * launch.br / 64 + wide * counts.rows * counts.loads * p["row_cycles"]
     alone = min(max(p["alone"], 1.0), launch.resident)
-    in_turn = heads / max(1.0, grid.slots / known.parts)
+    in_turn = heads / max(1.0, grid.slots / counts.parts)
     turn = p["turn_cycles"] * launch.br / 64
-    waiting = waiting_cycles(known.parts, known.rows, known.tiles, in_turn, tile * alone, block, turn)
+    waiting = waiting_cycles(counts.parts, counts.rows, counts.tiles, in_turn, tile * alone, block, turn)
     crowd = wide * p["crowd_cycles"] * (launch.width / 256) * grid.count / grid.slots
     return grid.cycles(tile, block, alone) + waiting + crowd
 

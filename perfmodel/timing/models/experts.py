@@ -77,8 +77,8 @@ def _work(case: Case, device: Device) -> tuple[float, float, list[_ExpertPart]]:
 
 def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float) -> _ExpertPart:
     """A part with the grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
-    own, touched = rows_per_expert(w), float(w.touched)
-    height = tile_rows(own)
+    rows, touched = rows_per_expert(w), float(w.touched)
+    height = tile_rows(rows)
     filled = float(tiles(w, height))
     blocks = filled * ceil_div(columns, COLUMNS)
     executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.element_bytes

@@ -25,7 +25,7 @@ RANDOM = 0.75  # tuned
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """A block for each head, or parts of heads where these are fewer than multiprocessors."""
+    """Launch with a block for each head, or for parts of heads where these are fewer than multiprocessors."""
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
     return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
@@ -33,11 +33,11 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call as the host sees it."""
-    known = find_model("fa2-forward").starts()
-    known = {**known, "matmul": p["matmul"], "softmax": p["matmul"] * known["softmax"] / known["matmul"]}
+    parameters = find_model("fa2-forward").starts()
+    parameters = {**parameters, "matmul": p["matmul"], "softmax": p["matmul"] * parameters["softmax"] / parameters["matmul"]}
     work = work_of(case, device, launch)
     other = 1 + RANDOM * bool(case.workload.dropout)
-    kernel = work.seconds(known, work.grid.cycles(work.tile_cycles(known, other=other), known["block_cycles"]))
+    kernel = work.seconds(parameters, work.grid.cycles(work.tile_cycles(parameters, other=other), parameters["block_cycles"]))
     return kernel if case.cache else hypot(p["host_us"] * 1e-6, kernel)
 
 

@@ -106,7 +106,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def paged_launch(case: Case, device: Device) -> AttentionLaunch:
-    """vLLM's, over its paged cache; UnavailableError where another kernel runs."""
+    """vLLM's launch, over its paged cache; UnavailableError where another kernel runs."""
     if not takes_paged(case.implementation, traits_of(device)):
         raise UnavailableError(f"{case.implementation} runs FlashAttention-2 on devices that multiply by mma.sync, and {device.id} is none")
     check_copies(case, device)

@@ -52,7 +52,7 @@ _IN_TURN = ("fa3-no-pipelining", "fa3-no-specialization")
 
 
 def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
-    """hopper/tile_size.h, two-byte elements."""
+    """(br, bc) of a tile for two-byte elements, from hopper/tile_size.h."""
     if w.d <= 64:
         return 192, 128 if w.causal else 160 if paged else 192
     if w.d <= 96:
@@ -63,7 +63,7 @@ def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """That of the kernel which FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
+    """Launch of the kernel that FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
     if case.implementation == VLLM:
         return replace(_vllm(case, device), writes_cache=True)
     if matrix_rows(device) != WGMMA:
@@ -81,7 +81,7 @@ def _vllm(case: Case, device: Device) -> AttentionLaunch:
 
 
 def _fa3(w: Attention) -> AttentionLaunch:
-    """Packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
+    """FlashAttention-3's launch: packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
     br, bc = tile_of(w, paged=False)
     rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
     packed = bool(rows < 0.9 * tall / (ceil_div(tall, br) * br))
@@ -97,7 +97,7 @@ def _backward(w: Attention) -> AttentionLaunch:
 
 
 def _paged(w: Attention, device: Device) -> AttentionLaunch:
-    """Query heads packed, batch after batch, each in sections of heads."""
+    """vLLM's launch: query heads packed, batch after batch, each in sections of heads."""
     br, bc = tile_of(w, paged=True)
     if padded(w.d) in (64, 128) and w.n * w.group <= 64:
         br = 64
@@ -109,7 +109,7 @@ def _paged(w: Attention, device: Device) -> AttentionLaunch:
 
 
 def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
-    """hopper/heuristics.h gives the most splits, as if the batch were one; flash_prepare_scheduler.cu how many are worth it."""
+    """Number of splits: the most by hopper/heuristics.h, as if the batch were one, and those worth it by flash_prepare_scheduler.cu."""
     sms, row_tiles, key_tiles = multiprocessors_of(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
     blocks = w.kv_heads * row_tiles
     if blocks >= 0.8 * sms or key_tiles <= 4:

@@ -175,8 +175,8 @@ def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int
     elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 of any alignment, whole
         small = listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)
         return [*listed[:-1], small], (vector_plan(w, slots)._replace(kind=len(listed) - 1),)
-    found = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
-    return listed, found
+    plans = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
+    return listed, plans
 
 
 def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> Iterator[TilePlan]:
@@ -306,7 +306,7 @@ def dram_bytes(case: Case, device: Device) -> float:
 
 
 def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
-    """What a stage of ``kernels`` takes."""
+    """Costs of a stage of ``kernels``, in seconds."""
     share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
     rate = work.rate * share
     if work.vector_unit:
@@ -327,10 +327,10 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     dram_s = work.dram_bytes / (work.bandwidth * p["dram_share"])
     split_s, part_s = p["split_us"] * 1e-6, p.get(PART, 0.0) * 1e-6 + work.part_bytes / work.bandwidth
     run = CallTimes(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
-    found, plan = products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
-    if THROTTLE in p and found > THROTTLED_FROM_S:
-        found *= 1 + p[THROTTLE] * min(math.log(found / THROTTLED_FROM_S), MOST_THROTTLED)
-    return found, plan
+    plan_s, plan = products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
+    if THROTTLE in p and plan_s > THROTTLED_FROM_S:
+        plan_s *= 1 + p[THROTTLE] * min(math.log(plan_s / THROTTLED_FROM_S), MOST_THROTTLED)
+    return plan_s, plan
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -57,11 +57,11 @@ def launch_of(case: Case, device: Device) -> tuple[AttentionLaunch, bool]:
     HipKittens' backward blocks begin with the longest of all batches while K and V fit the last cache, else batch after batch.
     """
     w: Attention = case.workload
-    ck, own = is_ck(case), library(case.implementation) == "hipkittens"
+    ck, hipkittens = is_ck(case), library(case.implementation) == "hipkittens"
     if case.direction == FORWARD:
-        together = w.heads if own or ck else 1
-        return AttentionLaunch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not own and not ck
-    if own:
+        together = w.heads if hipkittens or ck else 1
+        return AttentionLaunch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not hipkittens and not ck
+    if hipkittens:
         kept = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size <= (device.cache_bytes or 0)
         together = int(w.stored_kv_heads if kept else w.kv_heads)
         return AttentionLaunch(64, 256, 64, packed=True, group=together, section=together), False
@@ -102,15 +102,15 @@ def _work(case: Case, device: Device) -> _Work:
 
 
 def _bytes(w: Attention, case: Case) -> tuple[float, float]:
-    """Of the main kernel and of those beside it."""
+    """(bytes of the main kernel, bytes of those beside it)."""
     rows, keys, size = w.query_heads * w.n * w.d, w.stored_kv_heads * w.kv_len * w.d, w.dtype.size
     if case.direction == FORWARD:
         return 2 * (rows + keys) * size, 0
-    own = library(case.implementation) == "hipkittens"
-    gradients = keys if own else keys * w.group
+    hipkittens = library(case.implementation) == "hipkittens"
+    gradients = keys if hipkittens else keys * w.group
     sums = rows * SUMS_SIZE[library(case.implementation)]
-    zeroed = 0 if own else sums
-    added = 0 if own or w.group == 1 else 2 * (gradients + keys) * size
+    zeroed = 0 if hipkittens else sums
+    added = 0 if hipkittens or w.group == 1 else 2 * (gradients + keys) * size
     return 2 * (rows + keys + gradients) * size + 2 * sums, 3 * rows * size + sums + zeroed + added
 
 

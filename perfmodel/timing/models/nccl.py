@@ -39,8 +39,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     link, sent, waits = link_bandwidth(device, w.world), sent_bytes(w), steps(w)
     link *= p["crowd_factor"] ** log2(w.world / 2) if device.over_pcie else 1.0
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
-    own = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
-    chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + own
+    copy_s = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
+    chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + copy_s
     start_us = p["start_us"] * (1.0 if waits else p["pair_factor"]) + p["step_us"] * waits
     return start_us * 1e-6 + sooner_s(sent / (link * flagged), chunked, p["sharpness"])
 

@@ -42,7 +42,7 @@ def layout_of(tile: int) -> TileLayout:
 
 
 def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
-    """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
+    """Instructions that each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
 
     >>> stage(layout_of(128), 128)
     Instructions(multiply_adds=2048, loads=128, scores=0, copies=8.0)

@@ -114,7 +114,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     most = ceil_div(slots.blocks, slots.lanes)
     beside = [number * max(1.0, warps / SCHEDULERS) for number in range(1, most + 1)]
     alone = tile_cycles(work, beside[0], p)
-    shares = replace(slots, speeds=tuple(max(p["alone_factor"], beside[0]) / max(p["alone_factor"], one) for one in beside))
+    shares = replace(slots, speeds=tuple(max(p["alone_factor"], beside[0]) / max(p["alone_factor"], crowded) for crowded in beside))
     return p["launch_us"] * 1e-6 + alone * _makespan(tiles, int(case.workload.query_heads), shares) / clock
 
 

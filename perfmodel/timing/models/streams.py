@@ -49,7 +49,7 @@ def broadcasts(case: Case) -> bool:
 
 
 def left_in_l2(moved: float, written: float, share: float, device: Device) -> float:
-    """Of the ``written`` bytes, those that the L2 still holds when a kernel ends that moved ``moved`` in all."""
+    """Bytes, of the ``written`` ones, that the L2 still holds when a kernel ends that moved ``moved`` in all."""
     size = device.cache_bytes
     return min(written, share * size * (1 - exp(-((moved / size) ** 2)))) if size else 0.0
 

@@ -38,7 +38,7 @@ PARAMETERS = (
 
 
 def visits(w: Attention) -> tuple[int, int]:
-    """Of one sequence: query blocks, and keys walked in all of them together.
+    """(query blocks, keys walked in all of them together) of one sequence.
 
     >>> visits(Attention(1, 1000, 128, 128, causal=True)), visits(Attention(64, 64, 128, 128, causal=True))
     ((1, 1000), (2, 96))
@@ -51,7 +51,7 @@ def visits(w: Attention) -> tuple[int, int]:
 
 
 def cache_bytes(w: Attention) -> int:
-    """Of the keys and values of all sequences; heads are stored in whole lanes.
+    """Bytes of the keys and values of all sequences; heads are stored in whole lanes.
 
     >>> cache_bytes(Attention(1, 1024, 64, 64, batch=2, heads=32, kv_heads=8)) == 2 * 1024 * 8 * 2 * 128 * 2
     True

@@ -32,7 +32,7 @@ _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """128 queries by 64 keys on every device."""
+    """Launch with tiles of 128 queries by 64 keys on every device."""
     rows = max(32, matrix_rows(device))
     return AttentionLaunch(128, 64, rows, ASYNCHRONOUS if rows >= WGMMA else IN_TURN)
 

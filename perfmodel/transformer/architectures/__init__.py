@@ -22,5 +22,5 @@ def build(fields: HfFields) -> ModelSpec:
     rule = next((rule for name, rule in plugins([__name__], "build", "BUILDS", asked) if name == asked), None)
     if rule is None:
         raise DataError(f"model_type: no rule for the architecture {asked!r}", suggest(asked, known()))
-    found: ModelSpec = rule(fields)
-    return found
+    model: ModelSpec = rule(fields)
+    return model

@@ -32,11 +32,11 @@ class HfFields(Fields):
         return str(self.values.get("model_type"))
 
     def settled(self, *names: str) -> None:
-        """The rule knows these fields, and here they change nothing."""
+        """Marks fields as read that the rule knows and that change nothing here."""
         self.asked.update(names)
 
     def _wrong(self, name: str, value: Any, kind: type | tuple[type, ...]) -> DataError:
-        """A value of the wrong type, shown as the file has it, with how to write it instead."""
+        """DataError for a value of the wrong type, shown as the file has it, with how to write it instead."""
         shown = json.dumps(value, default=str)
         shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
         wanted, example = WANTED[kind]
@@ -62,7 +62,7 @@ class HfFields(Fields):
         return number
 
     def optional(self, name: str, default: int | None = None) -> int | None:
-        """The number, None where the file says null, ``default`` where it says nothing."""
+        """The number in field ``name``, None where the file says null, ``default`` where it says nothing."""
         self.settled(name)
         value = self.values.get(name, default)
         return None if value is None else self._checked(name, value)

@@ -23,7 +23,7 @@ def deepseek_v2(fields: HfFields, *, dense_layers: int = 0, router_bias: bool = 
 
 
 def _latent(fields: HfFields, indexer: Indexer | None) -> LatentAttention:
-    """A null q_lora_rank: Q in one step."""
+    """Latent attention; a null q_lora_rank makes Q in one step."""
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
         kv_lora_rank=fields.whole("kv_lora_rank"),

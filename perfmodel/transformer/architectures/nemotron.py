@@ -66,8 +66,8 @@ def _mlp(fields: HfFields, block: str) -> DenseMlp | MoeMlp:
         return DenseMlp(fields.whole("intermediate_size"), gated=False, bias=bias, activation=activation)
     shared = fields.whole("n_shared_experts", default=1, least=0) * fields.whole("moe_shared_expert_intermediate_size")
     extra = fields.whole("n_routed_experts")
-    found = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=extra, gated=False, bias=bias)
-    return replace(found, activation=activation)
+    mixture = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=extra, gated=False, bias=bias)
+    return replace(mixture, activation=activation)
 
 
 BUILDS = {"nemotron_h": nemotron_h}

@@ -29,10 +29,10 @@ def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -
 
 
 @lru_cache(maxsize=1024)
-def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> tuple[tuple[float, float, float], int, int]:
+def _kernels(w: TrainingStep, costs: KnownDevice, strided_factor: float) -> tuple[tuple[float, float, float], int, int]:
     """((seconds up to the head, seconds from the head on, optimizer seconds), layers, parameter tensors) of one micro-batch."""
     assert w.training is not None
-    job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
+    job = job_of(w.training, _machine(costs, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
     one = time.micro_batch
     return (one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"]), one.layers, tensors(job)

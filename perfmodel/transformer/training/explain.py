@@ -27,7 +27,7 @@ PEAK_SOURCE = "perfmodel/transformer/training/memory.py: all bytes at the worst 
 
 
 def explain(result: MemoryResult) -> list[FormulaStep]:
-    """How the numbers of ``result`` come about; each step rests on earlier ones. No function that remembers its results is called."""
+    """Steps by which the numbers of ``result`` come about, each on earlier ones. No function that remembers its results is called."""
     trace = Trace()
     _state(trace, result)
     layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
@@ -71,7 +71,7 @@ def _state(trace: Trace, result: MemoryResult) -> None:
 
 
 def _tensors(trace: Trace, result: MemoryResult, layer: Layer, shape: Shape, place: str) -> None:
-    """Each tensor that a layer keeps, and their sum."""
+    """Defines each tensor that a layer keeps, and their sum."""
     made, kind = result.implementation, result.training.recompute.kind
     tape = made.tape_of(layer, shape, selective=kind == SELECTIVE)
     names = list(tape.saved()) if kind in (NONE, SELECTIVE) else [tape.stream]
@@ -87,14 +87,14 @@ def _literature(trace: Trace, result: MemoryResult, spec: ModelSpec, shape: Shap
 
 
 def _peak(trace: Trace, result: MemoryResult) -> None:
-    found = result.peak
+    worst = result.peak
     rows = [
-        ("all weights", found.state.weights),
-        ("all optimizer state", found.state.optimizer),
-        ("gradients at the peak", found.gradients),
-        ("activations at the peak", found.activations),
+        ("all weights", worst.state.weights),
+        ("all optimizer state", worst.state.optimizer),
+        ("gradients at the peak", worst.gradients),
+        ("activations at the peak", worst.activations),
     ]
-    parts: list[Traced] = [trace.symbol(name, value, f"B, {found.moment.title}", PEAK_SOURCE) for name, value in rows if value]
+    parts: list[Traced] = [trace.symbol(name, value, f"B, {worst.moment.title}", PEAK_SOURCE) for name, value in rows if value]
     whole: Any = sum(parts[1:], parts[0])
     trace.define("peak", "B allocated", whole, PEAK_SOURCE)
 
@@ -105,13 +105,13 @@ PIPELINE_SOURCE = "1F1B: Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
 PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 
 
-def explain_step(found: TrainingEstimate) -> list[FormulaStep]:
-    """The steps; the last ones are the numbers of the report."""
+def explain_step(estimate: TrainingEstimate) -> list[FormulaStep]:
+    """Steps of a training step's time; the last ones are the numbers of the report."""
     trace = Trace()
-    step = trace.define("step", "seconds of a step", _step(trace, found), PIPELINE_SOURCE)
-    tokens = _tokens(trace, found)
+    step = trace.define("step", "seconds of a step", _step(trace, estimate), PIPELINE_SOURCE)
+    tokens = _tokens(trace, estimate)
     trace.define("tokens/s", "over all GPUs", tokens / step, "tokens of a step over its seconds")
-    _shares(trace, found, tokens, step)
+    _shares(trace, estimate, tokens, step)
     return list(trace.steps.values())
 
 
@@ -120,26 +120,26 @@ def _tokens(trace: Trace, found: TrainingEstimate) -> Any:
     return trace.define("tokens", "of a step", batch * trace.symbol("T", found.training.n, "tokens of a sequence", "given"), "given")
 
 
-def _step(trace: Trace, found: TrainingEstimate) -> Any:
-    """m micro-batches on the slowest stage, the bubble, and what is done once."""
+def _step(trace: Trace, estimate: TrainingEstimate) -> Any:
+    """Seconds of the step: m micro-batches on the slowest stage, the bubble, and what is done once."""
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
-    time, p = found.time, found.training.parallel
-    one = time.micro_batch
-    known = {
-        "t_f": ("forward pass of a micro-batch", one.forward_s),
-        "t_r": ("what of it runs again", one.again_s),
-        "t_b": ("backward pass of a micro-batch", one.backward_s),
-        "t_g": ("its gradients added to those before", one.added_s),
-        "t_p": ("handed to and from the stages beside", one.handed_s),
-        "t_x": ("exchanges within the stage that nothing hides", sum(one.passed.values())),
+    time, p = estimate.time, estimate.training.parallel
+    micro = time.micro_batch
+    times = {
+        "t_f": ("forward pass of a micro-batch", micro.forward_s),
+        "t_r": ("what of it runs again", micro.again_s),
+        "t_b": ("backward pass of a micro-batch", micro.backward_s),
+        "t_g": ("its gradients added to those before", micro.added_s),
+        "t_p": ("handed to and from the stages beside", micro.handed_s),
+        "t_x": ("exchanges within the stage that nothing hides", sum(micro.passed.values())),
     }
-    used = [trace.symbol(name, seconds, f"s, {words}", KERNEL_SOURCE) for name, (words, seconds) in known.items() if seconds]
+    used = [trace.symbol(name, seconds, f"s, {words}", KERNEL_SOURCE) for name, (words, seconds) in times.items() if seconds]
     whole = trace.define("t", "s, a micro-batch on one GPU of the slowest stage", sum(used[1:], used[0]), KERNEL_SOURCE)
     often = trace.symbol("m", time.micro_batches, "micro-batches", "given")
     total = often * whole
     if p.pp > 1:
-        all_stages = time.parts[BUBBLE] * p.interleave + one.seconds
+        all_stages = time.parts[BUBBLE] * p.interleave + micro.seconds
         stages = trace.symbol("S", all_stages, f"s, a micro-batch on all {p.pp} stages, one after the other", KERNEL_SOURCE)
         turns = trace.symbol("v", p.interleave, "chunks of layers per stage", "given")
         total = total + trace.define("bubble", "s, until the pipeline is full and empty again", (stages - whole) / turns, PIPELINE_SOURCE)
@@ -150,11 +150,11 @@ def _step(trace: Trace, found: TrainingEstimate) -> Any:
     return total
 
 
-def _shares(trace: Trace, found: TrainingEstimate, tokens: Any, step: Any) -> None:
-    """MFU and HFU, and beside them PaLM's convention, step by step; the other one is a row of its table."""
+def _shares(trace: Trace, estimate: TrainingEstimate, tokens: Any, step: Any) -> None:
+    """Steps of MFU and HFU, and of PaLM's convention; the other one is a row of its table."""
     from perfmodel.transformer.training.step.flops import attention_flops, passes
 
-    t, job = found.training, found.job
+    t, job = estimate.training, estimate.job
     weights = trace.symbol("N", active(t.model), "parameters that a token uses", t.model.source)
     pairs = trace.symbol("4LHQT", attention_flops(t.model, t.n), "FLOP of attention per token, forward", PALM_SOURCE)
     model = trace.define(
@@ -168,12 +168,12 @@ def _shares(trace: Trace, found: TrainingEstimate, tokens: Any, step: Any) -> No
     hardware = model if again is None else model + tokens * again
     hardware = trace.define("hardware FLOP by PaLM", "of a step, with what runs again", hardware, PALM_SOURCE)
     gpus = trace.symbol("GPUs", t.parallel.gpus, "in all", "given")
-    rate = rates_of(found.device, job.micro_batch.forward.dtype).matmul
-    peak = trace.symbol("P", rate, f"FLOP/s, {job.micro_batch.forward.dtype.name}, datasheet", f"profile of {found.device.id}")
+    rate = rates_of(estimate.device, job.micro_batch.forward.dtype).matmul
+    peak = trace.symbol("P", rate, f"FLOP/s, {job.micro_batch.forward.dtype.name}, datasheet", f"profile of {estimate.device.id}")
     available = trace.define("available", "FLOP of all GPUs in that time", step * gpus * peak, PALM_SOURCE)
     trace.define("of the peak by PaLM", "share of them", model / available, PALM_SOURCE)
     trace.define("of the peak by PaLM, with what runs again", "share of them", hardware / available, PALM_SOURCE)
-    visible = trace.symbol("visible", found.run.model, "FLOP of the kernels of all GPUs, on scores that the mask leaves", RUN_SOURCE)
-    executed = trace.symbol("executed", found.run.hardware, "FLOP that these kernels execute", RUN_SOURCE)
+    visible = trace.symbol("visible", estimate.run.model, "FLOP of the kernels of all GPUs, on scores that the mask leaves", RUN_SOURCE)
+    executed = trace.symbol("executed", estimate.run.hardware, "FLOP that these kernels execute", RUN_SOURCE)
     trace.define("MFU", "share of them that is visible", visible / available, RUN_SOURCE)
     trace.define("HFU", "share of them that is executed", executed / available, RUN_SOURCE)

@@ -59,12 +59,12 @@ class HuggingFace(Recorder):
 
     @staticmethod
     def constant_bytes() -> Number:
-        """cuBLAS workspaces."""
+        """Bytes of the cuBLAS workspaces."""
         return WORKSPACES
 
     @staticmethod
     def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:
-        """The attention mask: recomputed layers keep it as an argument. Otherwise it is freed before the head runs."""
+        """Bytes of the attention mask: recomputed layers keep it as an argument. Otherwise it is freed before the head runs."""
         kept = not shape.flash and recompute.of_layers
         return shape.sequences * shape.length * shape.length * shape.size if kept else 0
 
@@ -93,7 +93,7 @@ class HuggingFace(Recorder):
             self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
 
     def _rms_norm(self, name: str, inputs: str, outputs: str, features: Number, heads: Number) -> str:
-        """x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
+        """Records x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
         s, wide = self.shape, inputs
         size, exact = s.tokens * features * s.size, 4 * s.tokens * features
         if s.size != 4:
@@ -121,16 +121,16 @@ class HuggingFace(Recorder):
         self.node("split", ["Q, K, V"], dict.fromkeys(self.heads, 0))
 
     def _rotated(self, a: GroupedAttention, name: str, heads: Number) -> str:
-        made = self._projection(name, f"{name}, projected")
+        result = self._projection(name, f"{name}, projected")
         if name == "V":
-            return made
+            return result
         if a.qk_norm:
-            made = self._rms_norm(f"norm of {name}", made, f"{name}, normed", heads * a.head_dim, heads)
+            result = self._rms_norm(f"norm of {name}", result, f"{name}, normed", heads * a.head_dim, heads)
         size = self.size(self.shape.tokens, heads * a.head_dim)
-        return self.node(f"RoPE of {name}", [made], {name: size}, scratch=2 * size, backward=2 * size)
+        return self.node(f"RoPE of {name}", [result], {name: size}, scratch=2 * size, backward=2 * size)
 
     def qk_norm(self, op: Operation) -> None:
-        """Nothing here: ``split`` records it with the projections."""
+        """Records nothing: ``split`` records it with the projections."""
 
     def attention(self, op: Operation) -> None:
         """scaled_dot_product_attention (FlashAttention-2 or cuDNN) saves its inputs, its output and the logsumexp."""
@@ -139,24 +139,24 @@ class HuggingFace(Recorder):
         if not s.flash:
             self._eager(op, a)
             return
-        made = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
+        written = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
         scratch = STATISTIC_SIZE * s.tokens * a.heads * (a.head_dim + 1)  # dQ in fp32, row sums of dO O
-        self.node("attention", self.heads, made, [*(["Q, K, V"] if self.joint else self.heads), *made], backward=scratch)
+        self.node("attention", self.heads, written, [*(["Q, K, V"] if self.joint else self.heads), *written], backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
-        """Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
+        """Records Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
         s = self.shape
         rows, elements = self.size(s.tokens, op.features), s.tokens * s.keys * a.heads
         scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
         q, k, v = (f"{name}, copied" for name in ("Q", "K", "V"))
-        made = self.node("Q K^T", self.heads[:2], {"scores": scores, q: rows, k: rows}, [q, k])
-        made = self.node("scale", [made], {"scores, scaled": scores})
-        self.sum("mask", (made,), "scores, masked", scores)
-        made = self.node("softmax", ["scores, masked"], {"softmax": wide}, ["softmax"], backward=wide)  # its product with the gradient
+        result = self.node("Q K^T", self.heads[:2], {"scores": scores, q: rows, k: rows}, [q, k])
+        result = self.node("scale", [result], {"scores, scaled": scores})
+        self.sum("mask", (result,), "scores, masked", scores)
+        result = self.node("softmax", ["scores, masked"], {"softmax": wide}, ["softmax"], backward=wide)  # its product with the gradient
         if wide != scores:
-            made = self.node("softmax, rounding", [made], {"softmax, rounded": scores})
-        made = self.dropped("attention's dropout", made, "softmax after dropout", elements)
-        mixed = self.node("P V", [made, self.heads[2]], {"attention output by heads": rows, v: rows}, [made, v])
+            result = self.node("softmax, rounding", [result], {"softmax, rounded": scores})
+        result = self.dropped("attention's dropout", result, "softmax after dropout", elements)
+        mixed = self.node("P V", [result, self.heads[2]], {"attention output by heads": rows, v: rows}, [result, v])
         self.node("heads side by side", [mixed], {op.writes: rows})
 
     # MLP
@@ -173,7 +173,7 @@ class HuggingFace(Recorder):
         self.node("product with the gate", (active, up), {op.writes: size}, (active, up))
 
     def _new_gelu(self, x: str, writes: str, size: Number) -> None:
-        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one kernel per operation; autograd saves five tensors."""
+        """Records 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one kernel per operation; autograd saves five tensors."""
         half = self.node("GELU, half of x", [x], {"x / 2": size})
         cube = self.node("GELU, cube", [x], {"x^3": size}, [x], backward=2 * size)  # backward makes x^2 and 3 x^2
         cube = self.node("GELU, factor of the cube", [cube], {"0.0447 x^3": size})

@@ -71,12 +71,12 @@ def kind_title(layer: Layer) -> str:
 
 def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     """A title for each kind of layer; those of equal words are numbered."""
-    found, alike = dict[Layer, str](), Counter[str]()
+    titles, alike = dict[Layer, str](), Counter[str]()
     for layer in dict.fromkeys(layers):
         title = kind_title(layer)
         alike[title] += 1
-        found[layer] = title if alike[title] == 1 else f"{title} ({alike[title]})"
-    return found
+        titles[layer] = title if alike[title] == 1 else f"{title} ({alike[title]})"
+    return titles
 
 
 def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
@@ -86,11 +86,11 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
     """
     shape, parallel = shape_of(training), training.parallel
     flight = in_flight(parallel, stage, training.micro_batches)
-    found: list[Kept] = []
+    kept: list[Kept] = []
 
     def add(tape: Tape, where: str, count: int, names: dict[str, str]) -> None:
         sizes = {name: tape.sizes[name] for name in names if tape.sizes[name]}
-        found.extend(Kept(where, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items())
+        kept.extend(Kept(where, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items())
 
     if stage == 0:
         tape = tape_of(EMBEDDING, shape, implementation)
@@ -108,7 +108,7 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
         names = tape.saved()
         names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
         add(tape, HEAD, flight[-1], names)
-    return found
+    return kept
 
 
 def _whose(chunk: Sequence[Run], recompute: Recomputation) -> list[Layer]:
@@ -134,7 +134,7 @@ class StepMoment:
     count: int = 1
 
     def highs(self) -> list[Number]:
-        """The most of each block; bytes change by as much from one to the next."""
+        """Most bytes of each block; they change by as much from one to the next."""
         step = (self.bytes - self.start) / self.count
         worst = self.count - 1 if step > 0 else 0
         return [self.high - step * (worst - index) for index in range(self.count)]
@@ -161,7 +161,7 @@ class LayerBlock:
     first: int = 0
 
     def number(self, index: int) -> str:
-        """Which block is meant by the ``index``-th of them."""
+        """Words that tell the ``index``-th block from its repetitions."""
         if self.name != LAYER:
             return self.name
         begin = self.first + index * self.layers
@@ -169,12 +169,12 @@ class LayerBlock:
 
     @property
     def title(self) -> str:
-        """All of them."""
+        """Title of all the layers of the block."""
         end = self.first + self.count * self.layers
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
     def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
-        """One pass over them, from ``level`` on. Bytes change by as much in each, so that the worst is the first or the last.
+        """Moment of one pass over the blocks, from ``level`` on. Bytes change by as much in each: the worst is the first or the last.
 
         ``gradients``: bytes of those of weights that are there before it.
         """
@@ -222,7 +222,7 @@ def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation:
 
 
 def _chained(passes: Iterable[TapePass]) -> TapePass:
-    """Passes one after the other."""
+    """One pass made of ``passes`` one after the other."""
     level: Number = 0
     high, at = level, ""
     for once in passes:
@@ -235,7 +235,7 @@ def _chained(passes: Iterable[TapePass]) -> TapePass:
 def _block(
     name: str, tapes: Sequence[Tape], holdings: Sequence[Holding], forwards: TapePass, backwards: TapePass, shape: Shape
 ) -> LayerBlock:
-    """Both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
+    """Block of both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
     copies = shape.parallel.dp * shape.parallel.cp
     elements = [holding.parameters - ceil_div(holding.parameters, copies) for holding in holdings if shape.parallel.zero == 3]
     gathered = shape.size * max(elements, default=0)
@@ -245,7 +245,7 @@ def _block(
 
 @lru_cache(maxsize=512)
 def end_block(where: str, shape: Shape, implementation: str) -> LayerBlock:
-    """The embedding or the head. A head starts its own backward pass, with a gradient of 1."""
+    """The block of the embedding or the head. A head starts its own backward pass, with a gradient of 1."""
     tape = tape_of(where, shape, implementation)
     holding = table_holding(shape.model, shape.parallel, first=where != HEAD, last=where == HEAD)
     return _block(where, [tape], [holding], forward(tape), backward(tape), shape)

@@ -68,7 +68,7 @@ def _sum(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Nu
 
 
 def interleaving(p: Number, m: Number) -> Number:
-    """How much more the first stage keeps with m chunks per stage: 1 + (p - 1) / (p m).
+    """Factor by which the first stage keeps more with m chunks per stage: 1 + (p - 1) / (p m).
 
     >>> round(interleaving(8, 3), 4)
     1.2917
@@ -77,7 +77,7 @@ def interleaving(p: Number, m: Number) -> Number:
 
 
 def _layer(training: TrainingConfig) -> Number:
-    """``layer_bytes`` with the sizes, the recomputation and the number of heads (in the first layer) of ``training``."""
+    """Bytes of one layer: ``layer_bytes`` with the sizes, the recomputation and the number of heads of ``training``'s first layer."""
     model, parallel, kind = training.model, training.parallel, training.recompute.kind
     sizes = (training.length, training.sequences, model.hidden, model.layers[0].attention.heads, parallel.tp)
     return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if kind == EVERY else kind)

@@ -79,7 +79,7 @@ def shape_of(training: TrainingConfig) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a GPU holds: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
+    """Parameters on a GPU: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
 
     ``experts``: parameters that expert-parallel GPUs divide; ``parameters``: all of them.
     """
@@ -91,33 +91,33 @@ class Holding:
     parameters: Number = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sums, taken once: a search asks for them often."""
+        """Takes the sums once: a search asks for them often."""
         in_experts = sum(matrix.elements for matrix in self.matrices if matrix.group == EXPERTS) + self.expert_vectors
         object.__setattr__(self, "experts", in_experts)
         object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
 
 
-def _learned(found: Sequence[tuple[Operation, int]]) -> Holding:
-    """What operations learn, each so many times over."""
-    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in found for matrix in op.matrices)
-    in_experts = sum(op.vectors * times for op, times in found if op.part == EXPERTS)
-    return Holding(matrices, sum(op.vectors * times for op, times in found), in_experts)
+def _learned(operations: Sequence[tuple[Operation, int]]) -> Holding:
+    """Parameters that operations learn, each so many times over."""
+    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in operations for matrix in op.matrices)
+    in_experts = sum(op.vectors * times for op, times in operations if op.part == EXPERTS)
+    return Holding(matrices, sum(op.vectors * times for op, times in operations), in_experts)
 
 
 def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
-    """All parameters of ``layer`` on one GPU."""
+    """Parameters of ``layer`` on one GPU."""
     return _learned([(op, 1) for op in operations(model, layer, parallel.tp, parallel.ep)])
 
 
 def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bool) -> Holding:
-    """Embedding and positions of the first stage, last norm and head of the last; a tied head has a copy where stages differ."""
+    """Parameters of embedding and positions of the first stage, last norm and head of the last; a tied head has a copy if they differ."""
     return _learned([(op, 1) for op in _ends(model, parallel.tp, first, last)])
 
 
 def _ends(model: ModelSpec, tp: int, first: bool, last: bool) -> list[Operation]:
-    found = first_operations(model, tp) if first else []
+    first_ones = first_operations(model, tp) if first else []
     tied = model.tied_embeddings and first
-    return found + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
+    return first_ones + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
 
 
 def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
@@ -128,8 +128,8 @@ def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
 
 @lru_cache(maxsize=4096)
 def _holding(model: ModelSpec, counts: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
-    found = [(op, 1) for op in _ends(model, tp, first, last)]
-    return _learned([*found, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
+    ends = [(op, 1) for op in _ends(model, tp, first, last)]
+    return _learned([*ends, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
 
 
 # Adapters
@@ -147,19 +147,19 @@ def is_targeted(matrix: Matrix, targets: str) -> bool:
 
 
 def adapters(holding: Holding, rank: int, targets: str) -> Holding:
-    """LoRA: two trained matrices a -> ``rank`` -> b beside each frozen one a -> b of ``holding``; ``targets``: qv, attention or all.
+    """LoRA's adapters: trained matrices a -> ``rank`` -> b beside each frozen one a -> b of ``holding``; ``targets``: qv, attention, all.
 
     Source: Hu et al. 2021, arXiv 2106.09685.
 
     >>> adapters(Holding((Matrix("Q", "attention", 4096, 4096, 32),)), 8, "qv").parameters
     2097152
     """
-    found = []
+    matrices = []
     for matrix in holding.matrices:
         if is_targeted(matrix, targets):
-            found.append(Matrix(f"{matrix.name}, A", matrix.group, matrix.inputs, rank, matrix.count))
-            found.append(Matrix(f"{matrix.name}, B", matrix.group, rank, matrix.outputs, matrix.count))
-    return Holding(tuple(found))
+            matrices.append(Matrix(f"{matrix.name}, A", matrix.group, matrix.inputs, rank, matrix.count))
+            matrices.append(Matrix(f"{matrix.name}, B", matrix.group, rank, matrix.outputs, matrix.count))
+    return Holding(tuple(matrices))
 
 
 # Pipeline stages
@@ -169,20 +169,20 @@ Run = tuple[Layer, int]
 
 
 def runs_of(layers: Sequence[Layer]) -> list[Run]:
-    """Equal layers in a row, with their number.
+    """Runs of equal layers in a row, with their number.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> one, other = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048)), Layer(GroupedAttention(8, 2, 64), DenseMlp(2048))
     >>> [count for _, count in runs_of([one, one, other, one])]
     [2, 1, 1]
     """
-    found: list[Run] = []
+    runs: list[Run] = []
     for layer in layers:
-        if found and (layer is found[-1][0] or layer == found[-1][0]):
-            found[-1] = (layer, found[-1][1] + 1)
+        if runs and (layer is runs[-1][0] or layer == runs[-1][0]):
+            runs[-1] = (layer, runs[-1][1] + 1)
         else:
-            found.append((layer, 1))
-    return found
+            runs.append((layer, 1))
+    return runs
 
 
 def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:
@@ -193,7 +193,7 @@ def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[in
 
 
 def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> dict[Layer, int]:
-    """Each different layer of ``stage``, or of the whole model, with its number."""
+    """Number of each different layer of ``stage``, or of the whole model."""
     if stage is None:
         return dict(model.layer_kinds)
     counts = Counter[Layer]()

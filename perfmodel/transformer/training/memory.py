@@ -81,11 +81,11 @@ class _Stage:
 
     @property
     def stored(self) -> Number:
-        """All that waits for its backward pass."""
+        """Bytes of all that waits for its backward pass."""
         return sum(count * self.unit(chunk) for chunk, count in enumerate(self.flight))
 
     def walk(self, chunk: int) -> Iterator[StepMoment]:
-        """Forward and backward of one micro-batch through ``chunk``, the other ones waiting."""
+        """Bytes over the forward and backward of one micro-batch through ``chunk``, the other ones waiting."""
         parts = self.chunks[chunk]
         level = self.held + self.stored - self.unit(chunk) + self.received(chunk)
         gradients = self.gradients
@@ -110,7 +110,7 @@ class _Stage:
 
 def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
     model, parallel = training.model, training.parallel
-    made, state = implementation_named(implementation), state_bytes(training, stage)
+    builder, state = implementation_named(implementation), state_bytes(training, stage)
     buffers = state.gradients if training.buffers_gradients else 0
     chunks = [chunk_blocks(first, runs, shape, training.recompute, implementation) for first, runs in chunks_of(model, parallel, stage)]
     if stage == 0:
@@ -120,8 +120,8 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
-        held=state.weights + state.optimizer + buffers + tokens + made.constant_bytes(),
-        waiting=made.bytes_until_backward(shape, training.recompute),
+        held=state.weights + state.optimizer + buffers + tokens + builder.constant_bytes(),
+        waiting=builder.bytes_until_backward(shape, training.recompute),
         gradients=buffers,
         stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,
@@ -131,13 +131,13 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
 
 def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
     """The worst moment on the fullest GPU: all bytes allocated then, weights and optimizer included."""
-    shape, found = shape_of(training), []
+    shape, worst_of = shape_of(training), []
     for stage in fullest_stages(training.model, training.parallel.pp):
         part = _stage(training, shape, stage, implementation)
         moments = part.moments()
         worst = max(moments, key=lambda moment: moment.high)
-        found.append((stage, worst, part, moments))
-    stage, worst, part, moments = max(found, key=lambda one: (one[1].high, -one[0]))
+        worst_of.append((stage, worst, part, moments))
+    stage, worst, part, moments = max(worst_of, key=lambda one: (one[1].high, -one[0]))
     return Peak(
         bytes=worst.high,
         moment=worst,
@@ -152,7 +152,7 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
+    """Memory of a step. ``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
 
     ``parameters``: of the whole model. ``capacity``: bytes of the device; ``largest``: the most sequences in a micro-batch that fits;
     None if the profile has no capacity.
@@ -175,18 +175,18 @@ class MemoryResult:
 
 
 def evaluate(training: TrainingConfig, device: Device, implementation: str = FUSED) -> MemoryResult:
-    """Everything about the memory of ``training`` on the fullest of its GPUs, in bytes; UsageError if a value has no meaning."""
-    made = implementation_named(implementation)
+    """Memory of ``training`` on the fullest of its GPUs, in bytes, part by part; UsageError if a value has no meaning."""
+    builder = implementation_named(implementation)
     checked(training)
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
-    found = peak(training, implementation)
+    highest = peak(training, implementation)
     return MemoryResult(
         training=training,
         device=device,
-        implementation=made,
+        implementation=builder,
         parameters=total(training.model),
-        peak=found,
-        kept=saved_tensors(training, found.stage, implementation),
+        peak=highest,
+        kept=saved_tensors(training, highest.stage, implementation),
         literature=literature(training),
         capacity=capacity,
         largest=None if capacity is None else largest_micro_batch(training, capacity, implementation),

@@ -37,7 +37,7 @@ LEAST_LENGTH = 2
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
+    """An optimizer. ``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
 
     ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
     of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
@@ -182,7 +182,7 @@ class TrainingConfig:
 
 
 def recompute_named(text: str) -> Recomputation:
-    """``none``, ``selective``, ``full`` or ``every:K``.
+    """The recomputation called ``none``, ``selective``, ``full`` or ``every:K``.
 
     >>> recompute_named("every:4")
     Recomputation(kind='every', every=4)
@@ -200,14 +200,14 @@ def recompute_named(text: str) -> Recomputation:
 def checked(training: TrainingConfig) -> TrainingConfig:
     """``training``, if every value has a meaning."""
     _check_sizes(training)
-    for option, value, known in (
+    for option, value, values in (
         ("precision", training.precision, PRECISIONS),
         ("gradients", training.gradients, GRADIENTS),
         ("gradient-life", training.gradient_life, LIVES),
         ("lora-targets", training.lora_targets, TARGETS),
     ):
-        if value not in known:
-            raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(known), f"one of {', '.join(known)}"))
+        if value not in values:
+            raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(values), f"one of {', '.join(values)}"))
     optimizer_named(training.optimizer)
     _check_gradients(training)
     if what := untrained(training.model):
@@ -237,14 +237,14 @@ def _check_sizes(training: TrainingConfig) -> None:
         raise UsageError(f"--recompute every:{training.recompute.every}: {model.name} has {len(model.layers)} layers", fix)
     if training.lora is not None and not 1 <= training.lora <= model.hidden:
         raise UsageError(f"--lora {training.lora}", f"give a rank from 1 to {model.hidden}, the hidden size of {model.name}")
-    own = ceil_div(training.batch, parallel.dp)
-    if training.sequences > own:
-        fix = f"give at most {own}, or a larger --batch"
-        raise UsageError(f"--micro-batch {training.sequences}: each GPU has {own} of the {training.batch} sequences", fix)
-    if own % training.sequences:
-        fits = [str(size) for size in range(1, min(int(own), 64) + 1) if own % size == 0]
+    per_gpu = ceil_div(training.batch, parallel.dp)
+    if training.sequences > per_gpu:
+        fix = f"give at most {per_gpu}, or a larger --batch"
+        raise UsageError(f"--micro-batch {training.sequences}: each GPU has {per_gpu} of the {training.batch} sequences", fix)
+    if per_gpu % training.sequences:
+        fits = [str(size) for size in range(1, min(int(per_gpu), 64) + 1) if per_gpu % size == 0]
         raise UsageError(
-            f"--micro-batch {training.sequences} does not divide the {own} sequences of a GPU", f"one of {', '.join(fits)} does"
+            f"--micro-batch {training.sequences} does not divide the {per_gpu} sequences of a GPU", f"one of {', '.join(fits)} does"
         )
 
 
@@ -259,7 +259,7 @@ def _check_gradients(training: TrainingConfig) -> None:
 
 
 def untrained(model: ModelSpec) -> str:
-    """What ``model`` has whose backward pass is not described here; nothing where all of it is."""
+    """Parts of ``model``, in words, whose backward pass is not described here; empty where all of it is."""
     for layer, _ in model.layer_kinds:
         a = layer.attention
         if isinstance(a, GroupedAttention):

@@ -105,9 +105,9 @@ class Recorder:
         ``backward``: bytes held only while it runs, forward and backward, besides gradients of weights.
         """
         stays, passing = self.gradients(weights, shards, adapter=adapter)
-        made = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
-        self.tape.nodes.append(TapeNode(name, tuple(reads), made, tuple(saves), stays, scratch, backward + passing))
-        return made[0]
+        written = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
+        self.tape.nodes.append(TapeNode(name, tuple(reads), written, tuple(saves), stays, scratch, backward + passing))
+        return written[0]
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
         """Adds a sum: it saves nothing, and its gradient is that of each of ``reads``."""
@@ -141,18 +141,18 @@ class Recorder:
         adapted = [] if s.rank is None else [matrix for matrix in op.matrices if is_targeted(matrix, s.targets)]
         name, size = f"{op.writes}, frozen part" if adapted else op.writes, self.size(self.tokens(op), op.features)
         gathered, saves = self.gathered if op.gathers else 0, op.reads if s.rank is None else ()
-        made = self.node(op.name, op.reads, {name: size}, saves, weights=weights, scratch=gathered, backward=gathered)
+        result = self.node(op.name, op.reads, {name: size}, saves, weights=weights, scratch=gathered, backward=gathered)
         if adapted:
-            self._adapters(op, made, adapted)
+            self._adapters(op, result, adapted)
 
     def _adapters(self, op: Operation, frozen: str, adapted: list[Matrix]) -> None:
         """Low-rank adapters beside frozen matrices: they save their input and the product with A."""
         rank, tokens = self.shape.rank or 0, self.tokens(op)
         inputs, outputs = sum(matrix.inputs for matrix in adapted), sum(matrix.outputs for matrix in adapted)
-        made = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
-        between = self.node(f"{op.name}, A", op.reads, made, op.reads, weights=rank * inputs, adapter=True)
-        made = {f"{op.writes}, adapter's part": self.size(tokens, outputs)}
-        result = self.node(f"{op.name}, B", [between], made, [between], weights=rank * outputs, adapter=True)
+        written = {f"{op.writes}, low rank": self.size(tokens, rank * len(adapted))}
+        between = self.node(f"{op.name}, A", op.reads, written, op.reads, weights=rank * inputs, adapter=True)
+        written = {f"{op.writes}, adapter's part": self.size(tokens, outputs)}
+        result = self.node(f"{op.name}, B", [between], written, [between], weights=rank * outputs, adapter=True)
         self.sum(f"{op.name}, sum", (frozen, result), op.writes, self.tape.sizes[frozen])
 
     # Operations without matrices
@@ -217,18 +217,18 @@ class Recorder:
     def attention(self, op: Operation) -> None:
         """Attention as one kernel (FlashAttention), or Q K^T, softmax, dropout and P V as separate kernels with the scores in memory."""
         s, heads = self.shape, self.attended.heads
-        made, scores = {op.writes: self.size(s.tokens, op.features)}, s.tokens * s.keys * heads
+        written, scores = {op.writes: self.size(s.tokens, op.features)}, s.tokens * s.keys * heads
         if s.flash:
             # dQ is added up in fp32, beside the row sums of dO O (FlashAttention-2, Dao 2023, section 3.1)
             scratch = STATISTIC_SIZE * (self.tape.sizes[op.reads[0]] // s.size + s.tokens * heads)
-            made["logsumexp"] = STATISTIC_SIZE * s.tokens * heads
-            self.node("attention", op.reads, made, [*op.reads, *made], weights=op.vectors, backward=scratch)
+            written["logsumexp"] = STATISTIC_SIZE * s.tokens * heads
+            self.node("attention", op.reads, written, [*op.reads, *written], weights=op.vectors, backward=scratch)
             return
         q, k, v = op.reads
         self.node("Q K^T", (q, k), {"scores": scores * s.size}, (q, k))
         self.node("softmax", ["scores"], {"softmax": scores * s.size}, ["softmax"], weights=op.vectors)
         weights = self.dropped("attention's dropout", "softmax", "softmax after dropout", scores)
-        self.node("P V", (weights, v), made, (weights, v))
+        self.node("P V", (weights, v), written, (weights, v))
 
     # Experts: tokens spread evenly over them
 
@@ -243,8 +243,8 @@ class Recorder:
         s, mlp = self.shape, self.mlp
         assert isinstance(mlp, MoeMlp)
         weights = sum(matrix.elements for matrix in op.matrices) + op.vectors + s.hidden * int(mlp.shared_gate)
-        saved, made = [*(op.reads if s.rank is None else []), op.writes], {op.writes: 4 * s.tokens * op.features}
-        self.node("router", op.reads, made, saved, weights=weights, scratch=self.gathered, backward=self.gathered)
+        saved, written = [*(op.reads if s.rank is None else []), op.writes], {op.writes: 4 * s.tokens * op.features}
+        self.node("router", op.reads, written, saved, weights=weights, scratch=self.gathered, backward=self.gathered)
         chosen = {CHOSEN: 4 * self.pairs, CHOSEN_INDICES: INDEX_SIZE * self.pairs}
         self.node("choice of experts", [op.writes], chosen, chosen)
         self.part = EXPERTS

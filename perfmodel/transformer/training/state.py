@@ -22,7 +22,7 @@ BLOCK = 256
 
 
 def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
-    """How many numbers ``optimizer`` keeps for ``holding``, without the scales of 8-bit blocks."""
+    """Count of numbers that ``optimizer`` keeps for ``holding``, without the scales of 8-bit blocks."""
     if optimizer.factored:
         return sum(matrix.count * (matrix.inputs + matrix.outputs) for matrix in holding.matrices) + holding.vectors
     if optimizer.matrix_moments is None:

@@ -68,12 +68,12 @@ class Tape:
     def saved(self) -> dict[str, str]:
         """Tensors kept at the end of the forward pass, in the order in which they are first kept, with the operation that frees each."""
         inside = {name for node in self.repeated for name in node.writes}
-        found: dict[str, str] = {}
+        freed_by: dict[str, str] = {}
         for node in self.nodes:
             for name in node.saves:
                 if node.name not in self.again or name not in inside:
-                    found.setdefault(name, node.name)
-        return found
+                    freed_by.setdefault(name, node.name)
+        return freed_by
 
     def gradient_size(self, name: str) -> Number:
         """Bytes of the gradient of a tensor."""

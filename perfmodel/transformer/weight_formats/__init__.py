@@ -12,7 +12,7 @@ from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
 
 
 def quantized(raw: object) -> Quantized | None:
-    """What ``raw``, a quantization_config, says of the weights; None if it says nothing. DataError names a field that has no meaning.
+    """Formats of the weights by ``raw``, a quantization_config; None if it says nothing. DataError names a field that has no meaning.
 
     >>> quantized({"quant_method": "mxfp4"}).main.bytes(2880, 2880)
     4406400
@@ -27,5 +27,5 @@ def quantized(raw: object) -> Quantized | None:
     family = dict(plugins([__name__], "FAMILY", "FAMILIES")).get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
-    found: Quantized = family.read(fields)
-    return replace(found, unread=(*found.unread, *fields.unread(family.harmless.split())))
+    formats: Quantized = family.read(fields)
+    return replace(formats, unread=(*formats.unread, *fields.unread(family.harmless.split())))

@@ -20,13 +20,13 @@ FP32, FP16 = 32, 16
 class MatrixFormat:
     """``bits`` of an element. ``beside``: what is stored besides, as bits for each block of (inputs, outputs); None spans all of them.
 
-    ``multiplied``: the narrowest format in which products with the matrix may run; empty for that of the activations.
+    ``compute_dtype``: the narrowest format in which products with the matrix may run; empty for that of the activations.
     """
 
     name: str
     bits: int
     beside: tuple[tuple[int | None, int | None, int], ...] = ()
-    multiplied: str = ""
+    compute_dtype: str = ""
 
     @property
     def is_integer(self) -> bool:
@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What a quantization_config says, ``words`` in its own terms. ``rules``: the first that matches counts; none where nothing reads it.
+    """Formats of a quantization_config, ``words`` in its own terms. ``rules``: the first that matches counts; none where nothing reads it.
 
     ``kept``: matrices that stay in the model's own format, as do embeddings, norms, biases and routers. ``unread``: its fields
     that no rule knows.
@@ -126,12 +126,12 @@ def group(size: int) -> int | None:
 
 def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
     """Matches names of modules at ``re:`` patterns from their start, and at others where these are a run of whole parts; * is anything."""
-    made = [
+    expressions = [
         pattern[3:] if pattern.startswith("re:") else rf"(?:.*\.)?{re.escape(pattern).replace(chr(92) + '*', '.*')}(?:\..*)?$"
         for pattern in patterns
     ]
     try:
-        return re.compile("|".join(f"(?:{one})" for one in made) or "(?!)")
+        return re.compile("|".join(f"(?:{expression})" for expression in expressions) or "(?!)")
     except re.error as error:
         raise DataError(f"{FIELD}: a pattern of modules is no regular expression: {error}") from None
 

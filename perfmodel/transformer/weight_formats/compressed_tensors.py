@@ -20,18 +20,18 @@ SHAPE = 2 * 64
 
 
 def read(fields: Fields) -> Quantized:
-    """One rule per group; ``ignore`` names what stays. Sparse formats have no rule."""
+    """Formats, one rule per group; ``ignore`` names what stays. Sparse formats have no rule."""
     layout, rules, unread = fields.get("format", str, "naive-quantized"), [], []
     for name, raw in fields.get("config_groups", dict, {}).items():
         if not isinstance(raw, Mapping):
             raise DataError(f"{FIELD}.config_groups.{name}: not an object", "give weights and targets in it")
-        one = fields.inside(f"config_groups.{name}", raw)
-        stored, more = _stored(one, one.get("format", str, layout))
+        fields_of = fields.inside(f"config_groups.{name}", raw)
+        stored, more = _stored(fields_of, fields_of.get("format", str, layout))
         if stored is None:
             return Quantized(f"compressed-tensors, {layout}")
-        targets = one.patterns("targets")
+        targets = fields_of.patterns("targets")
         rules.append(Rule(stored, None if "Linear" in targets else targets))
-        unread += [*more, *one.unread(HARMLESS.split())]
+        unread += [*more, *fields_of.unread(HARMLESS.split())]
     sparse = fields.get("sparsity_config", dict, {})
     if layout not in FORMATS or sparse.get("format", "dense") != "dense" or not rules:
         return Quantized(f"compressed-tensors, {layout}")
@@ -39,14 +39,14 @@ def read(fields: Fields) -> Quantized:
     return Quantized(f"compressed-tensors, {words}", tuple(rules), fields.patterns("ignore"), tuple(unread))
 
 
-def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
+def _stored(group_fields: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
     """The format of a group's weights, and what of its fields was not read; None where there is no rule."""
-    weights = one.inside("weights", one.get("weights", dict, {}))
+    weights = group_fields.inside("weights", group_fields.get("weights", dict, {}))
     bits, kind = weights.count("num_bits", 8), weights.get("type", str, "int")
     strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)
     symmetric, ordered = weights.get("symmetric", bool, True), weights.get("actorder", (str, bool)) == "group"
     rows, columns = _block(strategy, size, weights)
-    inputs = one.get("input_activations", dict) or {}
+    inputs = group_fields.get("input_activations", dict) or {}
     static = bool(inputs) and inputs.get("dynamic") is False
     scale = {NVFP4: 8, MXFP4: 8}.get(layout, FP16)
     weights.get("scale_dtype", str)
@@ -55,11 +55,12 @@ def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, .
     beside += [(None, None, SHAPE)] if layout == PACKED else []
     beside += [(1, None, 32)] if ordered else []
     beside += [(None, None, FP32 * (2 if inputs else 1))] if layout == NVFP4 else [(None, None, FP16)] if static else []
-    name, multiplied = {NVFP4: ("nvfp4", "fp4"), MXFP4: ("mxfp4", "fp4")}.get(layout, (f"{'fp' if kind == 'float' else 'int'}{bits}", ""))
+    plain = f"{'fp' if kind == 'float' else 'int'}{bits}", ""
+    name, compute_dtype = {NVFP4: ("nvfp4", "fp4"), MXFP4: ("mxfp4", "fp4")}.get(layout, plain)
     if name == "fp8" or (name == "int8" and inputs.get("num_bits") == 8):
-        multiplied = name
-    known = layout in FORMATS and (name in ("nvfp4", "mxfp4", "fp8") or kind == "int") and bits in (2, 3, 4, 8)
-    return (MatrixFormat(name, bits, tuple(beside), multiplied) if known else None), weights.unread(HARMLESS.split())
+        compute_dtype = name
+    has_rule = layout in FORMATS and (name in ("nvfp4", "mxfp4", "fp8") or kind == "int") and bits in (2, 3, 4, 8)
+    return (MatrixFormat(name, bits, tuple(beside), compute_dtype) if has_rule else None), weights.unread(HARMLESS.split())
 
 
 def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None, int | None]:
@@ -70,10 +71,10 @@ def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None
         if len(sides) != 2 or min(sides) < 1:
             raise DataError(f"{weights.place}block_structure is {shape!r:.40}: it should be two sizes", "such as [128, 128]")
         return sides[1], sides[0]
-    known = {"tensor": (None, None), "channel": (None, 1), "group": (group(size or -1), 1), "tensor_group": (group(size or -1), 1)}
-    if strategy not in known:
-        raise DataError(f"{weights.place}strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(known)}, block")
-    return known[strategy]
+    shapes = {"tensor": (None, None), "channel": (None, 1), "group": (group(size or -1), 1), "tensor_group": (group(size or -1), 1)}
+    if strategy not in shapes:
+        raise DataError(f"{weights.place}strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(shapes)}, block")
+    return shapes[strategy]
 
 
 FAMILIES = {"compressed-tensors": Family(read, HARMLESS)}

@@ -21,7 +21,7 @@ from perfmodel.transformer.weight_formats._base import FIELD, FP32, Family, Fiel
 
 
 def fp8(fields: Fields) -> Quantized:
-    """A block is written [outputs, inputs]; static activations add a scale per matrix."""
+    """Formats of fp8. A block is written [outputs, inputs]; static activations add a scale per matrix."""
     method, size = fields.get("quant_method", str), fields.get("weight_block_size", list)
     static = fields.get("activation_scheme", str, "dynamic") == "static"
     if size is not None and not (len(size) == 2 and all(type(one) is int and one > 0 for one in size)):
@@ -37,7 +37,7 @@ MXFP4 = MatrixFormat("mxfp4", 4, ((32, 1, 8),), "fp4")
 
 
 def mxfp4(fields: Fields) -> Quantized:
-    """``modules_to_not_convert`` lists further modules that stay unquantized."""
+    """Formats of MXFP4. ``modules_to_not_convert`` lists further modules that stay unquantized."""
     return Quantized("mxfp4", (Rule(MXFP4, ("experts",)),), fields.patterns("modules_to_not_convert"))
 
 
@@ -74,15 +74,16 @@ def modelopt(fields: Fields) -> Quantized:
         fields = fields.inside("quantization", inner)
     algorithm = fields.get("quant_algo", str, "").upper()
     kept, layers = fields.patterns("ignore", "exclude_modules"), fields.get("quantized_layers", dict, {})
-    found = {name: str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, Mapping)} if algorithm == MIXED else {}
-    used = list(dict.fromkeys(found.values())) if algorithm == MIXED else [algorithm]
+    listed = layers.items() if algorithm == MIXED else ()
+    algorithms = {name: str(module.get("quant_algo")) for name, module in listed if isinstance(module, Mapping)}
+    used = list(dict.fromkeys(algorithms.values())) if algorithm == MIXED else [algorithm]
     size = fields.get("group_size", int) or 16
     if not used or any(name not in ALGORITHMS for name in used) or ("NVFP4" in algorithm and size != 16):
         return Quantized(f"modelopt, {algorithm or 'no algorithm'}")
     words, unread = f"modelopt, {' and '.join(used)}", fields.unread(MODELOPT_HARMLESS.split())
     if algorithm != MIXED:
         return Quantized(words, (Rule(ALGORITHMS[algorithm]),), kept, unread)
-    rules = [Rule(ALGORITHMS[name], tuple(module for module, other in found.items() if other == name)) for name in used]
+    rules = [Rule(ALGORITHMS[name], tuple(module for module, other in algorithms.items() if other == name)) for name in used]
     return Quantized(words, tuple(rules), kept, unread)
 
 

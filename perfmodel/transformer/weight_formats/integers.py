@@ -18,7 +18,7 @@ from perfmodel.transformer.weight_formats._base import FP16, FP32, Family, Field
 
 
 def awq(fields: Fields) -> Quantized:
-    """``w_bit`` and ``q_group_size`` are the names of llm-awq."""
+    """Formats of AWQ. ``w_bit`` and ``q_group_size`` are the names of llm-awq."""
     bits = fields.get("w_bit", int) or fields.count("bits")
     size = group(fields.get("q_group_size", int) or fields.count("group_size", 128))
     words = f"awq, {bits} bits" + (f", groups of {size}" if size else "")
@@ -29,7 +29,7 @@ def awq(fields: Fields) -> Quantized:
 
 
 def gptq(fields: Fields) -> Quantized:
-    """``modules_in_block_to_quantize``: only these; ``lm_head``: the head too."""
+    """Formats of GPTQ. ``modules_in_block_to_quantize``: only these; ``lm_head``: the head too."""
     bits, size = fields.count("bits"), group(fields.count("group_size", 128))
     only = tuple(str(name) for names in fields.get("modules_in_block_to_quantize", list, []) for name in names)
     head, layout = fields.get("lm_head", bool, False), fields.get("checkpoint_format", str, "gptq")

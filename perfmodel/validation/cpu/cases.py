@@ -58,7 +58,7 @@ def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -
 
 
 def timed(shape: KernelCase) -> Case:
-    """What the time model sees; it does not depend on the time."""
+    """Case of the time model for ``shape``; it does not depend on the time."""
     return case_of(shape.record())
 
 
@@ -67,7 +67,7 @@ def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: b
 
 
 def shapes(llc_bytes: int) -> list[KernelCase]:
-    """All shapes for a last-level cache of ``llc_bytes``."""
+    """Shapes to time for a last-level cache of ``llc_bytes``."""
     heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
 
     def streamed(d: int, causal: bool, group: int = 1) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Scratch:
         return [array[: math.prod(shape)].reshape(shape) for array in self._arrays]
 
     def poison(self, shape: tuple[int, ...]) -> None:
-        """Make room for arrays of ``shape``, and fill them with NaN."""
+        """Makes room for arrays of ``shape``, and fills them with NaN."""
         if self._arrays[0].size < math.prod(shape):
             self._arrays = [np.empty(math.prod(shape), np.float32) for _ in self._arrays]
         for view in self.views(shape):
@@ -159,12 +159,12 @@ def _prepare_attention(implementation: str, w: Attention, qkv: tuple[Any, Any, A
 
 
 def checked(shape: KernelCase, threads: int, scratch: Scratch) -> Callable[[], None]:
-    """What runs ``shape``, once its result has been found right; PerfmodelError otherwise."""
+    """Function that runs ``shape``, whose result has been found right; PerfmodelError otherwise."""
     run, error = prepare(shape, threads, scratch)
     run()
-    if not (found := error()) < TOLERANCE["fp32"]:
+    if not (off := error()) < TOLERANCE["fp32"]:
         raise PerfmodelError(
-            f"{shape.implementation} {shape.shape}: relative error {found:.2g}, expected below {TOLERANCE['fp32']:.0e}",
+            f"{shape.implementation} {shape.shape}: relative error {off:.2g}, expected below {TOLERANCE['fp32']:.0e}",
             "the compiler of this machine's numba makes wrong code; report numba's version and the processor",
         )
     return run
@@ -219,7 +219,7 @@ def measure(
 
 
 def _drift(rates: MeasuredRates) -> dict[str, float]:
-    """FMA rate and DRAM bandwidth now, over the medians so far."""
+    """Ratios of the FMA rate and the DRAM bandwidth now to their medians so far."""
     change = {}
     for name, item in (("FMA rate", rates.fma), ("DRAM bandwidth", rates.copies[DRAM_SHARE])):
         again = Item(name, item.run, DRIFT_BUDGET_S)
@@ -231,8 +231,8 @@ def _drift(rates: MeasuredRates) -> dict[str, float]:
 def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
     """Parameters by implementation. The interval is made of the residuals of all: points left out of a fit, and the spread of copies."""
     copies = rates.copies[DRAM_SHARE]
-    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in own] for name, own in fitted.items()}
-    residuals = {name: _residuals(name, known, bare) for name, known in points.items()}
+    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in items] for name, items in fitted.items()}
+    residuals = {name: _residuals(name, timed_points, bare) for name, timed_points in points.items()}
     spread = [copies.quantile(share) / copies.quantile(0.5) for share in (0.1, 0.9)]
     ranked = sorted([*spread, *(residual for listed in residuals.values() for residual in listed)])
     return [
@@ -241,8 +241,8 @@ def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare:
             workload=cpu_case(name, {}).workload,
             model=MODEL.name,
             dtypes=[DTYPE],
-            parameters=fitted_parameters(name, known, bare),
-            points=len(known),
+            parameters=fitted_parameters(name, timed_points, bare),
+            points=len(timed_points),
             low=quantile(ranked, 0.1),
             high=quantile(ranked, 0.9),
             source="run",
@@ -250,19 +250,19 @@ def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare:
             versions=as_text(versions()),
             median_error=median(abs(1 / residual - 1) for residual in residuals[name] or spread),
         )
-        for name, known in points.items()
+        for name, timed_points in points.items()
     ]
 
 
 def _residuals(name: str, points: Points, bare: Device) -> list[float]:
-    """Measured over predicted, of each point by a fit of all others."""
+    """Measured over predicted time of each point, by a fit of all others."""
     rests = [[*points[:at], *points[at + 1 :]] for at in range(len(points))]
     fits = [fitted_parameters(name, rest, bare) for rest in rests]
     return [seconds / MODEL.seconds(case, bare, p) for (case, seconds), p in zip(points, fits, strict=True)]
 
 
 def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, float]:
-    """Every parameter of the model: those that ``name`` depends on fitted to ``points``, the others at their start."""
+    """Parameters of the model by name: those that ``name`` depends on fitted to ``points``, the others at their start."""
     starts, priors = MODEL.starts(), MODEL.priors()
     free = {key: priors[key] for key in FITTED[name]}
 

@@ -50,7 +50,7 @@ RELATIVE_ERROR = 0.02
 
 @dataclass(slots=True)
 class Item:
-    """What is timed: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
+    """A thing to time: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
 
     name: str
     run: Callable[[], object]
@@ -106,7 +106,7 @@ def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item
 
 
 def sample(item: Item) -> dict[str, Any]:
-    """What was timed of ``item`` so far, for ``take_up``."""
+    """Times of ``item`` so far, for ``take_up``."""
     return {"item": item.name, "seconds": item.seconds, "wall_s": item.wall_s, "spent_s": item.spent_s}
 
 
@@ -120,7 +120,7 @@ def take_up(items: Sequence[Item], samples: Sequence[Mapping[str, Any]]) -> None
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself."""
+    """Name that the processor gives itself."""
     try:
         lines = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
     except OSError:
@@ -140,16 +140,16 @@ def threads() -> int:
 
 def cache_sizes(folder: Path = CACHES) -> dict[int, tuple[int, int]]:
     """Data caches by level: (bytes of one cache, logical cores that share it); empty if the system does not report them."""
-    found = {}
+    caches = {}
     for index in sorted(folder.glob("index*")):
         if (index / "type").read_text().strip() != "Instruction":
             size, sharing = (index / "size").read_text().strip(), (index / "shared_cpu_list").read_text().strip()
-            found[int((index / "level").read_text())] = (int(size.removesuffix("K")) * 1024, _listed(sharing))
-    return found
+            caches[int((index / "level").read_text())] = (int(size.removesuffix("K")) * 1024, _listed(sharing))
+    return caches
 
 
 def _listed(cores: str) -> int:
-    """How many cores a list such as ``0-3,8`` names."""
+    """Number of cores that a list such as ``0-3,8`` names."""
     spans = [part.split("-") for part in cores.split(",")]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
@@ -178,8 +178,8 @@ class MeasuredRates:
         values = np.ones((cores, EXP_VALUES), np.float32)
 
         def copy(share: float) -> Callable[[], object]:
-            own = slice(int(self.llc_bytes * share) // 8)
-            return lambda: loops.copy(source[own], target[own], loops.ONE, cores)
+            part = slice(int(self.llc_bytes * share) // 8)
+            return lambda: loops.copy(source[part], target[part], loops.ONE, cores)
 
         def fma(rounds: int, cores: int) -> Callable[[], object]:
             return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), sums, cores)
@@ -194,7 +194,7 @@ class MeasuredRates:
 
     @property
     def items(self) -> list[Item]:
-        """Everything to time."""
+        """All items to time."""
         return [*self.copies.values(), self.read, self.fma, self.fma_alone, self.dispatch, self.exponentials]
 
     def copied_bytes_per_s(self, share: float, at: float = 0.5) -> float:

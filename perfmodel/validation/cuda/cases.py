@@ -74,13 +74,13 @@ WIDE: Problem = ((1, 8, 8), (16384, 16384))
 def attention_case(
     implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: TileEdges, causal: bool, dtype: str
 ) -> KernelCase:
-    """``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
+    """A case of attention. ``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
     shape = dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))
     return numba_case(implementation, shape, dtype, tile)
 
 
 def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: Iterable[Problem], dtype: str = "fp32") -> list[KernelCase]:
-    """Each tile on each problem."""
+    """Cases of each tile on each problem."""
     return [attention_case(f"numba-{name}", *problem, d, tile, causal, dtype) for tile, problem in product(tiles, problems)]
 
 
@@ -110,12 +110,12 @@ def calibrated_cases() -> list[KernelCase]:
 
 
 def copies(*powers: int) -> list[KernelCase]:
-    """Copies of so many bytes, as powers of two."""
+    """Cases of copies, of powers of two in bytes."""
     return [numba_case("numba-copy", {"bytes": 1 << power}) for power in powers]
 
 
 def matmuls() -> list[KernelCase]:
-    """Square, and partial tiles; without shared memory for comparison."""
+    """Cases of matmuls: square ones, partial tiles, and without shared memory for comparison."""
     sizes = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (1000, 3000, 2000))
     tiled = [_matmul("numba-matmul", mnk, tile) for tile, mnk in product((64, 128), sizes)]
     naive = [_matmul("numba-matmul-naive", (edge, edge, edge), 1) for edge in (1024, 1536, 2048, 3072)]
@@ -133,14 +133,14 @@ FLASH = {64: ((128, 64), (64, 32), (32, 128), (64, 64), (32, 32)), 128: ((128, 6
 
 
 def flash_cases() -> list[KernelCase]:
-    """Every tile on small, ragged and large problems, with and without mask."""
-    found = []
+    """Cases of every tile on small, ragged and large problems, with and without mask."""
+    cases = []
     for d, tiles in FLASH.items():
         for at, tile in enumerate(tiles):
             for causal in (False, True) if at < 2 else ((at + d // 64) % 2 == 1,):
-                found += _of("flash", d, causal, [tile], (*SQUARES, RAGGED))
-            found += _of("flash", d, True, [tile], [WIDE]) if at == 0 else []
-    return found
+                cases += _of("flash", d, causal, [tile], (*SQUARES, RAGGED))
+            cases += _of("flash", d, True, [tile], [WIDE]) if at == 0 else []
+    return cases
 
 
 FLASH1 = (
@@ -161,7 +161,7 @@ FLASH1 = (
 
 
 def standard_cases() -> list[KernelCase]:
-    """Scores in memory: up to 2 GiB of them."""
+    """Cases of standard attention, with up to 2 GiB of scores in memory."""
     problems: tuple[Problem, ...] = (((1, 8, 8), (512, 512)), ((1, 16, 4), (1000, 3000)), ((1, 16, 16), (4096, 4096)))
     found = [case for problem, d in product(problems, (64, 128)) for case in _of("standard", d, d == 64, [(128, 64)], [problem])]
     found += _of("standard", 128, True, [(128, 64)], [((1, 16, 16), (n, n)) for n in (512, 1024, 2048)])
@@ -169,13 +169,13 @@ def standard_cases() -> list[KernelCase]:
 
 
 def flash_mma_cases() -> list[KernelCase]:
-    """Tensor cores: FlashAttention-2's tiles, and smaller ones, in both 16-bit types."""
+    """Cases of attention on tensor cores: FlashAttention-2's tiles, and smaller ones, in both 16-bit types."""
     problems = (*SQUARES, RAGGED, WIDE)
-    found = []
+    cases = []
     for d, tile, dtypes in ((64, (128, 128), ("fp16", "bf16")), (128, (128, 64), ("bf16", "fp16"))):  # without and with a mask
         for causal, dtype in zip((False, True), dtypes, strict=True):
-            found += _of("flash-mma", d, causal, [tile], problems, dtype)
-    return found + _of("flash-mma", 64, True, [(64, 64)], problems[1:3], "fp16")
+            cases += _of("flash-mma", d, causal, [tile], problems, dtype)
+    return cases + _of("flash-mma", 64, True, [(64, 64)], problems[1:3], "fp16")
 
 
 def counted_cases() -> list[KernelCase]:
@@ -192,8 +192,8 @@ def counted_cases() -> list[KernelCase]:
         (long_keys, 128, (128, 64), (False, True)),
         (((1, 16, 4), (16384, 16384)), 128, (128, 64), (False, True)),
     ]
-    found = [case for problem, d, tile, masks in flash for causal in masks for case in _of("flash", d, causal, [tile], [problem])]
-    found += _of("flash1", 64, False, [(64, 64)], [((1, 132, 132), (n, n)) for n in (512, 640, 768, 896, 1024)])
-    found += _of("flash1", 64, True, [(64, 64)], [((1, 132, 132), (n, n)) for n in (1024, 2048)])
-    found += _of("flash1", 64, False, [(64, 64)], [((1, 66, 66), (1024, 1024))])
-    return found + _of("flash1", 64, True, [(64, 64)], [((1, 64, 16), (1000, 1500))])
+    cases = [case for problem, d, tile, masks in flash for causal in masks for case in _of("flash", d, causal, [tile], [problem])]
+    cases += _of("flash1", 64, False, [(64, 64)], [((1, 132, 132), (n, n)) for n in (512, 640, 768, 896, 1024)])
+    cases += _of("flash1", 64, True, [(64, 64)], [((1, 132, 132), (n, n)) for n in (1024, 2048)])
+    cases += _of("flash1", 64, False, [(64, 64)], [((1, 66, 66), (1024, 1024))])
+    return cases + _of("flash1", 64, True, [(64, 64)], [((1, 64, 16), (1000, 1500))])

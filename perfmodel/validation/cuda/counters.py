@@ -92,17 +92,17 @@ def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list
     Kernels after the last case's are of a case that did not come to its end.
     """
     rest = iter(sorted(kernels, key=lambda kernel: kernel.run))
-    found = []
+    by_case = []
     for row in launched:
-        own = []
+        of_case = []
         for name in row["kernels"]:
             kernel = next(rest, None)
             if kernel is None or name not in kernel.name:
                 seen = "the end" if kernel is None else f"{kernel.name[:80]!r} (line {kernel.line})"
                 raise DataError(f"ncu's list of kernels: expected {name!r}, found {seen}", "count the cases again")
-            own.append((name, kernel))
-        found.append([kernel for name, kernel in own if name in row["counted"]])
-    return found
+            of_case.append((name, kernel))
+        by_case.append([kernel for name, kernel in of_case if name in row["counted"]])
+    return by_case
 
 
 def count(cases: Sequence[KernelCase], progress: Progress, on_record: OnRecord, hardware: str | None = None) -> list[str]:
@@ -111,34 +111,35 @@ def count(cases: Sequence[KernelCase], progress: Progress, on_record: OnRecord, 
     environment = this_environment(gpu, hardware)
     progress(f"{len(cases)} cases under {ncu}")
     with tempfile.TemporaryDirectory(prefix="perfmodel-") as name:
-        found = profile(cases, Path(name), ncu)
-    return records_of(cases, found, environment, on_record)
+        counted = profile(cases, Path(name), ncu)
+    return records_of(cases, counted, environment, on_record)
 
 
-def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environment, on_record: OnRecord) -> list[str]:
-    """Hand over a record per counted case; the messages of the others."""
+def records_of(cases: Sequence[KernelCase], counted: Profile, environment: Environment, on_record: OnRecord) -> list[str]:
+    """Hands over a record per counted case; returns messages of the others."""
     failures = []
-    for case, row, own in zip(cases, found.launched, assign(found.kernels, found.launched), strict=False):
-        time_s = seconds(own)
+    for case, row, kernels in zip(cases, counted.launched, assign(counted.kernels, counted.launched), strict=False):
+        time_s = seconds(kernels)
         if not row["kernels"] or time_s is None:
             failures.append(f"{case.label}: {row.get('reason', 'ncu gave no duration')}")
         else:
-            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}}
+            facts = {"counters": counters(kernels), "environment": {**environment.facts, "runs": 1}}
             record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), SOURCE, **facts)  # one run: equal quantiles
             on_record(raw_of(record) | {"launch": row["launch"]})
-    return failures + [f"{case.label}: not run, {found.complaint or 'the program ended early'}" for case in cases[len(found.launched) :]]
+    why = counted.complaint or "the program ended early"
+    return failures + [f"{case.label}: not run, {why}" for case in cases[len(counted.launched) :]]
 
 
 # The program that is profiled
 
 
 def write_cases(cases: Iterable[KernelCase], path: Path) -> None:
-    """One JSON object per line."""
+    """Writes ``cases`` to ``path``, one JSON object per line."""
     path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
 
 
 def read_cases(path: Path) -> list[KernelCase]:
-    """What ``write_cases`` wrote."""
+    """Cases that ``write_cases`` wrote to ``path``."""
     return [checked(KernelCase(**json.loads(line))) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -202,7 +203,7 @@ def kernel_of(record: Record) -> Kernel:
 
 def compare_counters(record: Record, device: Device) -> list[Count]:
     """The counters of ``record`` beside the model's counts; counters that the record lacks are omitted."""
-    kernel, found = kernel_of(record), record.counters
+    kernel, counted = kernel_of(record), record.counters
     cost, cache = estimate(kernel, device), device.cache_bytes or 0
     inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]
     beyond = sum(access.footprint * access.element_size for access in inputs) >= FAR_BEYOND_L2 * cache
@@ -211,7 +212,8 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
         "dram_read_bytes": (cost.dram.read, _around(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
         "dram_write_bytes": (cost.dram.write, (max(cost.dram.write - cache, 0), cost.dram.write * DRAM_WRITES_ABOVE)),
     }
-    return [Count(label(record), name, float(count), found[name], limits) for name, (count, limits) in allowed.items() if name in found]
+    shown = [(name, *bounds) for name, bounds in allowed.items() if name in counted]
+    return [Count(label(record), name, float(count), counted[name], limits) for name, count, limits in shown]
 
 
 def _around(predicted: Any, tolerance: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ INSTALL = "pip install 'numba-cuda[cu13]' 'numpy<2.5'  (cu12 for a driver of CUD
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What the driver says of one device; ``free_bytes`` at the time of asking."""
+    """One device as the driver describes it; ``free_bytes`` at the time of asking."""
 
     name: str
     multiprocessors: int
@@ -56,7 +56,7 @@ def open_gpu() -> Gpu:
 
 
 def _driver_problem(cuda: Any) -> str | None:
-    """Why the driver offers no device, or None."""
+    """Reason why the driver offers no device, or None."""
     from numba.cuda.cudadrv import driver as module
 
     try:
@@ -83,7 +83,7 @@ def _try_kernel(cuda: Any) -> None:
 
 @contextmanager
 def small_grids() -> Iterator[None]:
-    """numba warns where a grid leaves most of a device idle; some measurements want just that."""
+    """Context without numba's warning of grids that leave most of a device idle: some measurements want just that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Grid size")
         yield
@@ -142,7 +142,7 @@ SIZE_TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """``hardware``: id of the device's profile; ``facts``: what a record keeps of the machine, its software and clocks."""
+    """A measurement's environment. ``hardware``: id of the device's profile; ``facts``: of machine, software and clocks, for records."""
 
     hardware: str
     facts: dict[str, Any]
@@ -190,7 +190,7 @@ def profile_of(name: str, memory_bytes: int | None = None) -> str:
     ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
     """
     words = _words(name)
-    fits = [known for known in device_ids() if known.startswith("nvidia-") and _fits(_words(known), words, memory_bytes)]
+    fits = [profile for profile in device_ids() if profile.startswith("nvidia-") and _fits(_words(profile), words, memory_bytes)]
     if len(fits) == 1:
         return fits[0]
     what = f"could be any of {', '.join(fits)}" if fits else "has no profile that is known by its name"

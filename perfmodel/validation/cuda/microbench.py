@@ -61,7 +61,7 @@ def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int 
 
 
 def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
-    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
+    """Results of all microbenchmarks on the current GPU; UnavailableError where there is none."""
     open_gpu()
     with small_grids():
         return run_parts(PARTS, progress, rule)
@@ -69,16 +69,16 @@ def benchmark(progress: Callable[[str], None] = lambda text: None, rule: Stoppin
 
 def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[ProbeResult]:
     """The results of all ``parts``; one that fails leaves what it had measured, and its reason."""
-    found: list[ProbeResult] = []
+    results: list[ProbeResult] = []
     for name, part in parts.items():
         progress(name)
         try:
             for result in part(rule):
-                found.append(result)
+                results.append(result)
         except Exception as error:  # also the driver's own: the other parts can still be measured
             reason = error.message if isinstance(error, PerfmodelError) else f"{type(error).__name__}: {error}".splitlines()[0]
-            found.append(ProbeResult(name, "", None, reason=reason))
-    return found
+            results.append(ProbeResult(name, "", None, reason=reason))
+    return results
 
 
 def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
@@ -87,11 +87,11 @@ def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
     >>> sizes(4096, 16384), sizes(4096, 8192, 2)
     ([4096, 8192, 16384], [4096, 6144, 8192])
     """
-    found, size = [], smallest
+    listed, size = [], smallest
     while size <= largest:
-        found += [size + size * step // steps for step in range(steps) if size + size * step // steps <= largest]
+        listed += [size + size * step // steps for step in range(steps) if size + size * step // steps <= largest]
         size *= 2
-    return found
+    return listed
 
 
 def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
@@ -101,7 +101,7 @@ def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
-    """Where bandwidth has fallen halfway, in logarithms, from the plateau to that of the largest array; between sizes by straight lines.
+    """Size at which bandwidth has fallen halfway, in logarithms, from the plateau to the largest array's; straight lines between sizes.
 
     ``spread``: the step between the two sizes, relative.
     """
@@ -208,8 +208,8 @@ def _products(rule: StoppingRule) -> Iterator[ProbeResult]:
     for name, edge in PRODUCTS.items():
         a, b = (torch.randn(edge, edge, device="cuda", dtype=getattr(torch, name)) for _ in range(2))
         times = timer.times(lambda a=a, b=b: a @ b, CLEAN)  # type: ignore[misc]
-        found = rate(MATMUL.format(canonical(name)), "FLOP/s", FLOP_PER_FMA * edge**3, times)
-        yield replace(found, shape=dict.fromkeys("mnk", edge))
+        reached = rate(MATMUL.format(canonical(name)), "FLOP/s", FLOP_PER_FMA * edge**3, times)
+        yield replace(reached, shape=dict.fromkeys("mnk", edge))
         del a, b
     torch.cuda.empty_cache()
 

@@ -64,7 +64,7 @@ class CountedKernel:
 
 @lru_cache(1024)
 def unit_factor(unit: str) -> float | None:
-    """What a value in ``unit`` is multiplied by to be in base units; None if the unit is not known. ncu's prefixes are decimal.
+    """Factor from ``unit`` to base units; None if the unit is not known. ncu's prefixes are decimal.
 
     >>> unit_factor("Mbyte"), unit_factor("usecond"), unit_factor("ms"), unit_factor("sector"), unit_factor("Gbyte/second")
     (1000000, 1e-06, 0.001, 1, 1000000000)
@@ -73,8 +73,8 @@ def unit_factor(unit: str) -> float | None:
     scaled, timed = _SCALED.fullmatch(base), _TIMED.fullmatch(base)
     if timed and not per:
         return _TIMES[timed[1]]
-    known = base in ("", "%") or (scaled and (not per or per in ("s", "second") or _SCALED.fullmatch(per)))
-    return (_PREFIXES[scaled[1]] if scaled else 1) if known else None
+    is_known = base in ("", "%") or (scaled and (not per or per in ("s", "second") or _SCALED.fullmatch(per)))
+    return (_PREFIXES[scaled[1]] if scaled else 1) if is_known else None
 
 
 def parse(path: Path) -> list[CountedKernel]:
@@ -162,19 +162,19 @@ class _Table:
 
 
 def _long(table: _Table) -> Iterator[CountedKernel]:
-    """One row per metric; rows of a launch follow each other or not."""
+    """Kernels of a table with one row per metric; rows of a launch follow each other or not."""
     missing = [column for column in (UNIT, VALUE) if column not in table.header]
     if missing:
         raise DataError(f"{table.path}: no column {missing[0]!r}", EXPECTED)
-    found: dict[tuple[str, str], CountedKernel] = {}
+    kernels: dict[tuple[str, str], CountedKernel] = {}
     for cells in table.rows():
-        kernel = found.setdefault((cells.get("Process ID", ""), cells[RUN]), table.kernel(cells))
+        kernel = kernels.setdefault((cells.get("Process ID", ""), cells[RUN]), table.kernel(cells))
         table.store(kernel, cells[METRIC], cells[VALUE], cells[UNIT])
-    yield from found.values()
+    yield from kernels.values()
 
 
 def _wide(table: _Table) -> Iterator[CountedKernel]:
-    """One row per kernel and one column per metric, named with dots or double underscores; the line after the header has the units."""
+    """Kernels of a table with a row per kernel and a column per metric, named with dots or double underscores; units follow the header."""
     metrics = [column for column in table.header if "__" in column]
     if not metrics:
         raise DataError(f"{table.path}: no column of a metric, and no {METRIC!r}", EXPECTED)

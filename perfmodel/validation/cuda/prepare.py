@@ -76,7 +76,7 @@ def stored(values: Any, dtype: str) -> Any:
 
 
 def values(held: Any, dtype: str) -> Any:
-    """What ``stored`` numbers mean, in fp32."""
+    """fp32 values of the numbers that ``stored`` made."""
     if dtype == "bf16":
         return (held.astype(np.uint32) << 16).view(np.float32)
     return held.astype(np.float32, copy=False)
@@ -146,13 +146,13 @@ def attention_error(w: Attention, rng: Any, tensors: list[Any], statistics: Any)
             expected, logsumexp = reference.attention(q[head, first:last], k[kv, :keys], v[kv, :keys], w.causal)
             errors.append(reference.relative_error(o[head, first:last], expected))
             if statistics is not None:
-                found = statistics.reshape(w.query_heads, w.n)[head, first:last]
-                errors.append(reference.relative_error(found, logsumexp))
+                computed = statistics.reshape(w.query_heads, w.n)[head, first:last]
+                errors.append(reference.relative_error(computed, logsumexp))
     return max(errors)
 
 
 def windows(rng: Any, n: int) -> list[int]:
-    """Where windows of CHECKED_ROWS begin: the first, the last, one at random; all where there are few."""
+    """First rows of windows of CHECKED_ROWS: the first, the last, one at random; all where there are few."""
     if n <= 3 * CHECKED_ROWS:
         return list(range(0, n, CHECKED_ROWS))
     return [0, int(rng.integers(0, n - CHECKED_ROWS)), n - CHECKED_ROWS]
@@ -175,10 +175,10 @@ def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
 
     def error() -> float:
         cuda.synchronize()
-        found = c.copy_to_host().reshape(m, n)
+        computed = c.copy_to_host().reshape(m, n)
         rows = np.unique(rng.integers(0, m, min(m, MATMUL_ROWS)))
         expected = a.reshape(m, k)[rows].astype(np.float64) @ b.reshape(k, n).astype(np.float64)
-        return math.inf if unwritten(found, case.dtype) else reference.relative_error(found[rows], expected)
+        return math.inf if unwritten(computed, case.dtype) else reference.relative_error(computed[rows], expected)
 
     return PreparedKernel(launch, error, (name,), (name,), facts, (c,))
 

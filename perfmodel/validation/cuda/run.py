@@ -60,8 +60,8 @@ def measure_with(
         else:
             facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
             time_s = Seconds.of(times)
-            found = case.record(environment.hardware, time_s, SOURCE, environment=facts)
-            on_record(raw_of(found) | {"launch": launch})
+            record = case.record(environment.hardware, time_s, SOURCE, environment=facts)
+            on_record(raw_of(record) | {"launch": launch})
             progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
             continue
         progress(f"{where}: failed, {failures[-1]}")
@@ -197,14 +197,14 @@ HOST_RUNS = 10
 
 def host_times(launch: Callable[[], None], stream: Any) -> list[float]:
     """Seconds of the host per call of ``launch``, which enqueues and does not wait; the queue is empty before each."""
-    found = []
+    times = []
     for _ in range(HOST_RUNS + 1):
         stream.synchronize()
         begin = time.perf_counter()
         launch()
-        found.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - begin)
     stream.synchronize()
-    return found[1:]  # the first one also compiles
+    return times[1:]  # the first one also compiles
 
 
 def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:

@@ -83,7 +83,7 @@ def launcher(kernel: Any, grid: tuple[int, ...], threads: int, shared_bytes: int
 
 
 def in_turn(steps: tuple[Callable[[], None], ...]) -> Callable[[], None]:
-    """What launches ``steps`` one after the other."""
+    """Function that launches ``steps`` one after the other."""
 
     def launch() -> None:
         for step in steps:

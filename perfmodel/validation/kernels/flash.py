@@ -204,16 +204,16 @@ def build(shape: Geometry, causal: bool) -> Any:
                     steps.sync_warp()
         steps.copies_done()
         for i in range(U(n_rows)):
-            own = start + row + i * n_step
-            whole = store(o, (head * n + own) * u_d + lane * FOUR, out, i, total[i], own < n)
-            if own < n and lane == U(0):
-                lse[head * n + own] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
+            out_row = start + row + i * n_step
+            whole = store(o, (head * n + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < n)
+            if out_row < n and lane == U(0):
+                lse[head * n + out_row] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
 
     return kernel(flash, shape.max_registers)
 
 
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
-    """What launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
+    """Function that launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
     args = (q, k, v, o, lse, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     grid = (-(-w.n // shape.br), w.query_heads)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)

@@ -46,12 +46,12 @@ def load_rows(shape: Geometry) -> Any:
     @device_function
     def load(out: Any, o: Any, base: Any, row: Any, lane: Any, real: Any) -> None:
         for i in range(n_rows):
-            own = row + i * n_step
+            out_row = row + i * n_step
             for g in range(groups):
                 x = i * n_width + g * FOUR
                 out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)] = ZERO, ZERO, ZERO, ZERO
-                if own < real:
-                    origin = (base + own) * u_d + lane * FOUR + g * group_pitch
+                if out_row < real:
+                    origin = (base + out_row) * u_d + lane * FOUR + g * group_pitch
                     out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)] = steps.load4_global(o, origin)
 
     return load
@@ -112,16 +112,16 @@ def build(shape: Geometry, causal: bool) -> Any:
                     add_outputs(out, part, shared, p_from, v_from + c * chunk_pitch)
                     steps.sync_warp()
                 for i in range(U(n_rows)):
-                    own = row + i * n_step
-                    whole = store(o, (base + own) * u_d + lane * FOUR, out, i, total[i], own < real)
-                    if own < real and lane == U(0):
-                        ls[base + own], ms[base + own] = whole, top[i]
+                    out_row = row + i * n_step
+                    whole = store(o, (base + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < real)
+                    if out_row < real and lane == U(0):
+                        ls[base + out_row], ms[base + out_row] = whole, top[i]
 
     return kernel(flash1, shape.max_registers)
 
 
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any) -> Callable[[], None]:
-    """What launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
+    """Function that launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
     args = (q, k, v, o, ls, ms, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     last = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, main(shape, w.causal)[1], *args)
     fills = (
@@ -132,7 +132,7 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: A
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:
-    """Outputs beside O, and their elements."""
+    """(name, elements) of each output beside O."""
     return [("l, m", w.query_heads * w.n)] * 2
 
 

@@ -169,10 +169,10 @@ def build(shape: MmaGeometry, causal: bool) -> Any:
 
 def _address(name: str, array: Any, elements: int, size: int) -> Any:
     """Device address of ``array``, checked: ``elements`` contiguous elements of ``size`` bytes, aligned to 16 B, the width of a copy."""
-    found = array.__cuda_array_interface__
-    held, width = math.prod(found["shape"]), np.dtype(found["typestr"]).itemsize
-    address: int = found["data"][0]
-    if held != elements or width != size or found.get("strides") is not None or address % 16:
+    interface = array.__cuda_array_interface__
+    held, width = math.prod(interface["shape"]), np.dtype(interface["typestr"]).itemsize
+    address: int = interface["data"][0]
+    if held != elements or width != size or interface.get("strides") is not None or address % 16:
         expected = f"{elements} contiguous elements of {size} B, aligned to 16 B"
         raise UsageError(f"flash_mma: {name} has {held} elements of {width} B at {address:#x}", f"give {expected}")
     return U(address)

@@ -77,12 +77,12 @@ def build(shape: MatmulGeometry) -> Any:
         shared = cuda.shared.array(0, float32)
         out = cuda.local.array(c_size, float32)
         part = cuda.local.array(part_size, float32)
-        thread, one = U(cuda.threadIdx.x), U(cuda.blockIdx.z)
+        thread, matrix = U(cuda.threadIdx.x), U(cuda.blockIdx.z)
         lane, row = thread % n_lanes, first_of(thread)
         a_from, b_from = steps.keep(row * u_depth + row % n_spread * FOUR), steps.keep(b_at + lane * FOUR)
         top, left = U(cuda.blockIdx.y) * u_br, U(cuda.blockIdx.x) * u_bc
         rows, columns = min(u_br, m - top), min(u_bc, n - left)
-        a_row, b_row, c_row = (one * m + top) * k, one // group * k, one * m + top
+        a_row, b_row, c_row = (matrix * m + top) * k, matrix // group * k, matrix * m + top
         for i in range(n_rows * n_width):
             out[i] = ZERO
         fill_a(shared, U(0), a, a_row, k, rows, min(u_depth, k), thread)
@@ -98,13 +98,13 @@ def build(shape: MatmulGeometry) -> Any:
             add(out, part, shared, now + a_from, now + b_from)
             now = stage - now
         for i in range(n_rows):
-            own = row + i * n_step
-            if own < rows:
+            out_row = row + i * n_step
+            if out_row < rows:
                 for g in range(groups):
                     column = lane * FOUR + g * group_pitch
                     if column < columns:
                         x = i * n_width + g * FOUR
-                        steps.store4(c, (c_row + own) * n + left + column, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
+                        steps.store4(c, (c_row + out_row) * n + left + column, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
 
     return kernel(matmul)
 
@@ -126,7 +126,7 @@ def build_naive() -> Any:
 
 
 def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: Any, batch: int = 1, group: int = 1) -> Callable[[], None]:
-    """What launches the tiled product on flat fp32 arrays; ``group`` matrices of A share one of B."""
+    """Function that launches the tiled product on flat fp32 arrays; ``group`` matrices of A share one of B."""
     if n % 4 or k % 4:
         raise UsageError(f"numba-matmul with n {n}, k {k}", "give multiples of 4: tiles are copied 16 bytes at a time")
     grid = (-(-n // shape.bc), -(-m // shape.br), batch)
@@ -134,5 +134,5 @@ def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: An
 
 
 def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256) -> Callable[[], None]:
-    """What launches the product without shared memory."""
+    """Function that launches the product without shared memory."""
     return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k))

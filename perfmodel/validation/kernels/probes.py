@@ -50,7 +50,7 @@ def blocks_for(elements: int, threads: int = THREADS) -> int:
 
 
 def prepare_copy(source: Any, target: Any, threads: int = THREADS) -> Callable[[], None]:
-    """What launches the copy: each element is loaded once and stored once, 16 bytes per access."""
+    """Function that launches the copy: each element is loaded once and stored once, 16 bytes per access."""
     if source.size % 4 or source.size != target.size:
         raise UsageError(f"copy of {source.size} into {target.size} elements", "give equal sizes, a multiple of 4")
     return launcher(build_copy(), (blocks_for(source.size, threads),), threads, 0, source, target)
@@ -87,7 +87,7 @@ def build_read() -> Any:
 def prepare_read(
     source: Any, sums: Any, passes: int = 1, blocks: int = MOST_BLOCKS, threads: int = THREADS, stream: Any = 0
 ) -> Callable[[], None]:
-    """What launches the reads; ``sums`` holds one element and is never written. Fewer blocks where ``source`` is small."""
+    """Function that launches the reads; ``sums`` holds one element and is never written. Fewer blocks where ``source`` is small."""
     if source.size % 4 or not source.size:
         raise UsageError(f"reading {source.size} elements", "give a multiple of 4")
     grid = (min(blocks, blocks_for(source.size, threads)),)
@@ -139,7 +139,7 @@ def _exp(x: Any, a: Any, b: Any) -> Any:
 
 @cache
 def build_rate(name: str) -> Any:
-    """``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
+    """The kernel called ``name``: ``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
     return _rate_kernel({"fma": _fma, "exp": _exp}[name])
 
 
@@ -194,20 +194,20 @@ def build_empty() -> Any:
 
 
 def prepare_fma(sums: Any, blocks: int, rounds: int, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
-    """What launches the multiply-adds."""
+    """Function that launches the multiply-adds."""
     return launcher(build_rate("fma"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
 
 
 def prepare_exp(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
-    """What launches the exponentials."""
+    """Function that launches the exponentials."""
     return launcher(build_rate("exp"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
 
 
 def prepare_shared(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
-    """What launches the reads of shared memory."""
+    """Function that launches the reads of shared memory."""
     return launcher(build_shared(threads), (blocks,), threads, shared_bytes(1, 1, threads), sums, U(rounds))
 
 
 def prepare_empty(stream: Any = 0) -> Callable[[], None]:
-    """What launches the empty kernel."""
+    """Function that launches the empty kernel."""
     return launcher(build_empty(), (1,), 32, 0, stream=stream)

@@ -33,7 +33,7 @@ def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
     return e @ v / safe, logsumexp
 
 
-def relative_error(found: Any, expected: Any) -> float:
+def relative_error(result: Any, expected: Any) -> float:
     """||found - expected|| / ||expected||; infinite where a value was never written or is -inf on one side only.
 
     >>> relative_error(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
@@ -41,9 +41,9 @@ def relative_error(found: Any, expected: Any) -> float:
     >>> relative_error(np.array([3.0, np.nan]), np.array([3.0, 4.0]))
     inf
     """
-    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
     finite = np.isfinite(expected)
-    if not np.array_equal(finite, np.isfinite(found)) or not np.array_equal(found[~finite], expected[~finite]):
+    if not np.array_equal(finite, np.isfinite(result)) or not np.array_equal(result[~finite], expected[~finite]):
         return float("inf")
     norm = float(np.linalg.norm(expected[finite]))
-    return float(np.linalg.norm(found[finite] - expected[finite])) / (norm or 1.0)
+    return float(np.linalg.norm(result[finite] - expected[finite])) / (norm or 1.0)

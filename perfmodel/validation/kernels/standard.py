@@ -84,10 +84,10 @@ def build_scores(shape: StandardGeometry) -> Any:
         cuda.syncthreads()
         add(out, part, shared, row * u_d + row % n_q_spread * FOUR, k_at + lane * u_d + lane % n_k_spread * FOUR)
         for i in range(n_rows):
-            own = row + i * n_step
+            out_row = row + i * n_step
             for x in range(n_columns):
-                if own < rows and lane + x * n_lanes < keys:
-                    s[(head * n + top + own) * kv_len + left + lane + x * n_lanes] = out[i * n_columns + x] * scale
+                if out_row < rows and lane + x * n_lanes < keys:
+                    s[(head * n + top + out_row) * kv_len + left + lane + x * n_lanes] = out[i * n_columns + x] * scale
 
     return kernel(standard_scores)
 
@@ -126,7 +126,7 @@ def build_softmax(lanes: int, causal: bool) -> Any:
 
 
 def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: Any, s: Any, p: Any) -> Callable[[], None]:
-    """What launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
+    """Function that launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
     row_bytes = w.kv_len * FLOAT_BYTES
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
         raise UsageError(f"numba-standard with kv_len {w.kv_len}", f"give a multiple of 4 up to {SHARED_LIMIT // FLOAT_BYTES}")
@@ -155,4 +155,4 @@ def main(shape: StandardGeometry, causal: bool) -> tuple[Any, int]:
 
 
 def logsumexp(s: Any, p: Any) -> None:
-    """None is written."""
+    """None, as no logsumexp is written."""

@@ -46,11 +46,11 @@ def dtype_of(case: KernelCase, torch: Torch) -> Any:
 
     tf32 is fp32 in memory: from then on products round their operands, which an fp32 case takes back.
     """
-    known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
-    if case.dtype not in known:
-        raise UnavailableError(f"{case.implementation} in {case.dtype}", f"give one of {', '.join(known)}")
+    formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+    if case.dtype not in formats:
+        raise UnavailableError(f"{case.implementation} in {case.dtype}", f"give one of {', '.join(formats)}")
     torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
-    return known[case.dtype]
+    return formats[case.dtype]
 
 
 def relative_error(found: Any, wanted: Any) -> float:

@@ -79,7 +79,7 @@ def _prepare_mask(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _copy(case: KernelCase, torch: Torch) -> Prepared:
-    """Two buffers of ``bytes``."""
+    """Copy between two buffers of ``bytes``."""
     dtype = dtype_of(case, torch)
     count, rest = divmod(int(case.shape["bytes"]), dtype.itemsize)
     if rest or not count:
@@ -90,7 +90,7 @@ def _copy(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _matmul(case: KernelCase, torch: Torch) -> Prepared:
-    """B stored [n, k] and used transposed, or [k, n] if ``row_major``."""
+    """Matmul with B stored [n, k] and used transposed, or [k, n] if ``row_major``."""
     s, dtype = case.shape, dtype_of(case, torch)
     batch = (s["batch"],) if "batch" in s else ()
     a = torch.randn((*batch, s["m"], s["k"]), dtype=dtype, device="cuda")
@@ -106,7 +106,7 @@ def _matmul(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _scaled_mm(case: KernelCase, torch: Torch) -> Prepared:
-    """B stored [n, k]; the result is bf16."""
+    """Matmul in fp8 with B stored [n, k]; the result is bf16."""
     s = case.shape
     a, b = (torch.randn((s[rows], s["k"]), device="cuda").to(torch.float8_e4m3fn) for rows in ("m", "n"))
     one = torch.ones((), device="cuda")
@@ -119,7 +119,7 @@ def _scaled_mm(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _grouped_mm(case: KernelCase, torch: Torch) -> Prepared:
-    """Rows spread over the first ``touched`` matrices, as evenly as they go; B stored [experts, n, k]."""
+    """Grouped matmul with rows spread over the first ``touched`` matrices, as evenly as they go; B stored [experts, n, k]."""
     s, dtype = case.shape, dtype_of(case, torch)
     rows, touched = s["tokens"] * s["top_k"], s["touched"]
     ends = [rows * min(place + 1, touched) // touched for place in range(s["experts"])]
@@ -148,7 +148,7 @@ def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, A
 
 
 def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
-    """``run()`` itself, or its backward pass alone."""
+    """Attention that ``run()`` runs, or its backward pass alone."""
     causal = bool(case.shape["causal"])
     if case.direction == FORWARD:
         return Prepared(run, partial(output_error, torch, q, k, v, causal))
@@ -162,7 +162,7 @@ def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) 
 
 
 def _fused(case: KernelCase, torch: Torch) -> Prepared:
-    """One SDPA backend on one case."""
+    """Attention by one SDPA backend."""
     causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
     if causal and case.shape["n"] != case.shape["kv_len"]:
         raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")
@@ -178,7 +178,7 @@ def _fused(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _eager(case: KernelCase, torch: Torch) -> Prepared:
-    """The whole sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
+    """The whole eager sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
     causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
     if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
         raise UnavailableError("torch-eager: causal without mask, or grouped heads", "give causal and mask alike, kv_heads = heads")
@@ -196,7 +196,7 @@ def _eager(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def _masked_fill(case: KernelCase, torch: Torch) -> Prepared:
-    """Causal, and only the forward pass."""
+    """Eager attention with masked_fill: causal, and only the forward pass."""
     if not case.shape["causal"] or case.direction == BACKWARD:
         raise UnavailableError("torch-eager-masked-fill without a mask, or backward", "give a causal forward case")
     q, k, v = operands(case, torch, length_first=False)
@@ -225,7 +225,7 @@ def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> An
 
 
 def _checked(torch: Torch, q: Any, k: Any) -> Iterator[tuple[int, int, slice, Any]]:
-    """(batch, KV head, its query heads, rows): of the first and the last head."""
+    """(batch, KV head, its query heads, rows) of the first and the last head."""
     (batches, heads, n, _), (_, kv_heads, kv_len, _) = q.shape, k.shape
     group = heads // kv_heads
     count = n if group * n * kv_len <= WHOLE_SCORES else min(n, ROWS)
@@ -248,7 +248,7 @@ def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -
     return _worst(errors)
 
 
-def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any, found: tuple[Any, Any, Any]) -> float:
+def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any, gradients: tuple[Any, Any, Any]) -> float:
     """Largest relative error of dQ, and of dK and dV where every row is checked; ``grad`` is that of the output."""
     errors = []
     for batch, kv_head, heads, rows in _checked(torch, q, k):
@@ -256,9 +256,9 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
         leaves = [part.detach().double().requires_grad_() for part in parts]
         out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal)
         wanted = torch.autograd.grad(out, leaves, grad[batch, heads][:, rows].double())
-        errors.append(relative_error(found[0][batch, heads][:, rows], wanted[0]))
+        errors.append(relative_error(gradients[0][batch, heads][:, rows], wanted[0]))
         if len(rows) == q.shape[2]:
-            errors += [relative_error(got[batch, kv_head], want) for got, want in zip(found[1:], wanted[1:], strict=True)]
+            errors += [relative_error(got[batch, kv_head], want) for got, want in zip(gradients[1:], wanted[1:], strict=True)]
     return _worst(errors)
 
 
@@ -282,11 +282,11 @@ def directions(workload: str) -> tuple[str, ...]:
 
 
 def find(case: KernelCase) -> Prepare:
-    """What prepares ``case``; DataError if nothing does."""
-    found = LIBRARIES.get((case.workload, case.implementation))
-    if found is None:
+    """Function that prepares ``case``; DataError if nothing does."""
+    preparation = LIBRARIES.get((case.workload, case.implementation))
+    if preparation is None:
         names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
         raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
     if case.direction not in directions(case.workload):
         raise DataError(f"{case.implementation} has no {case.direction} pass here", f"give one of {', '.join(directions(case.workload))}")
-    return found
+    return preparation

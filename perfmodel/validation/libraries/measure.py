@@ -57,13 +57,13 @@ class TorchTimer:
     def times(self, run: Callable[[], Any], cache: str, during: Callable[[], None] = lambda: None) -> list[float]:
         """Seconds of each run after a warm-up, the L2 being ``cache`` before. ``during`` is called while the device works on a batch."""
         wait = self._host_cycles(run)
-        found: list[float] = []
-        while not self.rule.enough(found, sum(found)):
+        seconds: list[float] = []
+        while not self.rule.enough(seconds, sum(seconds)):
             events = [self._enqueue(run, cache, wait) for _ in range(self.rule.least_runs)]
             during()
             self.torch.cuda.synchronize()
-            found += [start.elapsed_time(end) / 1e3 for start, end in events]
-        return found
+            seconds += [start.elapsed_time(end) / 1e3 for start, end in events]
+        return seconds
 
     def _host_cycles(self, run: Callable[[], Any]) -> int:
         """Device cycles that cover what the host needs for one run, its flush and events."""
@@ -103,7 +103,7 @@ def measure(
     """
     torch = load_torch()
     timer = TorchTimer(torch)
-    found = []
+    records = []
     for case in cases:
         progress(case)
         try:
@@ -117,9 +117,9 @@ def measure(
         finally:
             if torch.cuda.memory_reserved() > KEPT_BYTES:
                 torch.cuda.empty_cache()
-        found.append(record)
+        records.append(record)
         on_record(record)
-    return found
+    return records
 
 
 def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
@@ -181,19 +181,19 @@ def _case(workload: str, implementation: str, role: str, row: Row, **more: Any) 
 
 
 def _each(workload: str, implementation: str, section: str) -> Iterator[KernelCase]:
-    """Every row of ``section``."""
+    """Cases of every row of ``section``."""
     return (_case(workload, implementation, role, row) for role, row in _rows(section))
 
 
 def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Iterator[KernelCase]:
-    """Both passes of the rows to ``keep``."""
+    """Cases of both passes of the rows to ``keep``."""
     for role, row in _rows("attention"):
         if keep(row):
             yield from (_case("attention", name, role, row, direction=direction) for direction in (FORWARD, BACKWARD))
 
 
 def _quick_and_plain(row: Row) -> bool:
-    """Not more than SLOW_FLOP, and no grouped heads, which torch-sdpa-efficient does not take."""
+    """Whether a row has at most SLOW_FLOP and no grouped heads, which torch-sdpa-efficient does not take."""
     flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
     return bool(flop <= SLOW_FLOP and row["heads"] == row["kv_heads"])
 

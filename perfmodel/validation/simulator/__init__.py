@@ -78,7 +78,7 @@ def workload(case: Mapping[str, Any]) -> Attention:
     return Attention(d=HEAD_DIM, dv=HEAD_DIM, dtype=DTYPES["fp32"], **case["shape"])
 
 
-def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
+def predicted(case: Mapping[str, Any], counted: Mapping[str, Any]) -> Counts:
     """Loads and stores of every tensor by the model; for standard attention with the re-reads of its GEMM tiles, ``found["loads"]``."""
     sizes = case["shape"]
     if case["kernel"] == "copy":
@@ -87,7 +87,7 @@ def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
     if case["kernel"] == "matmul":
         return _counts(Matmul(**sizes, dtype=DTYPES["fp32"]).kernels(tile))
     counts = _counts(find(case["kernel"]).forward(workload(case), tile))
-    for tensor, loads in found.get("loads", {}).items():
+    for tensor, loads in counted.get("loads", {}).items():
         counts[tensor][LOADS] = loads
     return counts
 
@@ -120,12 +120,12 @@ def _compared(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> It
 def simulated(
     cases: Mapping[str, Mapping[str, Any]], progress: Callable[[str], None], python_options: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """What every case counted: ``counts`` {tensor: {"loads", "stores"}}, ``error`` and, where the kernel has its own formula, ``loads``."""
+    """Counts by case: ``counts`` {tensor: {"loads", "stores"}}, ``error`` and, where the kernel has its own formula, ``loads``."""
     inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     path = os.pathsep.join([str(Path(__file__).parents[3]), *inherited])  # this package first
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     command = [sys.executable, *python_options, "-m", __name__]
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as complaints:
         json.dump(cases, asked)
         asked.seek(0)
@@ -133,15 +133,15 @@ def simulated(
             assert process.stdout is not None
             for line in process.stdout:
                 row = json.loads(line)
-                found[row.pop("key")] = row
-                progress(f"simulated {len(found)} of {len(cases)}: {list(found)[-1]}")
+                results[row.pop("key")] = row
+                progress(f"simulated {len(results)} of {len(cases)}: {list(results)[-1]}")
         complaints.seek(0)
-        if process.returncode or len(found) < len(cases):
+        if process.returncode or len(results) < len(cases):
             raise PerfmodelError(
-                f"the CUDA simulator stopped after {len(found)} of {len(cases)} cases: {_last_line(complaints.read())}",
+                f"the CUDA simulator stopped after {len(results)} of {len(cases)} cases: {_last_line(complaints.read())}",
                 "run it alone to see more: NUMBA_ENABLE_CUDASIM=1 python -m perfmodel.validation.simulator < cases.json",
             )
-    return found
+    return results
 
 
 def _last_line(text: str) -> str:

@@ -46,12 +46,12 @@ def poisoned(*shape: int) -> Counting:
 
 def totals(*tensors: tuple[str, Counting]) -> dict[str, dict[str, int]]:
     """Loads and stores by name, summed over the arrays of that name."""
-    found: dict[str, dict[str, int]] = {}
+    sums: dict[str, dict[str, int]] = {}
     for name, array in tensors:
-        counts = found.setdefault(name, {LOADS: 0, STORES: 0})
+        counts = sums.setdefault(name, {LOADS: 0, STORES: 0})
         counts[LOADS] += int(array.loads.sum())
         counts[STORES] += int(array.stores.sum())
-    return found
+    return sums
 
 
 def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Counting, lse: Any) -> float:

@@ -24,10 +24,10 @@ def names() -> list[str]:
 
 def find(name: str) -> Algorithm:
     """The algorithm called ``name`` or by an alias; UsageError with the nearest names otherwise."""
-    known = {}
+    algorithms = {}
     for canonical in names():
         algorithm: Algorithm = import_module(f"{__name__}.{canonical.replace('-', '_')}").ALGORITHM
-        known.update(dict.fromkeys((algorithm.name, *algorithm.aliases), algorithm))
-    if name not in known:
-        raise UsageError(f"--algorithm: unknown algorithm {name!r}", suggest(name, [*known, "all"]))
-    return known[name]
+        algorithms.update(dict.fromkeys((algorithm.name, *algorithm.aliases), algorithm))
+    if name not in algorithms:
+        raise UsageError(f"--algorithm: unknown algorithm {name!r}", suggest(name, [*algorithms, "all"]))
+    return algorithms[name]

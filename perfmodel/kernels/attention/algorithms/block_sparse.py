@@ -37,7 +37,7 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
 
 
 def _streams(w: Attention, tile: Tile) -> flash1.Streams:
-    """What streams past the key tiles, without the rows of zero blocks. UsageError without a pattern.
+    """Rows that stream past the key tiles, without the rows of zero blocks. UsageError without a pattern.
 
     Algorithm 5 loads K_j and V_j even for an empty column, but an implementation that skips those needs none of it. A density does not
     say which rows see a block, so it makes none of them compulsory.

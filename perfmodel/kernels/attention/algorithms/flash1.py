@@ -56,7 +56,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What streams past the key tiles, over all heads and sequences; it depends on which blocks are computed.
+    """Rows that stream past the key tiles, over all heads and sequences; it depends on which blocks are computed.
 
     ``rows``: rows of a query-shaped tensor that are streamed, ``distinct`` ones among them, and ``seeing`` ones that see a key (None if
     unknown). ``scores``: computed ones, ``visible``: unmasked ones. ``keys``: accesses of K and V, ``mask``: of an additive mask.

@@ -116,13 +116,13 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     tiles, blocks, origin = key_tiles(w, tile.bc), w.row_heads * row_tiles(w, tile.br), "given"
     if w.splits is None:
         slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
-        found, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
+        splits, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
     else:
-        found = effective_splits(tiles, w.splits)
-    if is_deferred(found):
-        return replace(tile, splits=found)
-    found = int(found)
-    return replace(tile, splits=found, origin=f"{tile.origin}; {found} split{'s' * (found > 1)} of the keys, {origin}")
+        splits = effective_splits(tiles, w.splits)
+    if is_deferred(splits):
+        return replace(tile, splits=splits)
+    splits = int(splits)
+    return replace(tile, splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:

@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
-from perfmodel.timing.lenders import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, PassRow, interval
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
@@ -59,12 +59,12 @@ class TrainingEstimate:
 
     @property
     def training(self) -> TrainingConfig:
-        """What was asked."""
+        """The training step that was asked for."""
         return self.job.training
 
     @property
     def device(self) -> Device:
-        """Each of the GPUs."""
+        """The device that each GPU is."""
         return self.job.on.device
 
     @property
@@ -79,7 +79,7 @@ class TrainingEstimate:
 
     @property
     def seconds(self) -> float:
-        """The step; where a kernel has no prediction, with its roof."""
+        """Seconds of the step; where a kernel has no prediction, with its roof."""
         return self.time.seconds
 
     @property
@@ -108,7 +108,7 @@ class TrainingEstimate:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all sequences."""
+        """Tokens per second over all sequences."""
         return float(self.training.batch * self.training.n / self.seconds)
 
     @property
@@ -160,7 +160,7 @@ def estimate(
 
 
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
-    """The step of ``job``, kernel by kernel."""
+    """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
     lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((one, 1) for one in ops)]
     return TrainingEstimate(job, implementation, time, lines)
@@ -179,13 +179,13 @@ def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
 
 def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
     once = replace(op, count=1)
-    cost, one, missing = estimated(once, on)
+    cost, prediction, missing = estimated(once, on)
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
         op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
-    if one is not None:
-        seconds, low, high = (float(end * op.count) for end in (one.seconds, one.low, one.high))
-        one = replace(one, seconds=seconds, low=low, high=high)
-    return TrainingKernel(op, cost, one, missing, part)
+    if prediction is not None:
+        seconds, low, high = (float(end * op.count) for end in (prediction.seconds, prediction.low, prediction.high))
+        prediction = replace(prediction, seconds=seconds, low=low, high=high)
+    return TrainingKernel(op, cost, prediction, missing, part)
 
 
 def answer(
@@ -199,11 +199,11 @@ def answer(
     overlap: bool = True,
 ) -> TrainingEstimate:
     """A step of ``training`` with its memory, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
-    found = estimate(timed(training), device, fallbacks, system, implementation, half=half, overlap=overlap)
+    step = estimate(timed(training), device, fallbacks, system, implementation, half=half, overlap=overlap)
     try:
-        return replace(found, memory=peak(training, implementation))
+        return replace(step, memory=peak(training, implementation))
     except PerfmodelError as error:
-        return replace(found, unknown=error.message)
+        return replace(step, unknown=error.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class TrainingStep(ModelStep):
     implementation: str = HUGGINGFACE
 
     def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> TrainingEstimate:  # type: ignore[override]
-        """Its rows on ``device``."""
+        """Estimate of the step's rows on ``device``, with their predictions."""
         assert self.training is not None
         return estimate(self.training, device, fallbacks, None, self.implementation, half=self.step.dtype.name, attention=self.attention)
 

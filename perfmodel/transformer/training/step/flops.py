@@ -73,12 +73,12 @@ def megatron(training: TrainingConfig) -> Counted:
 
 
 def passes(training: TrainingConfig) -> int:
-    """Forward, gradients of inputs, gradients of weights: frozen ones have none."""
+    """Number of times that a matrix multiplies: forward, gradients of inputs, gradients of weights, which frozen ones lack."""
     return 3 if training.lora is None else 2
 
 
 def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counted:
-    """``forward``: FLOP per token apart from attention; ``again``: those of them that full recomputation runs once more."""
+    """FLOP of the step. ``forward``: FLOP per token apart from attention; ``again``: those that full recomputation runs once more."""
     tokens, kind = training.batch * training.n, training.recompute.kind
     attention = attention_flops(training.model, training.n)
     repeated = attention if kind == SELECTIVE else again + attention if kind in (FULL, EVERY) else 0

@@ -42,12 +42,12 @@ class TrainingJob:
     states: dict[int, State] = field(default_factory=dict, compare=False)
 
     def layer_times(self, stage: int | None = None) -> list[tuple[LayerTime, int]]:
-        """Each kind of layer of ``stage``, or of the model, with its number."""
+        """Times of each kind of layer of ``stage``, or of the model, with the number of such layers."""
         counts = stage_layers(self.training.model, self.training.parallel, stage)
         return [(layer_time(self.micro_batch, layer, self.on), count) for layer, count in counts.items()]
 
     def end_times(self, stage: int | None = None) -> dict[str, LayerTime]:
-        """The embedding and the head, as far as ``stage`` has them."""
+        """Times of the embedding and the head, as far as ``stage`` has them."""
         here = {EMBEDDING: (None, 0), HEAD: (None, self.training.parallel.pp - 1)}
         return {where: layer_time(self.micro_batch, where, self.on) for where in here if stage in here[where]}
 
@@ -106,7 +106,7 @@ def least_bytes(training: TrainingConfig, state: State, weights_read: Number) ->
 
 
 def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> Op:
-    """Reads gradients and state, and weights where there are no fp32 ones; writes state and weights."""
+    """Kernel that reads gradients and state, and weights where there are no fp32 ones, and writes state and weights."""
     size = touched(training, state)
     weights = size[HELD]
     reads = size[GRADIENTS] + size[OPTIMIZER] + (0 if training.precision == MIXED else weights)
@@ -115,7 +115,7 @@ def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> Op:
 
 
 def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
-    """Zeros for the next step, where gradients keep their buffers."""
+    """Kernel that writes zeros for the next step, where gradients keep their buffers."""
     if not training.buffers_gradients:
         return []
     return [priced("gradients cleared", step, OTHERS, (stored(WEIGHTS, WRITE, state.gradients, 8),))]
@@ -128,7 +128,7 @@ def accumulated(state: State) -> Number:
 
 
 def adding_up(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
-    """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in: under ZeRO 2 its share."""
+    """Kernel that adds a micro-batch's gradients to those before, in the format that they are kept in: under ZeRO 2 its share."""
     in_fp32 = training.sums_in_fp32
     if training.micro_batches == 1 and not in_fp32:
         return []
@@ -140,7 +140,7 @@ def adding_up(training: TrainingConfig, state: State, step: ModelPass) -> list[O
 
 
 def shared_gradients(training: TrainingConfig, state: State) -> list[Exchange]:
-    """Sums of gradients, in the format in which they are kept longest."""
+    """Exchanges that sum gradients, in the format in which they are kept longest."""
     zero, wide = training.parallel.zero, training.sums_in_fp32
     parts = [part for part in state.parts if part.group == GRADIENTS and (not wide or part.name.startswith("fp32"))]
     times = training.micro_batches if zero >= 2 else 1
@@ -148,7 +148,7 @@ def shared_gradients(training: TrainingConfig, state: State) -> list[Exchange]:
 
 
 def shared_weights(training: TrainingConfig, state: State) -> list[Exchange]:
-    """Weights gathered from the GPUs that hold or have updated them."""
+    """Exchanges that gather weights from the GPUs that hold or have updated them."""
     zero = training.parallel.zero
     if zero == 0:
         return []
@@ -157,6 +157,6 @@ def shared_weights(training: TrainingConfig, state: State) -> list[Exchange]:
 
 
 def _exchanges(training: TrainingConfig, parts: list[StatePart], op: str, times: int) -> list[Exchange]:
-    """One of each part that several GPUs have."""
+    """An exchange for each part that several GPUs have."""
     shared = [part for part in parts if copies(training.parallel, part.of_experts) > 1]
     return [Exchange(EXPERT_DATA if part.of_experts else DATA, op, part.bytes * part.shards, times) for part in shared]

@@ -58,18 +58,18 @@ class LayerOps:
     backward_exchanges: list[Exchange] = field(default_factory=list)
 
     def add(self, forward: Iterable[Op], back: Iterable[Op]) -> None:
-        """One more operation."""
+        """Adds the kernels of one more operation."""
         self.forward += forward
         self.backward[:0] = back
 
     def pass_on(self, forward: Sequence[Exchange], back: Sequence[Exchange]) -> None:
-        """What passes between GPUs."""
+        """Adds exchanges between GPUs."""
         self.forward_exchanges += forward
         self.backward_exchanges[:0] = back
 
     @property
     def full(self) -> list[Op]:
-        """What full recomputation runs again."""
+        """Kernels that full recomputation runs again."""
         return self.forward[: len(self.forward) - self.unused]
 
     def repeated(self, recompute: Recomputation, count: int) -> list[Op]:
@@ -82,16 +82,16 @@ class LayerOps:
 
 
 def layer_ops(layer: Layer, batch: MicroBatch) -> LayerOps:
-    """The kernels of one layer."""
+    """Kernels and exchanges of one layer."""
     s, p = batch.shape, batch.shape.parallel
-    found = _TrainingRows(batch, local_layer(layer, p.tp)).of(operations(s.model, layer, p.tp, p.ep, dropout=s.dropout))
+    ops = _TrainingRows(batch, local_layer(layer, p.tp)).of(operations(s.model, layer, p.tp, p.ep, dropout=s.dropout))
     # PyTorch's checkpointing stops once the last tensor that backward needs is there again: a dropout's mask, or the MLP's activation
-    found.unused = (1 if s.dropout else 2) if batch.eager and layer.norms <= 3 else 0
-    return found
+    ops.unused = (1 if s.dropout else 2) if batch.eager and layer.norms <= 3 else 0
+    return ops
 
 
 def end_ops(where: str, batch: MicroBatch) -> LayerOps:
-    """The lookup and the gradient of its table; or last norm, logits of every token, loss."""
+    """Kernels of the lookup and the gradient of its table; or of the last norm, the logits of every token and the loss."""
     s, tp = batch.shape, batch.shape.parallel.tp
     return _TrainingRows(batch).of(first_operations(s.model, tp, dropout=s.dropout) if where == EMBEDDING else last_operations(s.model, tp))
 
@@ -103,14 +103,14 @@ class _TrainingRows:
         self.batch, self.shape, self.step, self.found = batch, batch.shape, batch.forward, LayerOps()
         self.ahead = Rows(self.shape.model, batch.forward, layer, self.shape.tokens, self.shape.local_tokens)
 
-    def of(self, found: Iterable[Operation]) -> LayerOps:
-        """The kernels of operations."""
-        for op in found:
+    def of(self, operations: Iterable[Operation]) -> LayerOps:
+        """Kernels and exchanges of ``operations``."""
+        for op in operations:
             getattr(self, op.kind, self.derived)(op)
         return self.found
 
     def derived(self, op: Operation) -> None:
-        """Kernels of inference, with what they mean backward; what tensor-parallel GPUs add up, they add up of its gradient too."""
+        """Adds kernels of inference, with what they mean backward; what tensor-parallel GPUs add up, they add up of its gradient too."""
         for row in self.ahead.rows(op):
             if (passed := row.exchange) is None:
                 self.both(row)
@@ -123,19 +123,19 @@ class _TrainingRows:
     # Matrices
 
     def linear(self, op: Operation) -> None:
-        """A matmul, and the adapters beside it; two matmuls backward."""
-        [made] = self.ahead.linear(op)
-        there, back = self._adapters(op, made)
-        forward, back = [made, *there], [*back, *backward(made, self.batch)]
+        """Adds a matmul, and the adapters beside it; two matmuls backward."""
+        [matmul] = self.ahead.linear(op)
+        there, back = self._adapters(op, matmul)
+        forward, back = [matmul, *there], [*back, *backward(matmul, self.batch)]
         if op.kernel == HEAD_ROW and not self.batch.eager:
             forward, back = _padded(forward, op.features), _padded(back, op.features)
         self.found.add(forward, back)
 
-    def _adapters(self, op: Operation, made: Op) -> tuple[list[Op], list[Op]]:
+    def _adapters(self, op: Operation, adapted: Op) -> tuple[list[Op], list[Op]]:
         """Low-rank adapters beside frozen matrices: two small matmuls forward, four backward, for each matrix that has one."""
         rank, step, forward, back = self.shape.rank, self.step, list[Op](), list[Op]()
-        assert made.timed is not None
-        w: Matmul = made.timed.workload
+        assert adapted.timed is not None
+        w: Matmul = adapted.timed.workload
 
         def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> Op:
             return product(name, step, Matmul(m, n, k, dtype=w.dtype), weights=weights)
@@ -157,9 +157,9 @@ class _TrainingRows:
     # Attention, activation function, residual stream
 
     def attention(self, op: Operation) -> None:
-        """Attention, in which K and V of other context-parallel GPUs pass by; backward dK and dV as well (ring, Liu et al. 2023)."""
-        [made] = self.ahead.attention(op)
-        forward, back = attention(made, self.batch)
+        """Adds attention, in which K and V of other context-parallel GPUs pass by; backward dK and dV as well (ring, Liu et al. 2023)."""
+        [fused] = self.ahead.attention(op)
+        forward, back = attention(fused, self.batch)
         self.found.core += forward
         self.found.add(forward, back)
         s = self.shape
@@ -168,12 +168,12 @@ class _TrainingRows:
             self.found.pass_on(*([Exchange(CONTEXT, P2P, times * size, s.cp - 1, "attention")] for times in (1, 2)))
 
     def activation(self, op: Operation) -> None:
-        """The activation function, in many kernels if it is written out: so many that read one tensor, and two."""
+        """Adds the activation function, in many kernels if it is written out: so many that read one tensor, and two."""
         rows, cols = self.pairs if op.part == EXPERTS else self.shape.tokens, op.features
         assert self.ahead.mlp is not None
-        made = activation_function(self.ahead.mlp, self.step, rows, cols)
-        if made.name != "GELU" or not self.batch.eager:
-            self.both(made)
+        fused = activation_function(self.ahead.mlp, self.step, rows, cols)
+        if fused.name != "GELU" or not self.batch.eager:
+            self.both(fused)
             return
 
         def kernels(name: str, one: int, two: int) -> list[Op]:
@@ -188,8 +188,8 @@ class _TrainingRows:
         return Exchange(TENSOR, op, self.shape.tokens * self.shape.hidden * self.shape.size, behind=behind)
 
     def enter(self, op: Operation) -> None:
-        """Backward sums the partial input gradients of the GPUs. Under sequence parallelism forward gathers the tokens, and backward
-        gathers them again for the weight gradients, as only a share was kept.
+        """Adds exchanges: backward sums the partial input gradients of the GPUs. Under sequence parallelism forward gathers the tokens, and
+        backward gathers them again for the weight gradients, as only a share was kept.
         """
         if self.shape.sp > 1:
             back = [self._between(ALL_GATHER, BEHIND), self._between(REDUCE_SCATTER)]
@@ -198,7 +198,7 @@ class _TrainingRows:
             self.found.pass_on([], [self._between(ALL_REDUCE)])
 
     def leave(self, op: Operation) -> None:
-        """Partial sums are added up: by an all-reduce, or a reduce-scatter under sequence parallelism."""
+        """Adds exchanges that add up partial sums: an all-reduce, or a reduce-scatter under sequence parallelism."""
         if self.shape.sp > 1:
             self.found.pass_on([self._between(REDUCE_SCATTER)], [self._between(ALL_GATHER)])
         elif self.shape.parallel.tp > 1:
@@ -213,12 +213,12 @@ class _TrainingRows:
         return pointwise(name, self.step, rows, cols, reads=reads, more=more)
 
     def dropout(self, op: Operation) -> None:
-        """Dropout as a separate kernel, or in the forward pass as part of the residual add."""
+        """Adds dropout as a separate kernel, or in the forward pass as part of the residual add."""
         alone = self.batch.eager or op.part == EMBEDDING
         self.found.add([self._stream("dropout", mask=WRITE)] if alone else [], [self._stream("dropout, gradient", mask=READ)])
 
     def add(self, op: Operation) -> None:
-        """x + y; backward, the two gradients of x are added."""
+        """Adds the kernel of x + y; backward, of the sum of the two gradients of x."""
         dropped = self.shape.dropout and not self.batch.eager
         made = self._stream("dropout and residual add", 2, WRITE) if dropped else self._stream("residual add", 2)
         self.found.add([made], [self._stream("sum of gradients", 2)])
@@ -227,12 +227,12 @@ class _TrainingRows:
 
     @property
     def pairs(self) -> Number:
-        """Tokens, each as often as it has experts."""
+        """Number of (token, expert) pairs."""
         assert isinstance(self.ahead.mlp, MoeMlp)
         return self.shape.tokens * self.ahead.mlp.experts_per_token
 
     def router(self, op: Operation) -> None:
-        """The router, and tokens on their way to their experts and back."""
+        """Adds the router, and exchanges of tokens on their way to their experts and back."""
         s = self.shape
         if s.parallel.ep > 1:
             passed = [Exchange(EXPERT, ALL_TO_ALL, self.pairs * s.hidden * s.size, 2)]
@@ -241,17 +241,17 @@ class _TrainingRows:
         self._moved("tokens by expert", s.tokens, self.pairs)
 
     def experts(self, op: Operation) -> None:
-        """One grouped matmul."""
+        """Adds one grouped matmul."""
         groups = max(op.matrices[0].count, 1)
         w = Matmul(ceil_div(self.pairs, groups), op.features, op.matrices[0].inputs, groups, dtype=self.step.dtype)
         self.both(product(op.kernel, self.step, w, weights="B"))
 
     def combine(self, op: Operation) -> None:
-        """The weighted sum of what a token's experts made."""
+        """Adds the weighted sum of what a token's experts made."""
         self._moved(op.name, self.pairs, self.shape.tokens)
 
     def _moved(self, name: str, read: Number, written: Number) -> None:
-        """Kernels that gather or scatter rows of the hidden state, and their gradients the other way round."""
+        """Adds kernels that gather or scatter rows of the hidden state, and their gradients the other way round."""
 
         def moved(name: str, read: Number, written: Number) -> list[Op]:
             hidden, step = self.shape.hidden, self.step
@@ -261,12 +261,12 @@ class _TrainingRows:
         self.found.add(moved(name, read, written), moved(f"{name}, gradient", written, read))
 
     def shared_gate(self, op: Operation) -> None:
-        """A vector: too small to be counted."""
+        """Adds nothing: a vector is too small to be counted."""
 
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
-        """The gradient of the table: zeros, and the rows of the tokens. A tied table has another one from the head."""
+        """Adds the lookup and the gradient of its table: zeros, and rows of the tokens. A tied table has another one from the head."""
         step, s, back = self.step, self.shape, list[Op]()
         table = op.matrices[0].elements
         if s.rank is None:
@@ -278,7 +278,7 @@ class _TrainingRows:
         self.found.add(self.ahead.embedding(op), back)
 
     def loss(self, op: Operation) -> None:
-        """Softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
+        """Adds softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
         size, step, tp = self.shape.size, self.step, self.shape.parallel.tp
         logits = step.tokens * share(self.shape.model.vocab, tp)
 
@@ -300,9 +300,9 @@ class _TrainingRows:
 
 def _padded(ops: list[Op], columns: Number) -> list[Op]:
     """``ops`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
-    whole, found = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
+    whole, padded = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
     for op in ops:
         assert op.timed is not None
         sizes = {name: whole for name in ("m", "n", "k") if getattr(op.timed.workload, name) == columns}
-        found.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
-    return found
+        padded.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
+    return padded

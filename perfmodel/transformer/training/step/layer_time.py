@@ -28,8 +28,8 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import BACKWARD
 from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
-from perfmodel.timing.lenders import FallbackDevices, model_calibration
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
+from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import in_time, op_estimate, predict_op
 from perfmodel.transformer.spec import Layer
@@ -100,9 +100,9 @@ def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: flo
     """Predicted time of one run in a step, with its interval and origin."""
     share, block = bandwidth_share(op), on.block
     if share is None:
-        found, strided = predicted_alone(op, on, lower_s), op.timed is not None and op.timed.strided
+        alone, strided = predicted_alone(op, on, lower_s), op.timed is not None and op.timed.strided
         factor = parameters["strided_factor"] if strided else 1.0
-        return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
+        return replace(alone, seconds=alone.seconds * factor, low=alone.low * factor, high=alone.high * factor)
     assert block is not None
     low, high = (block.low, block.high) if on.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
     time, words = on.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
@@ -116,10 +116,10 @@ def estimated(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
     if on.parameters is None:
         return cost, None, "no training step is calibrated"
     try:
-        found = predicted(op, on, on.parameters, float(cost.lower_s))
+        prediction = predicted(op, on, on.parameters, float(cost.lower_s))
     except PerfmodelError as error:
         return cost, None, error.message
-    return cost, in_time(found, cost, on.device), ""
+    return cost, in_time(prediction, cost, on.device), ""
 
 
 @dataclass(slots=True)
@@ -143,13 +143,13 @@ class Window:
         return self.seconds - self.busy.get(name, 0.0)
 
     def book(self, taken: Mapping[str, float], times: float = 1) -> None:
-        """More seconds of each resource that something takes, ``times`` over."""
+        """Adds the seconds ``taken`` of each resource, ``times`` over."""
         for name, seconds in taken.items():
             self.busy[name] = self.busy.get(name, 0.0) + times * seconds
 
 
 def joined(windows: Iterable[tuple[Window, float]]) -> Window:
-    """Windows one after the other, each so many times."""
+    """One window made of ``windows`` one after the other, each so many times."""
     found = Window(0.0)
     for window, times in windows:
         found.seconds += times * window.seconds
@@ -159,18 +159,18 @@ def joined(windows: Iterable[tuple[Window, float]]) -> Window:
 
 @lru_cache(maxsize=16384)
 def _once(op: Op, on: Machine) -> Window:
-    """One run: predicted, else at the roof."""
+    """Window of one run: predicted, else at the roof."""
     share = bandwidth_share(op)
     if share is not None and on.parameters is not None:
         seconds = on.price(op, share)
         return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
-    cost, found, _ = estimated(op, on)
-    seconds = float(cost.roofline_s) if found is None else found.seconds
+    cost, prediction, _ = estimated(op, on)
+    seconds = float(cost.roofline_s) if prediction is None else prediction.seconds
     return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
 
 
 def ops_window(ops: Iterable[Op], on: Machine) -> Window:
-    """All runs of ``ops``, one after the other."""
+    """Window of all runs of ``ops``, one after the other."""
     return joined((_once(op if op.count == 1 else replace(op, count=1), on), float(op.count)) for op in ops)
 
 
@@ -191,7 +191,7 @@ class LayerTime:
 
 @lru_cache(maxsize=2048)
 def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
-    """A layer of a micro-batch, or the embedding or the head."""
+    """Times of a layer of a micro-batch, or of the embedding or the head."""
     ops = end_ops(where, batch) if isinstance(where, str) else layer_ops(where, batch)
     passes = ((FORWARD_PASS, ops.forward, ops.forward_exchanges), (BACKWARD_PASS, ops.backward, ops.backward_exchanges))
     cover = {
@@ -213,16 +213,16 @@ def longest_way(phases: Sequence[tuple[float, float]]) -> float:
     >>> longest_way([(1.0, 3.0), (1.0, 3.0)]), longest_way([(4.0, 1.0), (4.0, 2.0)])
     (6.0, 8.0)
     """
-    found, device = 0.0, 0.0
+    longest, device = 0.0, 0.0
     hosts = [0.0]
     for host, _ in phases:
         hosts.append(hosts[-1] + host)
     for index in range(len(phases) - 1, -1, -1):
         # the last kernel of a phase is enqueued at its end, the first as it begins
-        found = max(found, hosts[index + 1] + device)
+        longest = max(longest, hosts[index + 1] + device)
         device += phases[index][1]
-        found = max(found, hosts[index] + device)
-    return found
+        longest = max(longest, hosts[index] + device)
+    return longest
 
 
 def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, again: bool) -> tuple[float, float, float]:

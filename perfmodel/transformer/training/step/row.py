@@ -33,7 +33,7 @@ MATMULS = ("torch-matmul", "cublas")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
+    """A micro-batch. ``shape``: sizes on one GPU. ``forward``: the pass over all tokens of the micro-batch on this GPU.
 
     ``eager``: one kernel per operation in the Python code, as the modules of huggingface/transformers run.
     """
@@ -122,29 +122,29 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     if shape.rank is not None:
         return [inputs]
     name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype)
-    found = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
+    ops = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
     if learned > 1:  # the second ones are biases
         # after a matrix cut by rows, biases are added once the partial sums are: to a sequence-parallel GPU's own tokens
         rows = activation(READ, share(w.batch * w.m * w.n, shape.sp if op.name.endswith(BY_ROWS) else 1), step)
-        found.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.size)), w.m * w.n))
-    return found
+        ops.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.size)), w.m * w.n))
+    return ops
 
 
 def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
-    """Reads the gradient of what it wrote and what it read, writes the gradient of what it read."""
+    """Backward kernel that reads the gradient of what ``op`` wrote and what it read, and writes the gradient of what it read."""
     step, w = batch.forward, timed.workload
-    made, read = (sum(a.elements for a in op.kernel.accesses if a.kind == kind and a.tensor != WEIGHTS) for kind in (WRITE, READ))
+    written, read = (sum(a.elements for a in op.kernel.accesses if a.kind == kind and a.tensor != WEIGHTS) for kind in (WRITE, READ))
     keeps = 0 if op.name in LINEAR else read
-    accesses = (activation(READ, made + keeps, step), activation(WRITE, read, step))
+    accesses = (activation(READ, written + keeps, step), activation(WRITE, read, step))
     # as many bytes as the gradient needs, in rows as long as those of the forward kernel
-    moved = Stream("scale", w.rows, w.cols, shared=made + keeps + read - 2 * w.rows * w.cols, dtype=step.dtype)
+    moved = Stream("scale", w.rows, w.cols, shared=written + keeps + read - 2 * w.rows * w.cols, dtype=step.dtype)
     like = timed.implementations if timed.kind == "scale" else ("torch-add",)
     kernel = replace(op.kernel, name=f"{op.name}, gradient", accesses=accesses)
     return [Op(kernel.name, ELEMENTWISE, 1, kernel, Timed("scale", moved, like, strided=timed.strided))]
 
 
 def _norm(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
-    """The gradient of the inputs, row by row; those of the weights, summed over all rows."""
+    """Backward kernels: the gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, shape, w = batch.forward, batch.shape, timed.workload
     elements, name = w.rows * w.cols, f"{op.name}, gradient of inputs"
     read = activation(READ, 2 * elements, step)
@@ -206,13 +206,13 @@ def _apart(kernel: Kernel, w: Attention, cp: Number) -> Op:
         return Op(kernel.name, MATMUL, cp, kernel, Timed("matmul", Matmul(m, n, k, w.query_heads, dtype=w.dtype), MATMULS))
     if kernel.name == "softmax backward":
         return Op(kernel.name, ELEMENTWISE, cp, kernel, Timed(OTHERS, None, ()))
-    made: dict[str, tuple[str, str, Any]] = {
+    times_as: dict[str, tuple[str, str, Any]] = {
         "softmax": ("softmax", "torch-softmax", 0),
         "additive mask": ("scale", "torch-mask", w.n * w.kv_len),
         "dropout": ("scale", "torch-scale", half),  # its mask: a byte per score, half an element
         "dropout backward": ("scale", "torch-scale", half),
     }
-    kind, implementation, shared = made.get(kernel.name, ("scale", "torch-scale", 0))
+    kind, implementation, shared = times_as.get(kernel.name, ("scale", "torch-scale", 0))
     workload = Stream(kind, rows, w.kv_len, shared=shared, dtype=w.dtype)
     return Op(kernel.name, ELEMENTWISE, cp, kernel, Timed(kind, workload, (implementation,)))
 
@@ -228,7 +228,7 @@ def _by_heads(w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op], list
     if not batch.eager:
         return [], [out], [replace(out, name="gradient of the output, by heads")]
     copies = [copied(f"{name} by heads", w.heads, d) for name, d in (("Q", w.d), ("K", w.d), ("V", w.dv))]
-    back = [replace(one, name=f"gradient, {one.name}") for one in copies]
+    back = [replace(copy, name=f"gradient, {copy.name}") for copy in copies]
     product = pointwise("scores times their gradient", step, w.query_heads * w.n, w.kv_len, reads=2)
     return copies, [out], [*back, product, _heads_together(w, step, strided=True)]
 

@@ -41,7 +41,7 @@ class TimedLayout:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all GPUs."""
+        """Tokens per second over all GPUs."""
         return float(self.training.batch * self.training.n / self.seconds)
 
 
@@ -64,7 +64,7 @@ class SearchResult:
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:
-    """Those of ``number``, in order, up to ``most``.
+    """Divisors of ``number``, in order, up to ``most``.
 
     >>> divisors(12), divisors(12, 4)
     ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4])
@@ -105,10 +105,10 @@ def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[Tra
     kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
     layers = len(training.model.layers)
     for parallel in parallels(training.model, gpus, int(training.batch), int(training.n), domain, training.flash):
-        own = int(training.batch) // parallel.dp
-        for sequences in (size for size in divisors(own, LARGEST_MICRO_BATCH) if size & (size - 1) == 0):
+        sequences_of_group = int(training.batch) // parallel.dp
+        for sequences in (size for size in divisors(sequences_of_group, LARGEST_MICRO_BATCH) if size & (size - 1) == 0):
             for turns in TURNS if parallel.pp > 1 else (1,):
-                if turns > 1 and ((layers // parallel.pp) % turns or (own // sequences) % parallel.pp):
+                if turns > 1 and ((layers // parallel.pp) % turns or (sequences_of_group // sequences) % parallel.pp):
                     continue
                 turned = replace(parallel, interleave=turns)
                 yield from (replace(training, micro_batch=sequences, parallel=turned, recompute=Recomputation(kind)) for kind in kinds)

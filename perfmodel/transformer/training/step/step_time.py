@@ -36,7 +36,7 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTime:
-    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
+    """Times of one micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
     and from the neighbouring stages.
 
     ``forward``, ``backward``: kernels of each pass, with the use of each resource by kernels and exchanges; ``backward`` includes
@@ -86,7 +86,7 @@ class MicroBatchTime:
 
 
 def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
-    """One micro-batch on a GPU of ``stage``."""
+    """Times of one micro-batch on a GPU of ``stage``."""
     t, layers, ends = job.training, job.layer_times(stage), job.end_times(stage)
     listed = [*layers, *((end, 1) for end in ends.values())]
     again = joined((window, share * count) for layer, count in layers for window, share in repeated(layer, t))
@@ -107,7 +107,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
 
 
 def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
-    """What runs once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
+    """(window, share of layers) of what runs once more backward. Of a segment only the last layer can leave out its end."""
     recompute = training.recompute
     if recompute.kind == NONE:
         return []
@@ -118,7 +118,7 @@ def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, f
 
 
 def _handed(job: TrainingJob) -> float:
-    """Hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
+    """Seconds of hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
         return 0.0
@@ -136,15 +136,15 @@ def _passed(
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
     again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.of_layers else passes
-    found, beside = dict[str, float](), 0.0
+    exposed_s, beside = dict[str, float](), 0.0
     for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
         for way, window in ways:
             exposed, hidden, taken = _exchanged(each, way, job.system, near, job.on, job.overlap)
             window.book(taken, count)
             beside += count * hidden
             for group, seconds in exposed.items():
-                found[group] = found.get(group, 0.0) + count * seconds
-    return found, beside
+                exposed_s[group] = exposed_s.get(group, 0.0) + count * seconds
+    return exposed_s, beside
 
 
 @lru_cache(maxsize=8192)
@@ -180,7 +180,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """Seconds of the whole step."""
         return sum(self.parts.values())
 
     @property
@@ -194,35 +194,35 @@ def step_time(job: TrainingJob) -> StepTime:
     t, p, often = job.training, job.training.parallel, int(job.training.micro_batches)
     stages = {stage: micro_batch(job, stage) for stage in slowest_stages(t.model, p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
-    one, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
+    micro, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
     ends = {stage: end for stage, (end, _) in once.items()}
     later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
     exchanged = max(often * (each.exposed_s + each.hidden_s) + once[at][0][DATA_PARALLEL] + once[at][1] for at, each in stages.items())
     parts = {
-        "forward": often * one.forward_s,
-        "recompute": often * one.again_s,
-        "backward": often * one.backward_s,
-        "gradients added up": often * one.added_s,
+        "forward": often * micro.forward_s,
+        "recompute": often * micro.again_s,
+        "backward": often * micro.backward_s,
+        "gradients added up": often * micro.added_s,
         OPTIMIZER: ends[slowest][OPTIMIZER],
         CLEARED: ends[slowest][CLEARED],
-        BUBBLE: (_all_stages(stages, p.pp) - one.seconds) / p.interleave + later,
-        "pipeline hand-over": often * one.handed_s,
-        **{f"{group} parallel": often * seconds for group, seconds in one.passed.items()},
+        BUBBLE: (_all_stages(stages, p.pp) - micro.seconds) / p.interleave + later,
+        "pipeline hand-over": often * micro.handed_s,
+        **{f"{group} parallel": often * seconds for group, seconds in micro.passed.items()},
         DATA_PARALLEL: ends[slowest][DATA_PARALLEL],
     }
-    parts[HOST] = host_seconds(job, one, parts[OPTIMIZER])
-    return StepTime(slowest, often, one, parts, exchanged)
+    parts[HOST] = host_seconds(job, micro, parts[OPTIMIZER])
+    return StepTime(slowest, often, micro, parts, exchanged)
 
 
-def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
+def _once(job: TrainingJob, stage: int, micro: MicroBatchTime) -> tuple[dict[str, float], float]:
     """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
     t, step, state = job.training, job.micro_batch.forward, job.state(stage)
     updated, cleared = (ops_window(ops, job.on).seconds for ops in ([optimizer(t, state, step)], clearing(t, state, step)))
-    exposed, hidden = data_seconds(job, one, state)
+    exposed, hidden = data_seconds(job, micro, state)
     return {OPTIMIZER: updated, CLEARED: cleared, DATA_PARALLEL: exposed}, hidden
 
 
-def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[float, float]:
+def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple[float, float]:
     """Seconds of exchanges between GPUs with the same weights that no kernel hides, and those that kernels do.
 
     Gradients go out during backward passes, weights come in during the passes that need them. What the first layer of a step waits
@@ -230,8 +230,8 @@ def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[f
     """
     if job.system is None:
         return 0.0, 0.0
-    t, p, edge = job.training, job.training.parallel, 1 / max(one.layers, 1)
-    forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
+    t, p, edge = job.training, job.training.parallel, 1 / max(micro.layers, 1)
+    forward, backward = joined([(micro.forward, 1)]), joined([(micro.backward, 1)])
     passes = [forward, backward] if p.zero == 3 else [forward]
     exchanges = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
     exposed_s = hidden_s = 0.0
@@ -253,21 +253,21 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
     return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
 
 
-def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
+def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) -> float:
     """Seconds that a step takes longer because the host enqueues its kernels one by one."""
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
-    host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
-    return exposed_host_s(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
+    host = host_phases(job.on.parameters, micro.layers, tensors(job), again=job.training.recompute.of_layers)
+    return exposed_host_s(host, micro.before_head_s, micro.kernels_s - micro.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
-    """Parameter tensors of the model: each matrix, bias and norm's weights."""
+    """Number of parameter tensors of the model: each matrix, bias and norm's weights."""
     listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
     return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in listed)
 
 
 def _learned(op: Op) -> int:
-    """Weight tensors that a forward row reads; a layer norm has two, counted as one access."""
+    """Number of weight tensors that a forward row reads; a layer norm has two, counted as one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count

@@ -67,7 +67,7 @@ class LinkLevel:
 
     @property
     def alpha_s(self) -> float:
-        """Seconds per step."""
+        """Seconds per step of a collective."""
         return ALPHA_S if self.latency is None else float(self.latency.number)
 
 
@@ -86,7 +86,7 @@ class System:
 
     @property
     def start_s(self) -> float:
-        """Seconds."""
+        """Seconds that any collective takes at least."""
         return 0.0 if self.start is None else float(self.start.number)
 
     def holds(self, gpus: int) -> System:
@@ -116,7 +116,7 @@ def validated(raw: Any) -> System:
 
 
 def trusted(raw: dict[str, Any]) -> System:
-    """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
+    """The system that ``raw`` describes, of a shipped file: the tests have checked its form, so pydantic is not loaded."""
     levels = [
         LinkLevel(**{**level, **_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")}) for level in raw["levels"]
     ]
@@ -217,7 +217,7 @@ def sent_bytes(exchange: Exchange, world: int) -> Number:
 
 
 def slower(system: System, device: Device) -> float:
-    """How many times slower the innermost links of ``system`` are than those beside which ``device`` was calibrated; below 1 if faster."""
+    """Factor by which the innermost links of ``system`` are slower than those beside which ``device`` was calibrated; below 1 if faster."""
     own = device.interconnect
     return 1.0 if own is None else float(own.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
 
@@ -268,7 +268,7 @@ def stage_border(size: Number, system: System, parallel: Parallel, device: Devic
 
     Under sequence parallelism each has only a share to send. Source: Narayanan et al. 2021, section 4.1, scatter and gather.
     """
-    found = exchange_seconds(Exchange(STAGES, P2P, size // parallel.tp), system, parallel)
+    seconds = exchange_seconds(Exchange(STAGES, P2P, size // parallel.tp), system, parallel)
     if parallel.tp > 1 and not parallel.sp:
-        found += exchange_seconds(Exchange(TENSOR, ALL_GATHER, size), system, parallel, device)
-    return found
+        seconds += exchange_seconds(Exchange(TENSOR, ALL_GATHER, size), system, parallel, device)
+    return seconds

@@ -1,0 +1,101 @@
+"""Reference devices, whose calibrations serve another: the nearest one, and the nearest ones for the kernels of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.timing.base import SAME_TIME, find_model
+from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
+from perfmodel.timing.transfer import held_share, multiplies
+
+FallbackDevices = Callable[[], Iterable[Device]]
+ENOUGH_ALIKE = 2  # known
+"""Points per parameter from which a fit serves a device that runs the same compiled kernels: their residuals tell something."""
+
+
+def listed_once(devices: FallbackDevices) -> FallbackDevices:
+    """``devices``, asked for when first needed and only then: a catalog looks for its files anew each time."""
+    return cache(lambda: tuple(devices()))
+
+
+def nearest(device: Device, others: list[Device]) -> Device | None:
+    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is of the same kind."""
+    return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
+
+
+def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]]) -> Device | None:
+    """The ``nearest`` device whose calibration may serve ``device``, one fitted to enough points if there is any; None without any.
+
+    Collectives over PCIe serve GPUs that have no other link, and those alone. Attention of a board short of watts serves boards as short
+    or shorter of them, and others where no other device has it.
+
+    A sequence whose kernels are calibrated one by one also takes a device that ``are_alike`` allows.
+    """
+    candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
+    devices = [device, *(other for other, _ in candidates)]
+    share = held_share(device, devices)
+    fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
+    sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
+    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
+    alike = [other for other, block in sure if find_model(block.model).part_workloads and are_alike(device, other)]
+    return closest or min(alike, key=lambda other: distance(device, other), default=None)
+
+
+def _enough(device: Device, other: Device, block: Calibration) -> int:
+    """Points from which ``block`` of ``other`` serves ``device``: fewer where both run the same compiled kernels, any on one board."""
+    if same_board(device, other):
+        return 0
+    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_TRANSFER) if run_the_same_code(device, other) else ENOUGH_TO_TRANSFER
+
+
+def reference_device(device: Device, fallbacks: FallbackDevices, serves: Callable[[Device], object]) -> Device | None:
+    """``device`` itself if it ``serves`` what is wanted, else the nearest of the others that does; None without any."""
+    return device if serves(device) else nearest(device, [one for one in fallbacks() if serves(one)])
+
+
+def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
+    """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
+
+    def blocks(one: Device) -> list[Calibration]:
+        return [block for block in one.calibration if block.model == model]
+
+    source = reference_device(device, fallbacks, blocks)
+    return (None if source is None else blocks(source)[0]), source is device
+
+
+def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
+    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format.
+
+    A published product (cuBLAS, in a graph) stands for PyTorch's in published sequences alone: it starts sooner than a call.
+
+    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it serves alone.
+    """
+    sequence = find_model(model)
+    workloads = sequence.part_workloads
+    if not workloads:
+        return device
+    formats = {dtype, SAME_TIME.get(dtype, dtype)}
+
+    def serves(block: Calibration) -> bool:
+        """A product in the format alone; passes over memory also where they were timed in 16 bits."""
+        if block.implementation == "cublas" and not sequence.from_tables:
+            return False
+        return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
+
+    missing = set(workloads) - {block.workload for block in device.calibration if serves(block)}
+    if not missing:
+        return device
+    from perfmodel.timing.intervals import transferred_part
+
+    # passes over memory take the time of their bytes on GPUs of every maker
+    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda gpu: (not transferable(device, gpu), distance(device, gpu)))
+    listed = [(other, block) for other in gpus for block in other.calibration if block.workload != "matmul" or transferable(device, other)]
+    listed = [(other, block) for other, block in listed if block.workload in missing and serves(block)]
+    again = [other for other in gpus if same_board(board or device, other)]
+    served = {block.workload for other, block in listed if other in again}
+    transferred = [transferred_part(block, device, other) for other, block in listed if block.workload not in served or other in again]
+    return replace(device, calibration=[*device.calibration, *transferred])
