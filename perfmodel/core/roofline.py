@@ -95,10 +95,7 @@ class Estimate:
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
     """Sum over kernels, given in the order in which they run: later reads of what earlier ones write do not count in the bound."""
-    result = Estimate()
-    for estimate in estimates:
-        result += estimate
-    return result
+    return sum(estimates, Estimate())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.layer import ATTENTION, EXPERTS, MLP, Matrix, Operation, first_operations, last_operations, operations
@@ -176,13 +176,7 @@ def runs_of(layers: Sequence[Layer]) -> list[Run]:
     >>> [count for _, count in runs_of([one, one, other, one])]
     [2, 1, 1]
     """
-    runs: list[Run] = []
-    for layer in layers:
-        if runs and (layer is runs[-1][0] or layer == runs[-1][0]):
-            runs[-1] = (layer, runs[-1][1] + 1)
-        else:
-            runs.append((layer, 1))
-    return runs
+    return [(layer, len(list(alike))) for layer, alike in groupby(layers)]
 
 
 def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:
