@@ -274,7 +274,7 @@ def test_only_groups_with_an_opponent_are_won():
     won = sum(line.predicted.median < line.scalars.median for line in rivals)
     assert len(rivals) < len(lines)
     [said, *_] = scoreboard_report(lines).verdict
-    assert f"predict {len(rivals)} of the groups" in said
+    assert f"predict {len(rivals)} of these groups" in said
     assert f"in {won} of those" in said
 
 

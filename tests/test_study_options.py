@@ -90,7 +90,7 @@ SHORT = {"a100": "nvidia-a100-sxm-80gb", "NVIDIA-A100": "nvidia-a100-sxm-80gb", 
 def test_a_short_name_is_one_device_and_a_note_says_which(run, name, meant):
     outcome = run(f"attention --n 512 --d 64 --hardware {name} --json")
     assert (outcome.code, outcome.json["hardware"]["id"]) == (0, meant)
-    assert outcome.err == f"note: {name} is taken as {meant}; --hardware {meant} says so\n"
+    assert outcome.err == f"note: {name} is taken as {meant}; --hardware {meant} leaves out this note\n"
     assert run(f"hardware show {name} --json").json["device"]["id"] == meant
     assert meant in run(f"compare {name} h200 --matmul 64x64x64").err
     assert run(f"attention --n 512 --d 64 --hardware {meant}").err == ""

@@ -155,7 +155,7 @@ def roofs(view: LevelView) -> list[Shape]:
 
 def _clear_of(shapes: list[Box | Segment], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
     """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
-    clear = [text for text in every if not any(one.meets(box) for one in shapes for box in text_boxes(text, placer.font))]
+    clear = (text for text in every if not any(one.meets(box) for box in text_boxes(text, placer.font) for one in shapes))
     return placer.place(clear) or ([] if twin else placer.place(every))
 
 
