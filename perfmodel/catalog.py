@@ -257,7 +257,7 @@ def find_engine(name: str) -> Engine:
 
 @cache
 def implementations() -> dict[str, set[str]]:
-    """Those that a shipped profile has calibrations of, by workload."""
+    """Implementations that a shipped profile has calibrations of, by workload."""
     from perfmodel.timing.implementations import calibrated_as, listed
 
     found: dict[str, set[str]] = {}

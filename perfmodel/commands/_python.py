@@ -22,7 +22,7 @@ _COMMAND = re.compile(r"\bperfmodel (?=[a-z])")
 
 
 def signature_of(app: typer.Typer, returns: Any) -> Signature:
-    """Its arguments by place or name, its options by name; of a group, first the name of one, then the options of all."""
+    """Signature of the command: arguments by place or name, options by name; of a group, the name of one first, then options of all."""
     own = [_parameters(one.callback) for one in _reporting(app)]
     if len(own) == 1:
         return Signature(own[0], return_annotation=returns)
@@ -36,12 +36,12 @@ def signature_of(app: typer.Typer, returns: Any) -> Signature:
 
 
 def _reporting(app: typer.Typer) -> list[Any]:
-    """Its commands that give a report."""
+    """Commands of ``app`` that give a report."""
     return [one for one in app.registered_commands if "json" in signature(one.callback).parameters]  # type: ignore[arg-type]
 
 
 def _parameters(callback: Any) -> list[Parameter]:
-    """As Python gives them: those without a default first."""
+    """Parameters in Python's order: those without a default first."""
     found = []
     for one in signature(callback).parameters.values():
         if one.name not in LEFT_OUT:

@@ -155,7 +155,7 @@ def _metered(found: Curve) -> tuple[str, list[Meter]]:
 
 
 def _listed(found: Curve) -> list[BatchPoint]:
-    """As many points as a screen shows: the ends, the knee and the best among them."""
+    """Points that a screen shows: the ends, the knee and the best among them."""
     wanted = {0, len(found.points) - 1} | {place for place, point in enumerate(found.points) if point in (_at_knee(found), found.best)}
     others = [place for place in range(len(found.points)) if place not in wanted]
     room = min(SCREEN_ROWS - len(wanted), len(others))

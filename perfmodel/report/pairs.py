@@ -248,7 +248,7 @@ def _limit(one: WorkloadAnswer) -> str:
 
 
 def too_large(swept: SweptSeries, over: str) -> str:
-    """From where on it does not fit the memory; empty if it does."""
+    """Words for the value from which on the series does not fit the memory; empty if it does."""
     beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
     if beyond is None:
         return ""

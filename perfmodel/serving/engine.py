@@ -234,7 +234,7 @@ def validated(raw: Any) -> Engine:
 
 
 def trusted(raw: dict[str, Any]) -> Engine:
-    """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
+    """The engine that ``raw``, a shipped file, describes: the tests have checked its form, so pydantic is not loaded."""
     kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
     widths = {kind: {name: (float(low), float(high)) for name, (low, high) in own.items()} for kind, own in raw.get("widths", {}).items()}
     smaller = (DeviceDefaults(**{**one, "named": tuple(one.get("named", ()))}) for one in raw.get("by_device", ()))

@@ -80,8 +80,8 @@ def slowest_share(model: ModelSpec, pp: int) -> float:
 
 
 def round_s(ways: Sequence[float], slowest: float) -> float:
-    """From a token of each sequence to the next one of each. ``ways``: of each micro-batch through all stages, of which the slowest
-    stage takes the share ``slowest``.
+    """Seconds from a token of each sequence to the next one of each. ``ways``: seconds of each micro-batch through all stages, of which
+    the slowest stage takes the share ``slowest``.
 
     >>> round_s([4.0, 4.0], 0.5), round_s([4.0], 0.5), round_s([4.0, 4.0], 0.625)
     (4.0, 4.0, 5.0)

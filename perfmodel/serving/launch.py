@@ -30,7 +30,7 @@ CACHED = {
 
 
 def hub_name(model: ModelSpec) -> str:
-    """Its name on the Hugging Face hub, as its source says, else the model's own.
+    """Name of the model on the Hugging Face hub, as its source says, else its own.
 
     >>> from perfmodel.catalog import find_model
     >>> hub_name(find_model("llama-3.1-70b")), hub_name(find_model("gpt3-175b"))

@@ -51,7 +51,7 @@ class Targets:
 
     @property
     def given(self) -> dict[str, float]:
-        """Those that are not None, as they are called on the screen."""
+        """Limits in seconds that were given, by their names on the screen."""
         known = {"ttft": self.ttft_s, "tpot": self.tpot_s, "request latency": self.request_s}
         return {name: limit for name, limit in known.items() if limit is not None}
 
@@ -195,7 +195,7 @@ def _most(points: Iterable[Candidate], limits: Targets) -> Candidate | None:
 
 
 def front(points: Iterable[Candidate]) -> list[Candidate]:
-    """Those of ``points`` that no other is at least as good as in tokens a second of a GPU and of a user and better in one.
+    """Pareto-optimal ``points``: no other has as many tokens a second of a GPU and of a user, and more of one.
 
     From most per GPU to most per user; of equal points the first.
     """

@@ -68,7 +68,7 @@ def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
 
 
 def _points(one: Asked) -> list[Workload]:
-    """Of a sweep the first value, the middle and the last."""
+    """Workloads at the first, the middle and the last value of a sweep."""
     workload, over, values = one
     if not over:
         return [workload]

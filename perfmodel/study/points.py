@@ -122,7 +122,7 @@ def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[st
 
 
 def too_large(one: WorkloadAnswer, device: Device) -> str:
-    """In words, that it does not fit the memory; empty if it does, or if that is unknown."""
+    """Words for a workload that does not fit the memory; empty if it does, or if that is unknown."""
     if one.fits is not False or one.memory is None or device.dram.capacity is None:
         return ""
     return f"it needs {text(float(one.memory), 'B')} of memory and {device.name} has {text(device.dram.capacity.number, 'B')}"

@@ -187,7 +187,7 @@ class Scope:
         return found
 
     def devices(self, names: Sequence[str]) -> list[Device]:
-        """Those devices, each once."""
+        """Devices called ``names``, each once."""
         return list({device.id: device for device in map(self.device, names)}.values())
 
     def file(self, name: str) -> Path:

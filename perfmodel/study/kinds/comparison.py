@@ -78,7 +78,7 @@ class _Points:
 
     @classmethod
     def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope, untimed: Sequence[Collection[str]] = ()) -> _Points:
-        """Those of ``workloads``. ``untimed``: for each of them the operations whose predicted times are left out."""
+        """Points of ``workloads``. ``untimed``: for each of them the operations whose predicted times are left out."""
         made, answers = cls(), list[WorkloadAnswer]()
         for w, left_out in zip(workloads, untimed or [()] * len(workloads), strict=True):
             try:

@@ -195,7 +195,7 @@ def _figures(pair: Pairwise, where: str, called: Callable[[str], str]) -> list[F
 
 
 def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:
-    """Its time at the first value and the last."""
+    """Figures of the times at the first value and the last."""
     known = [(value, swept.found[value].point.predicted) for value in (min(swept.runs), max(swept.runs))]
     return [Figure(f"{swept.name}, {over} {value:,}{where}", taken(time)) for value, time in known if time]
 

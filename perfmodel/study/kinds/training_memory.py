@@ -27,7 +27,7 @@ class TrainingRun(Options, MemoryQuestion):
     model: str = field(kw_only=True)
 
     def evaluate(self, device: Device) -> tuple[str, MemoryResult]:
-        """Its title, and what it holds on ``device``."""
+        """Title of the run, and the memory that it takes on ``device``."""
         check_no_device("runs", self)
         asked = MemoryQuestion(self.model).updated(self.given())
         asked.check_read()
