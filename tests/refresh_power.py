@@ -17,9 +17,9 @@ import tabled_power
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.validation.calibration_run import RECORDS
-from perfmodel.validation.power_fit import chosen, points, step_points
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import Record, read_records, shipped_records
+from tools.power_fit import chosen, points, step_points
 
 SECTION = re.compile(r"^power:\n(?:[ #].*\n)*\n?", re.MULTILINE)
 TDP = re.compile(r"^tdp: .*\n", re.MULTILINE)

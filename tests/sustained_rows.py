@@ -10,9 +10,9 @@ from functools import cache
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.power import PowerState
 from perfmodel.validation.compare import RecordRow, compare_files
-from perfmodel.validation.power_fit import absolute, limited
 from perfmodel.validation.records import Record, held_out, shipped_records
-from perfmodel.validation.sustained import power_errors, state_at
+from perfmodel.validation.sustained import state_at
+from tools.power_fit import absolute, limited, power_errors
 
 Pairs = list[tuple[Record, PowerState]]
 WHAT = ("clock", "watts", "joules", "seconds")

@@ -18,8 +18,8 @@ from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import energy, limit_of
 from perfmodel.timing.power import of_case
 from perfmodel.validation.bounds import case_of
-from perfmodel.validation.power_fit import absolute, points, power_fit
 from perfmodel.validation.records import Record, held_out, read_records
+from tools.power_fit import absolute, points, power_fit
 
 PATH = Path(__file__).parent / "data" / "b200-power.jsonl"
 DEVICE, LIKE = "nvidia-b200-sxm", "nvidia-h200-sxm"

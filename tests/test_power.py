@@ -18,10 +18,10 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.power import KINDS, behind_another, behind_itself, kind_of, of_case
 from perfmodel.validation.libraries.measure import as_line
-from perfmodel.validation.power_fit import absolute, power_point
 from perfmodel.validation.records import Record, Seconds, held_out, read_records
 from tools.measure.sustained.__main__ import lasting
 from tools.measure.sustained.run import Sustained
+from tools.power_fit import absolute, power_point
 
 H200 = "nvidia-h200-sxm"
 

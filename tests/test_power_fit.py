@@ -14,8 +14,8 @@ from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.core.power import energy
 from perfmodel.core.sanity import validated
-from perfmodel.validation.power_fit import absolute, points, power_fit, solved, terms
 from perfmodel.validation.records import held_out, read_records, shipped_records
+from tools.power_fit import absolute, points, power_fit, solved, terms
 
 H200 = "nvidia-h200-sxm"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -41,27 +40,3 @@ def state_at(seconds: float, case: Case, record: Record, device: Device, fallbac
             return None
     rows = case.workload.on(device, fallbacks)
     return state_of([of_row(row, device, seconds / rows.seconds) for row in rows.rows if row.seconds > 0], device, USUAL, SUSTAINED)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerErrors:
-    """Predicted over measured, less one, of records that ran for seconds."""
-
-    clock: list[float]
-    watts: list[float]
-    joules: list[float]
-    seconds: list[float]
-
-
-def power_errors(pairs: Iterable[tuple[Record, PowerState]]) -> PowerErrors:
-    """Errors of records with watts and a clock; ``pairs``: each with its predicted state."""
-    errors = PowerErrors([], [], [], [])
-    for record, state in pairs:
-        if record.power_w is None or record.sm_hz is None:
-            continue
-        seconds = record.time_s.median
-        errors.clock.append(state.sm_hz / record.sm_hz - 1)
-        errors.watts.append(state.watts / record.power_w - 1)
-        errors.joules.append(state.joules / (record.power_w * seconds) - 1)
-        errors.seconds.append(state.sustained_s / seconds - 1)
-    return errors

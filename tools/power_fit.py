@@ -20,7 +20,6 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out
-from perfmodel.validation.sustained import power_errors
 
 EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
@@ -181,6 +180,30 @@ def of_steps(steps: Iterable[StepPoint], device: Device, fit: PowerFit) -> list[
 def absolute(values: Iterable[float], share: float = 0.5) -> float:
     """Quantile ``share`` of the sizes of ``values``."""
     return quantile([abs(value) for value in values], share)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerErrors:
+    """Predicted over measured, less one, of records that ran for seconds."""
+
+    clock: list[float]
+    watts: list[float]
+    joules: list[float]
+    seconds: list[float]
+
+
+def power_errors(pairs: Iterable[tuple[Record, PowerState]]) -> PowerErrors:
+    """Errors of records with watts and a clock; ``pairs``: each with its predicted state."""
+    errors = PowerErrors([], [], [], [])
+    for record, state in pairs:
+        if record.power_w is None or record.sm_hz is None:
+            continue
+        seconds = record.time_s.median
+        errors.clock.append(state.sm_hz / record.sm_hz - 1)
+        errors.watts.append(state.watts / record.power_w - 1)
+        errors.joules.append(state.joules / (record.power_w * seconds) - 1)
+        errors.seconds.append(state.sustained_s / seconds - 1)
+    return errors
 
 
 LIMITED = 0.96
