@@ -68,7 +68,7 @@ def cpu_session(monkeypatch):
     """A CPU backend that has measured copies of a known device."""
     device = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies()])
 
-    def measure(progress, **more):
+    def measure(progress, done):
         progress("measuring")
         return device, copies(count=9)
 

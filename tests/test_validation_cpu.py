@@ -17,8 +17,8 @@ from perfmodel.core.sanity import validated
 from perfmodel.timing.models import cpu
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import cases, profile
-from perfmodel.validation.cpu.cases import Scratch, checked, cpu_case, prepare, shapes, timed
-from perfmodel.validation.cpu.profile import Item, take_turns
+from perfmodel.validation.cpu.cases import checked, cpu_case, prepare, scratch_for, shapes, timed
+from perfmodel.validation.cpu.profile import DRAM_COPY, FMA, FMA_ALONE, READ, TWICE_COPY, ThreadTimer, in_turns, settled
 from perfmodel.validation.kernels.reference import relative_error
 
 MIB = 1 << 20
@@ -92,7 +92,7 @@ KERNELS = [
 @pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.shape.values()))}")
 def test_kernels_agree_with_float64(shape: KernelCase) -> None:
     for threads in (1, 2):
-        call, error = prepare(shape, threads, Scratch())
+        call, error = prepare(shape, threads, scratch_for([shape]))
         assert error() == float("inf")  # the output is poisoned
         call()
         assert error() < 1e-5
@@ -101,7 +101,7 @@ def test_kernels_agree_with_float64(shape: KernelCase) -> None:
 def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "relative_error", lambda found, expected: relative_error(found * 1.001, expected))
     with pytest.raises(PerfmodelError, match=r"cpu-matmul .*relative error 0\.001, expected below 1e-05"):
-        checked(matmul(8, 8, 8), 1, Scratch())
+        checked(matmul(8, 8, 8), 1, scratch_for([]))
 
 
 # Timing
@@ -110,37 +110,35 @@ def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiting_does_not_count() -> None:
     if not profile.thread_clocks():
         pytest.skip("this system has no clocks of threads")
-    item = Item("sleep", lambda: time.sleep(0.03))
-    item.visit()
-    assert item.wall_s[0] >= 0.03 > 2 * item.seconds[0]
+    assert ThreadTimer().seconds(lambda: time.sleep(0.03)) < 0.015
 
 
 def test_without_clocks_of_threads_the_wall_clock_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "thread_clocks", list)
-    item = Item("sleep", lambda: time.sleep(0.03))
-    item.visit()
-    assert item.seconds == item.wall_s
+    assert ThreadTimer().seconds(lambda: time.sleep(0.03)) >= 0.03
 
 
-def test_items_stop_when_settled_or_out_of_budget() -> None:
-    settled, spent, noisy = Item("a", print), Item("b", print, budget_s=0.5), Item("c", print)
-    settled.seconds = [1.0, 1.001, 0.999] * 5
-    spent.spent_s = 0.6
-    noisy.seconds = [1.0, 2.0, 3.0] * 5
-    assert (settled.done, spent.done, noisy.done) == (True, True, False)
+def test_times_are_settled_when_they_agree_or_are_out_of_budget() -> None:
+    assert settled([0.001, 0.001001, 0.000999] * 5)
+    assert settled([0.5, 0.1])
+    assert not settled([0.001, 0.002, 0.003] * 5)
 
 
-def test_items_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    monkeypatch.setattr(time, "perf_counter", lambda: len(called) * profile.VISIT_S / 2)
+    monkeypatch.setattr(profile, "thread_clocks", list)
+    monkeypatch.setattr(profile, "VISIT", replace(profile.VISIT, budget_s=0.0))
+    monkeypatch.setattr(profile, "settled", lambda times: len(times) == 2)
 
     def calls(name: str) -> Callable[[], None]:
         return lambda: called.append(name)
 
-    items = [Item(name, calls(name), budget_s=1.5 * profile.VISIT_S) for name in "ab"]
-    take_turns(items)
-    assert "".join(called).replace("aa", "a").replace("aa", "a").replace("bb", "b").replace("bb", "b").startswith("aba")
-    assert all(len(item.seconds) >= 2 for item in items)
+    shares: list[float] = []
+    times = in_turns({name: calls(name) for name in "ab"}, shares.append)
+    assert "".join(called) == "aabbaabb"  # each turn begins with a run to warm up
+    assert {name: len(listed) for name, listed in times.items()} == {"a": 2, "b": 2}
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 # Profile
@@ -164,29 +162,19 @@ def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
     assert profile.shared_caches(profile.cache_sizes(tmp_path / "none"), 2) == (profile.ASSUMED_LLC_BYTES, 0)
 
 
-def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.MeasuredRates:
-    """MeasuredRates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
-    monkeypatch.setattr(profile, "cache_sizes", lambda: {1: (1 << 15, 1), 2: (1 << 18, 1), 3: (1 << 20, 8)})
-    rates = profile.MeasuredRates()
-    for item in rates.items:
-        item.seconds = [0.001, 0.002, 0.002, 0.003]
-    return rates
-
-
-def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = rates_with(monkeypatch)
-    rates.fma_alone.seconds = [0.0008]
-    found = profile.device(rates)
-    flop = 2 * profile.FMA_VALUES * profile.FMA_CHAIN * profile.FMA_ROUNDS * rates.cores
-    assert found.best_matmul_rate("fp32") == pytest.approx(flop / 0.0008)
-    largest = (1 << 20) * profile.DRAM_SHARE
-    assert found.dram.bandwidth_bytes_per_s == pytest.approx(largest / 0.001)
+def test_bounds_use_the_best_run_and_predictions_the_median() -> None:
+    llc, cores = 1 << 20, 2
+    loops = profile.rate_loops(llc, cores)
+    times = {name: [0.001, 0.002, 0.002, 0.003] for name in loops} | {FMA_ALONE: [0.0008]}
+    found = profile.device(loops, times, (llc, 1 << 19), cores)
+    assert found.best_matmul_rate("fp32") == pytest.approx(2 * profile.FMA_VALUES * profile.FMA_CHAIN * profile.FMA_ROUNDS * cores / 0.0008)
+    assert {name: loops[name][1] / llc for name in (TWICE_COPY, DRAM_COPY, READ)} == {TWICE_COPY: 2, DRAM_COPY: 4, READ: 2}
+    assert loops[FMA][1] == loops[FMA_ALONE][1]
+    assert found.dram.bandwidth_bytes_per_s == pytest.approx(4 * llc / 0.001)
     assert found.dram.measured_bandwidth is not None
-    assert found.dram.measured_bandwidth.number == pytest.approx(largest / 0.002)
-    assert found.cache_bytes == 1 << 20
+    assert found.dram.measured_bandwidth.number == pytest.approx(4 * llc / 0.002)
+    assert found.cache_bytes == llc
     assert {level.level for level in found.memory} == {"l2", "llc", "dram"}
-    copied = [rates.copied_bytes_per_s(share) for share in profile.COPY_SHARES]
-    assert copied == pytest.approx([(1 << 20) * share / 0.002 for share in profile.COPY_SHARES])
 
 
 # Model
@@ -299,10 +287,9 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
         copied(1 << 16),
     ]
     monkeypatch.setattr(cases, "shapes", lambda llc_bytes: small)
-    monkeypatch.setattr(profile, "cache_sizes", lambda: {3: (1 << 20, 64)})
-    monkeypatch.setattr(profile, "VISIT_S", 0.002)
+    monkeypatch.setattr(cases, "cache_sizes", lambda: {3: (1 << 20, 64)})
+    monkeypatch.setattr(profile, "VISIT", replace(profile.VISIT, budget_s=0.002))
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
-    monkeypatch.setattr(cases, "DRIFT_BUDGET_S", 0.004)
     said: list[str] = []
     found, records = cases.measure(said.append)
     assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
@@ -317,9 +304,3 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
         assert row.prediction is not None
         assert row.lower_s is not None
         assert not row.violates
-
-
-def test_drift_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = rates_with(monkeypatch)
-    monkeypatch.setattr(cases, "take_turns", lambda items: items[0].seconds.extend([0.004] * 3))
-    assert cases._drift(rates) == {"FMA rate": pytest.approx(0.5), "DRAM bandwidth": pytest.approx(0.5)}

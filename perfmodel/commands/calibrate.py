@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from perfmodel.commands._command import Destination, command, say
@@ -39,7 +39,7 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
-    PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps what it measured and says how to go on.
+    PyTorch: pip install 'perfmodel[torch]'. An interrupted run on a GPU keeps its records and says how to go on.
     Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
     to.check(["profile"] if options.from_records else ["records", "profile"])
@@ -51,9 +51,9 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
     from perfmodel.validation.calibration_run import from_records as fit_records
 
     names = options.implementation or []
-    with _Kept(to.files) as kept:
+    with _kept(to.files) as keep:
         with ProgressBar() as bar:
-            how = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
+            how = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, keep)
             if options.from_records:
                 paths, one = record_paths(options.from_records), any(name.endswith(".yaml") for name in to.files)
                 found = fit_records(paths, find_device, options.hardware, names, bar, one, calibrated_devices, how)
@@ -67,44 +67,24 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
         to.emit(calibration_report(found, options.quick))
 
 
-class _Kept:
-    """A file of what was measured so far: beside the output, gone once the run has ended well, left and named otherwise.
+@contextmanager
+def _kept(outputs: list[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that keeps each record in a file beside the output, which goes once the run has ended well; else it is named."""
+    path, records = Path(next(iter(outputs), "calibration.jsonl")).with_suffix(".partial.jsonl"), 0
 
-    Records of a GPU are fitted from there. ``timings`` of a CPU, which an interrupted run has left, are taken up by the next run.
-    """
+    def keep(raw: dict[str, Any]) -> None:
+        nonlocal records
+        with path.open("a" if records else "w", encoding="utf-8") as file:
+            file.write(dumps(raw) + "\n")
+        records += 1
 
-    def __init__(self, outputs: list[str]) -> None:
-        beside = next(iter(outputs), "calibration.jsonl")
-        self.path, self.records = Path(beside).with_suffix(".partial.jsonl"), 0
-        self.timings: list[dict[str, Any]] = _timings(self.path)
-        self.begun = False
-
-    def __enter__(self) -> _Kept:
-        return self
-
-    def write(self, raw: dict[str, Any]) -> None:
-        """Append one record or timing; of an earlier run's file the first one leaves the timings alone."""
-        with self.path.open("a" if self.begun else "w", encoding="utf-8") as file:
-            file.writelines(dumps(one) + "\n" for one in ([raw] if self.begun else [*self.timings, raw]))
-        self.begun = True
-        self.records += "item" not in raw
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not (self.begun or self.timings):
-            if kind is KeyboardInterrupt:
-                say("interrupted: nothing was measured or written")
-        elif kind is None:
-            self.path.unlink()
-        elif self.records:
-            say(f"{self.records} records are kept in {self.path}; fit them: perfmodel calibrate --from-records {self.path} -o mine.yaml")
-        else:
-            say(f"what was timed is kept in {self.path}; the same command goes on with it")
-
-
-def _timings(path: Path) -> list[dict[str, Any]]:
-    """The timings in ``path``, up to a line that was cut; none if there is no such file, or it holds records."""
-    found: list[dict[str, Any]] = []
-    with suppress(OSError, ValueError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            found.append(loads(line))
-    return [one for one in found if {"item", "seconds", "wall_s", "spent_s"} <= set(one)]
+    try:
+        yield keep
+    except BaseException as error:
+        if records:
+            say(f"{records} records are kept in {path}; fit them: perfmodel calibrate --from-records {path} -o mine.yaml")
+        elif isinstance(error, KeyboardInterrupt):
+            say("interrupted: no kernel was recorded, nothing is written")
+        raise
+    if records:
+        path.unlink()

@@ -35,9 +35,8 @@ MEASURED = "measured_here"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOptions:
-    """Options of a calibration. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
+    """Options of a calibration. ``done`` is told the share of a phase that is done, ``on_record`` each record of a GPU as it comes.
 
-    On a CPU ``on_record`` hears of timings, kernel by kernel; ``earlier`` are those of an interrupted run.
     ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
     """
 
@@ -45,7 +44,6 @@ class CalibrationOptions:
     jobs: int = 1
     done: Callable[[float], None] = lambda share: None
     on_record: Callable[[dict[str, Any]], None] = lambda record: None
-    earlier: Sequence[dict[str, Any]] = ()
 
     @property
     def effort(self) -> Effort:
@@ -184,7 +182,7 @@ def this_machine(
         from perfmodel.validation.cpu.cases import measure
 
         progress(NO_GPU)
-        device, raws = measure(progress, options.on_record, options.earlier, options.done)
+        device, raws = measure(progress, options.done)
         return Calibrated(device, [], device.calibration, [], raws)
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark

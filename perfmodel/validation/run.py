@@ -63,7 +63,7 @@ def run(backend: str, find_device: Callable[[str], Device], hardware: str | None
         return ValidationRun("simulator", counts=counted(progress))
     from perfmodel.validation.cpu.cases import measure
 
-    device, raws = measure(progress, done=getattr(progress, "done", lambda share: None))
+    device, raws = measure(progress, getattr(progress, "done", lambda share: None))
     device = device if hardware is None else find_device(hardware)
     return ValidationRun("cpu", device, _rows(raws, device))
 

@@ -19,23 +19,21 @@ import numpy as np
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.workload import Attention
 from perfmodel.timing.base import WARM, Case
 from perfmodel.timing.fit import fit
-from perfmodel.timing.models.cpu import FITTED, MODEL
+from perfmodel.timing.models.cpu import FITTED, MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_ROWS
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.profile import (
-    DRAM_SHARE,
-    Item,
-    MeasuredRates,
-    as_text,
+    DRAM_COPY,
+    Run,
+    cache_sizes,
     device,
-    processor_name,
-    sample,
-    take_turns,
-    take_up,
+    in_turns,
+    in_words,
+    rate_loops,
+    shared_caches,
     threads,
     versions,
 )
@@ -43,6 +41,7 @@ from perfmodel.validation.kernels.reference import TOLERANCE, attention, relativ
 from perfmodel.validation.records import Seconds, raw_of
 
 SEED = 20240229
+SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
 DTYPE = "fp32"
 STREAMED_N = 1024
 """Sequence length of the shapes whose scores overflow the cache."""
@@ -93,72 +92,55 @@ def shapes(llc_bytes: int) -> list[KernelCase]:
     return [cpu_case(name, sizes, role) for role, table in ((FIT, fit), (HELD_OUT, judge)) for name in table for sizes in table[name]]
 
 
-Prepared = tuple[Callable[[], None], Callable[[], float]]
+Points = Sequence[tuple[Case, float]]
+Prepared = tuple[Run, Callable[[], float]]
 """(run the shape, relative error of its output); the output starts as NaN."""
 
 
-class Scratch:
-    """Two arrays for S and P that all shapes share, as large as the largest asked for."""
-
-    def __init__(self) -> None:
-        self._arrays = [np.empty(0, np.float32), np.empty(0, np.float32)]
-
-    def views(self, shape: tuple[int, ...]) -> list[Any]:
-        """S and P, [heads, n, kv_len] each."""
-        return [array[: math.prod(shape)].reshape(shape) for array in self._arrays]
-
-    def poison(self, shape: tuple[int, ...]) -> None:
-        """Makes room for arrays of ``shape``, and fills them with NaN."""
-        if self._arrays[0].size < math.prod(shape):
-            self._arrays = [np.empty(math.prod(shape), np.float32) for _ in self._arrays]
-        for view in self.views(shape):
-            view[:] = np.nan
+def scratch_for(listed: Sequence[KernelCase]) -> Any:
+    """Two arrays for S and P that all of ``listed`` share, as large as the largest has them."""
+    sizes = [shape.shape for shape in listed if shape.implementation == "cpu-standard"]
+    return np.empty((2, max((one["heads"] * one["n"] * one["kv_len"] for one in sizes), default=0)), np.float32)
 
 
-def _output(*sizes: int) -> Any:
-    return np.full(sizes, np.nan, np.float32)
-
-
-def prepare(shape: KernelCase, threads: int, scratch: Scratch) -> Prepared:
-    """``shape`` with random operands."""
+def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
+    """``shape`` with random operands; ``scratch``: of ``scratch_for``."""
     rng, w = np.random.default_rng(SEED), timed(shape).workload
 
     def random(*sizes: int) -> Any:
         return rng.standard_normal(sizes, dtype=np.float32)
 
+    def output(*sizes: int) -> Any:
+        return np.full(sizes, np.nan, np.float32)
+
     if shape.implementation == "cpu-copy":
         source = random(w.read_bytes // 4)
-        target = _output(source.size)
+        target = output(source.size)
         return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
     if shape.implementation == "cpu-matmul":
-        a, b, c = random(w.m, w.k), random(w.k, w.n), _output(w.m, w.n)
-        return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
-    keys = w.stored_kv_heads, w.kv_len
-    qkv = random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)
-    return _prepare_attention(shape.implementation, w, qkv, threads, scratch)
-
-
-def _prepare_attention(implementation: str, w: Attention, qkv: tuple[Any, Any, Any], threads: int, scratch: Scratch) -> Prepared:
-    q, k, v = qkv
-    o, scale, scores = _output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
+        a, b, c = random(1, w.m, w.k), random(1, w.k, w.n), output(1, w.m, w.n)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        return lambda: kernels.multiply(a, b, c, MATMUL_ROWS, MATMUL_COLUMNS, threads), lambda: relative_error(c, expected)
+    q, k, v = random(w.query_heads, w.n, w.d), *(random(w.stored_kv_heads, w.kv_len, width) for width in (w.d, w.dv))
+    o, scale, scores = output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
 
     def error() -> float:
         return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
 
-    if implementation == "cpu-flash":
+    if shape.implementation == "cpu-flash":
         return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), error
-    scratch.poison(scores)
+    s, p = (array[: math.prod(scores)].reshape(scores) for array in scratch)
+    s[:] = p[:] = np.nan
 
     def standard() -> None:
-        s, p = scratch.views(scores)
         kernels.standard_scores(q, k, s, scale, threads)
         kernels.standard_softmax(s, p, w.causal, threads)
-        kernels.standard_outputs(p, v, o, threads)
+        kernels.multiply(p, v, o, TILE_ROWS, w.dv, threads)
 
     return standard, error
 
 
-def checked(shape: KernelCase, threads: int, scratch: Scratch) -> Callable[[], None]:
+def checked(shape: KernelCase, threads: int, scratch: Any) -> Run:
     """Function that runs ``shape``, whose result has been found right; PerfmodelError otherwise."""
     run, error = prepare(shape, threads, scratch)
     run()
@@ -170,70 +152,33 @@ def checked(shape: KernelCase, threads: int, scratch: Scratch) -> Callable[[], N
     return run
 
 
-SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
-DRIFT_BUDGET_S = 0.3
-MOST_DRIFT = 0.15
-"""Change of a rate between the measurements and their end from which it is reported."""
-
-Points = Sequence[tuple[Case, float]]
-
-
-def measure(
-    progress: Callable[[str], None],
-    keep: Callable[[dict[str, Any]], None] = lambda sample: None,
-    earlier: Sequence[Mapping[str, Any]] = (),
-    done: Callable[[float], None] = lambda share: None,
-) -> tuple[Device, list[dict[str, Any]]]:
+def measure(progress: Callable[[str], None], done: Callable[[float], None] = lambda share: None) -> tuple[Device, list[dict[str, Any]]]:
     """Profile, calibration and records of this machine's CPU; PerfmodelError if a kernel's result is wrong.
 
-    ``keep`` is given what was timed so far, item by item. ``earlier``: what it was given by an interrupted run; what that timed on the
-    same machine with the same software is not timed again. ``done`` hears what share of the timing is over.
-
-    The profile carries a calibration per implementation. Records are of shapes that fixed no parameter.
+    The profile carries a calibration per implementation. Records are of shapes that fixed no parameter. ``done`` hears what share of
+    the timing is over.
     """
-    cores, scratch = threads(), Scratch()
+    cores = threads()
+    caches = shared_caches(cache_sizes(), cores)
     progress(f"compiling kernels for {cores} threads and checking them against float64")
-    rates = MeasuredRates()
-    asked = shapes(rates.llc_bytes)
-    items = [Item(f"{shape.implementation} {shape.shape}", checked(shape, cores, scratch)) for shape in asked]
-    for item in rates.items:
-        item.run()
-    progress(f"timing {len(rates.items)} rates and {len(items)} kernels in turns")
-    here = {**versions(), "processor": processor_name(), "threads": cores}
-    take_up([*rates.items, *items], [one for one in earlier if one.get("environment") == here])
-    every = [*rates.items, *items]
-
-    def visited(item: Item) -> None:
-        keep({**sample(item), "environment": here})
-        done(sum(1.0 if one.done else one.spent_s / one.budget_s for one in every) / len(every))
-
-    take_turns(every, visited)
-    for name, change in _drift(rates).items():
-        if abs(change - 1) > MOST_DRIFT:
-            progress(f"{name} changed to {change:.0%} while measuring: other processes disturb this machine, predictions suffer")
-    pairs = list(zip(asked, items, strict=True))
-    bare = device(rates)
-    fitted = {name: [(shape, item) for shape, item in pairs if shape.role == FIT and shape.implementation == name] for name in FITTED}
-    profile = replace(bare, calibration=_calibrations(fitted, bare, rates))
-    return profile, [record(shape, item, profile.id) for shape, item in pairs if shape.role == HELD_OUT]
+    asked, loops = shapes(caches[0]), rate_loops(caches[0], cores)
+    scratch = scratch_for(asked)
+    runs = {shape.label: checked(shape, cores, scratch) for shape in asked}
+    progress(f"timing {len(loops)} rates and {len(runs)} kernels in turns")
+    times = in_turns({**{name: run for name, (run, _) in loops.items()}, **runs}, done)
+    bare = device(loops, times, caches, cores)
+    fitted = {
+        name: [(timed(shape), median(times[shape.label])) for shape in asked if shape.role == FIT and shape.implementation == name]
+        for name in FITTED
+    }
+    profile = replace(bare, calibration=_calibrations(fitted, bare, times[DRAM_COPY]))
+    return profile, [record(shape, times[shape.label], profile.id) for shape in asked if shape.role == HELD_OUT]
 
 
-def _drift(rates: MeasuredRates) -> dict[str, float]:
-    """Ratios of the FMA rate and the DRAM bandwidth now to their medians so far."""
-    change = {}
-    for name, item in (("FMA rate", rates.fma), ("DRAM bandwidth", rates.copies[DRAM_SHARE])):
-        again = Item(name, item.run, DRIFT_BUDGET_S)
-        take_turns([again])
-        change[name] = item.quantile(0.5) / again.quantile(0.5)
-    return change
-
-
-def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
-    """Parameters by implementation. The interval is made of the residuals of all: points left out of a fit, and the spread of copies."""
-    copies = rates.copies[DRAM_SHARE]
-    points = {name: [(timed(shape), item.quantile(0.5)) for shape, item in items] for name, items in fitted.items()}
-    residuals = {name: _residuals(name, timed_points, bare) for name, timed_points in points.items()}
-    spread = [copies.quantile(share) / copies.quantile(0.5) for share in (0.1, 0.9)]
+def _calibrations(fitted: Mapping[str, Points], bare: Device, copies: Sequence[float]) -> list[Calibration]:
+    """Parameters by implementation, with an interval of the residuals of all: points left out of a fit, and the spread of ``copies``."""
+    residuals = {name: _residuals(name, points, bare) for name, points in fitted.items()}
+    spread = [quantile(copies, share) / median(copies) for share in (0.1, 0.9)]
     ranked = sorted([*spread, *(residual for listed in residuals.values() for residual in listed)])
     return [
         Calibration(
@@ -241,16 +186,16 @@ def _calibrations(fitted: Mapping[str, Sequence[tuple[KernelCase, Item]]], bare:
             workload=cpu_case(name, {}).workload,
             model=MODEL.name,
             dtypes=[DTYPE],
-            parameters=fitted_parameters(name, timed_points, bare),
-            points=len(timed_points),
+            parameters=fitted_parameters(name, points, bare),
+            points=len(points),
             low=quantile(ranked, 0.1),
             high=quantile(ranked, 0.9),
             source="run",
             date=date.today().isoformat(),
-            versions=as_text(versions()),
+            versions=in_words(),
             median_error=median(abs(1 / residual - 1) for residual in residuals[name] or spread),
         )
-        for name, timed_points in points.items()
+        for name, points in fitted.items()
     ]
 
 
@@ -272,7 +217,7 @@ def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, floa
     return {**starts, **fit(times, [seconds for _, seconds in points], free)} if free else starts
 
 
-def record(shape: KernelCase, item: Item, hardware: str) -> dict[str, Any]:
+def record(shape: KernelCase, times: Sequence[float], hardware: str) -> dict[str, Any]:
     """A measurement record."""
-    environment = {**versions(), "threads": threads(), "runs": len(item.seconds), "wall_clock_s": quantile(item.wall_s, 0.5)}
-    return raw_of(shape.record(hardware, Seconds.of(item.seconds), SOURCE, environment=environment))
+    environment = {**versions(), "threads": threads(), "runs": len(times)}
+    return raw_of(shape.record(hardware, Seconds.of(times), SOURCE, environment=environment))

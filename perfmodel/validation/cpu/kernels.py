@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, TILE_KEYS, TILE_ROWS
+from perfmodel.timing.models.cpu import TILE_KEYS, TILE_ROWS
 
 numba.config.THREADING_LAYER = "workqueue"  # part of every numba; its threads sleep while they wait
 
@@ -164,37 +164,21 @@ def standard_softmax(s: Any, p: Any, causal: Any, threads: Any) -> None:
 
 
 @parallel
-def standard_outputs(p: Any, v: Any, o: Any, threads: Any) -> None:
-    """O = P V, with all of P."""
-    (heads, n, kv_len), (kv_heads, _, dv) = p.shape, v.shape
-    group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
+def multiply(a: Any, b: Any, c: Any, tile_rows: Any, tile_columns: Any, threads: Any) -> None:
+    """C [heads, m, n] = A [heads, m, k] B [kv heads, k, n], a tile of C at a time."""
+    (heads, m, depth), (kv_heads, _, n) = a.shape, b.shape
+    group, across, down = heads // kv_heads, -(-n // tile_columns), -(-m // tile_rows)
     for thread in prange(threads):
-        out = np.empty((TILE_ROWS, dv), np.float32)
-        for task in range(thread, tasks, threads):
-            head, first = task % heads, task // heads * TILE_ROWS
-            rows = min(TILE_ROWS, n - first)
-            out[:] = ZERO
-            for begin in range(0, kv_len, TILE_KEYS):
-                add_products(out, p[head], first, begin, v[head // group], begin, 0, rows, min(TILE_KEYS, kv_len - begin), dv)
-            for r in range(rows):
-                scaled(o[head, first + r], out[r], dv, ONE)
-
-
-@parallel
-def matmul(a: Any, b: Any, c: Any, threads: Any) -> None:
-    """C [m, n] = A [m, k] B [k, n], a tile of C at a time."""
-    (m, n), depth = c.shape, b.shape[0]
-    across = -(-n // MATMUL_COLUMNS)
-    for thread in prange(threads):
-        out = np.empty((MATMUL_ROWS, MATMUL_COLUMNS), np.float32)
-        for task in range(thread, -(-m // MATMUL_ROWS) * across, threads):
-            top, first = task // across * MATMUL_ROWS, task % across * MATMUL_COLUMNS
-            rows, columns = min(MATMUL_ROWS, m - top), min(MATMUL_COLUMNS, n - first)
+        out = np.empty((tile_rows, tile_columns), np.float32)
+        for task in range(thread, heads * down * across, threads):
+            head, tile = task % heads, task // heads
+            top, first = tile // across * tile_rows, tile % across * tile_columns
+            rows, columns = min(tile_rows, m - top), min(tile_columns, n - first)
             out[:] = ZERO
             for begin in range(0, depth, DEPTH):
-                add_products(out, a, top, begin, b, begin, first, rows, min(DEPTH, depth - begin), columns)
+                add_products(out, a[head], top, begin, b[head // group], begin, first, rows, min(DEPTH, depth - begin), columns)
             for r in range(rows):
-                scaled(c[top + r, first:], out[r], columns, ONE)
+                scaled(c[head, top + r, first:], out[r], columns, ONE)
 
 
 @parallel

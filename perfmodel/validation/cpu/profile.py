@@ -11,11 +11,11 @@ came out of them. What a prediction divides by is sustained: medians, of the cop
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,63 +26,46 @@ import numpy as np
 from perfmodel.core.arith import quantile
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
-from perfmodel.validation.cpu import kernels as loops
+from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
-from perfmodel.validation.statistics import relative_error_of_median
+from perfmodel.validation.statistics import StoppingRule, measure_times
 
 DEVICE_ID = "this-cpu"
 """Name under which this machine's records and profile go."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 ASSUMED_LLC_BYTES = 32 << 20
 """Assumed if the system does not report it. Above most machines' caches, so that a stream in doubt counts as cached, not as DRAM."""
-COPY_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Bytes of both arrays over the last-level cache: the copy curve. 0.5 gives the cache's bandwidth, 4 DRAM's."""
-CACHE_SHARE, DRAM_SHARE = 0.5, 4.0
 FMA_ROUNDS, EXP_VALUES, EXP_ROUNDS = 14_000, 1024, 500
-BUDGET_S = 0.4
+CACHED_COPY, TWICE_COPY, DRAM_COPY = (f"copy of {share:g} times the cache" for share in (0.5, 2, 4))
+"""Copies by the bytes of both arrays over the last-level cache: half of it gives the cache's bandwidth, four times DRAM's."""
+READ, FMA, FMA_ALONE, REGION, EXPONENTIALS = (
+    "read of twice the cache",
+    "FMA, every core",
+    "FMA, one core",
+    "parallel region",
+    "exponentials",
+)
 
-VISIT_S = 0.05
-"""An item is run again and again for about this long before the next one has its turn."""
-FEWEST_RUNS, MOST_RUNS = 9, 100
-RELATIVE_ERROR = 0.02
-"""Standard error of the median at which an item is done."""
+VISIT = StoppingRule(relative_error=0.0, least_runs=1, runs=100, budget_s=0.05, warm_up_runs=1, warm_up_s=0.0)
+"""A loop or kernel is run again and again for about this long before the next one has its turn."""
+RULE = StoppingRule(relative_error=0.02, least_runs=9, runs=100, budget_s=math.inf)
+BUDGET_S = 0.6
+"""Seconds of runs after which it gets no further turn, however few they are."""
+
+Run = Callable[[], None]
+Times = Mapping[str, Sequence[float]]
 
 
-@dataclass(slots=True)
-class Item:
-    """A thing to time: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
+class ThreadTimer:
+    """Times a call by the CPU time of its busiest thread, which must have started before."""
 
-    name: str
-    run: Callable[[], object]
-    budget_s: float = 0.6
-    seconds: list[float] = field(default_factory=list)
-    wall_s: list[float] = field(default_factory=list)
-    spent_s: float = 0.0
-
-    def visit(self) -> None:
-        """Warm up once, then time runs for a while."""
-        self.run()
-        threads = thread_clocks()
-        begin = now = time.perf_counter()
-        while now - begin < VISIT_S and len(self.seconds) < MOST_RUNS:
-            before, start = [time.clock_gettime(clock) for clock in threads], time.perf_counter()
-            self.run()
-            now = time.perf_counter()
-            busy = [time.clock_gettime(clock) - was for clock, was in zip(threads, before, strict=True)]
-            self.wall_s.append(now - start)
-            self.seconds.append(max(busy, default=now - start))
-        self.spent_s += time.perf_counter() - begin
-
-    @property
-    def done(self) -> bool:
-        """Whether the median is known well enough, or the budget is spent."""
-        if self.spent_s >= self.budget_s or len(self.seconds) >= MOST_RUNS:
-            return True
-        return len(self.seconds) >= FEWEST_RUNS and relative_error_of_median(self.seconds) < RELATIVE_ERROR
-
-    def quantile(self, share: float) -> float:
-        """Seconds that ``share`` of the runs stay below; 0.5 is the median."""
-        return quantile(self.seconds, share)
+    def seconds(self, launch: Run) -> float:
+        """Seconds of ``launch``."""
+        clocks = thread_clocks()
+        before, start = [time.clock_gettime(clock) for clock in clocks], time.perf_counter()
+        launch()
+        wall_s = time.perf_counter() - start
+        return max((time.clock_gettime(clock) - was for clock, was in zip(clocks, before, strict=True)), default=wall_s)
 
 
 def thread_clocks() -> list[int]:
@@ -97,26 +80,22 @@ def thread_clocks() -> list[int]:
         return []
 
 
-def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item: None) -> None:
-    """Runs all items in turn until each is done, so that a slow spell of the machine affects all. ``keep`` is called after each run."""
-    while waiting := [item for item in items if not item.done]:
-        for item in waiting:
-            item.visit()
-            keep(item)
+def settled(times: Sequence[float]) -> bool:
+    """Whether the median of ``times`` is known well enough, or their budget is spent."""
+    return sum(times) >= BUDGET_S or RULE.enough(times, 0.0)
 
 
-def sample(item: Item) -> dict[str, Any]:
-    """Times of ``item`` so far, for ``take_up``."""
-    return {"item": item.name, "seconds": item.seconds, "wall_s": item.wall_s, "spent_s": item.spent_s}
+def in_turns(runs: Mapping[str, Run], done: Callable[[float], None] = lambda share: None) -> dict[str, list[float]]:
+    """Seconds of each of ``runs``, in turn until all are settled, so that a slow spell of the machine affects all.
 
-
-def take_up(items: Sequence[Item], samples: Sequence[Mapping[str, Any]]) -> None:
-    """Give ``items`` what an interrupted run has timed of them; of several samples of one, the last counts."""
-    by_name = {item.name: item for item in items}
-    for known in samples:
-        if known["item"] in by_name:
-            item = by_name[known["item"]]
-            item.seconds, item.wall_s, item.spent_s = list(known["seconds"]), list(known["wall_s"]), known["spent_s"]
+    ``done`` hears what share of them is settled.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    while waiting := [name for name in runs if not settled(times[name])]:
+        for name in waiting:
+            times[name] += measure_times(runs[name], ThreadTimer(), VISIT)
+            done(sum(min(sum(listed) / BUDGET_S, 1.0) if not settled(listed) else 1.0 for listed in times.values()) / len(times))
+    return times
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -131,6 +110,11 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def versions() -> dict[str, str]:
     """Software behind a measurement."""
     return {"python": platform.python_version(), "numba": numba.__version__, "numpy": np.__version__, "system": platform.platform()}
+
+
+def in_words() -> str:
+    """That software in one line."""
+    return ", ".join(f"{name} {value}" for name, value in versions().items())
 
 
 def threads() -> int:
@@ -167,58 +151,33 @@ def shared_caches(sizes: dict[int, tuple[int, int]], cores: int) -> tuple[int, i
     return totals[last], totals.get(last - 1, 0) if last > 2 else 0
 
 
-class MeasuredRates:
-    """Items whose times make the profile. Arrays are made once, large enough for the largest copy."""
+def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
+    """Loops whose times make the profile, and what a run of each does: bytes, FLOP, exponentials; one core's FLOP count for all."""
+    elements = llc_bytes * 4 // 8
+    source, target, sums = np.ones(elements, np.float32), np.zeros(elements, np.float32), np.zeros(cores, np.float32)
+    values = np.ones((cores, EXP_VALUES), np.float32)
+    flop = 2.0 * FMA_VALUES * FMA_CHAIN * FMA_ROUNDS * cores
 
-    def __init__(self) -> None:
-        cores = self.cores = threads()
-        self.llc_bytes, self.private_bytes = shared_caches(cache_sizes(), cores)
-        elements = int(self.llc_bytes * DRAM_SHARE) // 8
-        source, target, sums = np.ones(elements, np.float32), np.zeros(elements, np.float32), np.zeros(cores, np.float32)
-        values = np.ones((cores, EXP_VALUES), np.float32)
+    def copy(share: float) -> tuple[Run, float]:
+        part = slice(int(llc_bytes * share) // 8)
+        return lambda: kernels.copy(source[part], target[part], kernels.ONE, cores), 2 * source[part].nbytes
 
-        def copy(share: float) -> Callable[[], object]:
-            part = slice(int(self.llc_bytes * share) // 8)
-            return lambda: loops.copy(source[part], target[part], loops.ONE, cores)
+    def fma(rounds: int, threads: int) -> Run:
+        return lambda: kernels.fma(rounds, np.float32(0.75), np.float32(0.25), sums, threads)
 
-        def fma(rounds: int, cores: int) -> Callable[[], object]:
-            return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), sums, cores)
-
-        self.read_bytes = source.nbytes
-        self.copies = {share: Item(f"copy of {share:g} times the cache", copy(share), BUDGET_S) for share in COPY_SHARES}
-        self.read = Item("read of twice the cache", lambda: loops.read(source, sums, cores), BUDGET_S)
-        self.fma = Item("FMA, every core", fma(FMA_ROUNDS, cores), BUDGET_S)
-        self.fma_alone = Item("FMA, one core", fma(FMA_ROUNDS, 1), BUDGET_S)
-        self.dispatch = Item("parallel region", fma(0, cores), BUDGET_S)
-        self.exponentials = Item("exponentials", lambda: loops.exponentials(values, EXP_ROUNDS, cores), BUDGET_S)
-
-    @property
-    def items(self) -> list[Item]:
-        """All items to time."""
-        return [*self.copies.values(), self.read, self.fma, self.fma_alone, self.dispatch, self.exponentials]
-
-    def copied_bytes_per_s(self, share: float, at: float = 0.5) -> float:
-        """Read and written B/s of one copy, at a quantile of its times; 0 for the best."""
-        return int(self.llc_bytes * share) // 8 * 8 / self.copies[share].quantile(at)
-
-    def peak_flop_per_s(self) -> float:
-        """FMA rate that nothing exceeds: best run, of every core or of one core times their number."""
-        flop = 2.0 * FMA_VALUES * FMA_CHAIN * FMA_ROUNDS * self.cores
-        return flop / min(self.fma.quantile(0), self.fma_alone.quantile(0))
-
-    def peak_dram_bytes_per_s(self) -> float:
-        """DRAM bandwidth that nothing exceeds: best run of a read or copy larger than the cache."""
-        read = self.read_bytes / self.read.quantile(0)
-        return max(read, *(self.copied_bytes_per_s(share, 0) for share in COPY_SHARES if share > 1))
-
-    def exp_per_s(self) -> float:
-        """Exponentials of every core."""
-        return self.cores * EXP_VALUES * EXP_ROUNDS / self.exponentials.quantile(0.5)
+    return {
+        **{name: copy(share) for name, share in ((CACHED_COPY, 0.5), (TWICE_COPY, 2), (DRAM_COPY, 4))},
+        READ: (lambda: kernels.read(source, sums, cores), source.nbytes),
+        FMA: (fma(FMA_ROUNDS, cores), flop),
+        FMA_ALONE: (fma(FMA_ROUNDS, 1), flop),
+        REGION: (fma(0, cores), 0.0),
+        EXPONENTIALS: (lambda: kernels.exponentials(values, EXP_ROUNDS, cores), cores * EXP_VALUES * EXP_ROUNDS),
+    }
 
 
-def device(rates: MeasuredRates) -> Device:
-    """The profile; every rate measured."""
-    sources = {"run": f"perfmodel validate --backend cpu, {date.today().isoformat()}, " + as_text(versions())}
+def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[int, int], cores: int) -> Device:
+    """The profile, every rate measured: of ``loops`` that took ``times``. ``caches``: bytes of the last level and of private ones."""
+    sources = {"run": f"perfmodel validate --backend cpu, {date.today().isoformat()}, {in_words()}"}
     sources["system"] = f"{CACHES}" if cache_sizes() else "assumed, as the system does not tell"
 
     def measured(value: str | int, note: str | None = None) -> dict[str, Any]:
@@ -227,16 +186,21 @@ def device(rates: MeasuredRates) -> Device:
     def size(value: int) -> dict[str, Any]:
         return {"value": f"{value} B", "kind": "derived", "source": "system"}
 
-    cached, streamed = rates.copied_bytes_per_s(CACHE_SHARE), rates.copied_bytes_per_s(DRAM_SHARE)
-    best = measured(f"{rates.peak_dram_bytes_per_s():.0f} B/s", "best read or copy beyond the cache; for bounds")
-    sustained = [{"measured_bandwidth": measured(f"{rate:.0f} B/s", "median copy, read + written")} for rate in (cached, streamed)]
+    def best(*names: str) -> str:
+        return f"{max(loops[name][1] / min(times[name]) for name in names):.0f}"
+
+    def middle(name: str) -> str:
+        return f"{loops[name][1] / quantile(times[name], 0.5):.0f}"
+
+    llc_bytes, private_bytes = caches
+    in_dram = measured(f"{best(READ, TWICE_COPY, DRAM_COPY)} B/s", "best read or copy beyond the cache; for bounds")
+    cached, streamed = (measured(f"{middle(name)} B/s", "median copy, read + written") for name in (CACHED_COPY, DRAM_COPY))
     levels = [
-        {"level": "l2", "name": "private caches, all cores", "capacity": size(rates.private_bytes)},
-        {"level": "llc", "name": "last-level cache", "capacity": size(rates.llc_bytes), **sustained[0]},
-        {"level": "dram", "name": "DRAM", "bandwidth": best, **sustained[1]},
+        {"level": "l2", "name": "private caches, all cores", "capacity": size(private_bytes)},
+        {"level": "llc", "name": "last-level cache", "capacity": size(llc_bytes), "measured_bandwidth": cached},
+        {"level": "dram", "name": "DRAM", "bandwidth": in_dram, "measured_bandwidth": streamed},
     ]
-    memory = [{"scope": "device", **level} for level in levels if level["level"] != "l2" or rates.private_bytes]
-    peak = measured(f"{rates.peak_flop_per_s():.0f} FLOP/s", "best run; no kernel exceeds it")
+    peak = measured(f"{best(FMA, FMA_ALONE)} FLOP/s", "best run; no kernel exceeds it")
     raw = {
         "schema_version": 1,
         "id": DEVICE_ID,
@@ -244,15 +208,10 @@ def device(rates: MeasuredRates) -> Device:
         "vendor": "this machine",
         "architecture": platform.machine(),
         "sources": sources,
-        "multiprocessors": measured(rates.cores, "threads"),
+        "multiprocessors": measured(cores, "threads"),
         "limits": {"max_blocks_per_multiprocessor": measured(1, "a thread has one tile at a time")},
-        "memory": memory,
-        "peaks": {"vector": {"fp32": peak}, "exp": measured(f"{rates.exp_per_s():.0f} OP/s", "median")},
-        "launch_overhead": {"stream": measured(f"{rates.dispatch.quantile(0.5):.9f} s", "median of an empty parallel region")},
+        "memory": [{"scope": "device", **level} for level in levels if level["level"] != "l2" or private_bytes],
+        "peaks": {"vector": {"fp32": peak}, "exp": measured(f"{middle(EXPONENTIALS)} OP/s", "median")},
+        "launch_overhead": {"stream": measured(f"{quantile(times[REGION], 0.5):.9f} s", "median of an empty parallel region")},
     }
     return validated(raw)
-
-
-def as_text(named: dict[str, str]) -> str:
-    """Names and values in one line."""
-    return ", ".join(f"{name} {value}" for name, value in named.items())
