@@ -104,7 +104,7 @@ def _errors(rows: Sequence[RecordRow], of: Callable[[RecordRow], float | None] =
 
 def _row(row: RecordRow) -> list[Metric]:
     known, times = row.prediction, row.record.time_s
-    seconds, at_least, at_most = (known.seconds, known.low, known.high) if known else row.served.tpot if row.served else (None, None, None)
+    seconds, at_least, at_most = row.times or (None, None, None)
     low, high = times.p10 or times.median, times.p90 or times.median
     names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
     return [

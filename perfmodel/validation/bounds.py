@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,7 @@ def case_of(record: Record) -> Case:
         raise UnavailableError(f"its launch has {wrong}")
     train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
     required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
-    workload = workload_of(_sizes(record, required.split(), optional.split()), formats[record.dtype], record)
+    workload = workload_of(checked_shape(record, required.split(), optional.split(), _has_meaning), formats[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache_state, record.launch)
@@ -69,8 +69,10 @@ _SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op", "atte
 _SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing"}
 
 
-def _sizes(record: Record, required: list[str], optional: list[str]) -> Sizes:
-    """The shape's values, checked; UnavailableError names a key that is missing, unknown or has no meaning."""
+def checked_shape(
+    record: Record, required: Collection[str], optional: Collection[str], has_meaning: Callable[[str, object], bool]
+) -> dict[str, Any]:
+    """A copy of the record's shape; UnavailableError names a key that is missing, unknown or has no meaning."""
     missing = [name for name in required if name not in record.shape]
     if missing:
         raise UnavailableError(f"its shape lacks {', '.join(missing)}")
@@ -78,7 +80,7 @@ def _sizes(record: Record, required: list[str], optional: list[str]) -> Sizes:
     if unknown:
         raise UnavailableError(f"its shape has {', '.join(unknown)}, which means nothing here")
     for name, value in record.shape.items():
-        if not _has_meaning(name, value):
+        if not has_meaning(name, value):
             raise UnavailableError(f"its shape has {name} {value!r}")
     return dict(record.shape)
 

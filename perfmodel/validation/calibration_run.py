@@ -229,9 +229,9 @@ def _measured_kernels(
         measure_libraries(
             libraries,
             hardware,
-            lambda case: step(f"{case.implementation} {case.direction} {dict(case.shape)}"),
             lambda record: keep(json.loads(as_line(record))),
             lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
+            lambda case: step(f"{case.implementation} {case.direction} {dict(case.shape)}"),
         )
     return raws, failures
 

@@ -23,7 +23,7 @@ from perfmodel.transformer.host import Host, launches
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
-from perfmodel.validation.serving import PredictedRun, served_or_reason
+from perfmodel.validation.serving import PredictedRun, served
 from perfmodel.validation.sustained import for_seconds
 
 QUEUED = "queued"
@@ -59,11 +59,21 @@ class RecordRow:
         return self.lower_s is not None and self.record.time_s.median < self.lower_s * (1 - TOLERATED_NOISE)
 
     @property
+    def times(self) -> tuple[float, float, float] | None:
+        """Predicted seconds with both ends of their interval: of the kernel, or per token of a serving run."""
+        if self.served is not None:
+            return self.served.tpot
+        return None if self.prediction is None else (self.prediction.seconds, self.prediction.low, self.prediction.high)
+
+    @property
     def error(self) -> float | None:
         """Error of the time: predicted / measured - 1."""
-        if self.served is not None:
-            return self.served.tpot[0] / self.record.time_s.median - 1
-        return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
+        return None if self.times is None else self.times[0] / self.record.time_s.median - 1
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measurement lies in the interval of its prediction."""
+        return None if self.times is None else self.times[1] <= self.record.time_s.median <= self.times[2]
 
     @property
     def ttft_error(self) -> float | None:
@@ -92,14 +102,6 @@ class RecordRow:
         """Error of the peak memory: predicted / measured - 1."""
         predicted = self.predicted_bytes
         return None if predicted is None or not self.measured_bytes else predicted / self.measured_bytes - 1
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the measurement lies in the interval of its prediction."""
-        known = self.prediction
-        if self.served is not None:
-            return self.served.tpot[1] <= self.record.time_s.median <= self.served.tpot[2]
-        return None if known is None else known.low <= self.record.time_s.median <= known.high
 
     @property
     def share_of_bound(self) -> float | None:
@@ -210,9 +212,10 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     if isinstance(device, PerfmodelError):
         return RecordRow(raw, record, None, None, device.message)
     if record.workload == SERVING:
-        run = served_or_reason(record, device, fallbacks)
-        if isinstance(run, str):
-            return RecordRow(raw, record, None, None, run, None, device)
+        try:
+            run = served(record, device, fallbacks)
+        except PerfmodelError as error:
+            return RecordRow(raw, record, None, None, error.message, None, device)
         return RecordRow(raw, record, run.least_tpot_s, None, "", None, device, run)
     case, lower, reason = evaluated(record, device)
     prediction = None

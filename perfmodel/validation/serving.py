@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.catalog import find_engine, find_model
-from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.iteration import Iteration
@@ -21,6 +21,7 @@ from perfmodel.serving.runs import PREFILL, ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.serving.steps import Times as Ends
 from perfmodel.timing.reference_devices import FallbackDevices
+from perfmodel.validation.bounds import checked_shape
 from perfmodel.validation.records import Record
 
 SIZES = ("gpus", "tensor_parallel", "isl", "osl")
@@ -53,15 +54,7 @@ class PredictedRun:
 
 def checked(record: Record) -> dict[str, Any]:
     """The shape, every key with a meaning; UnavailableError says what is wrong."""
-    shape = record.shape
-    if missing := [name for name in ("model", "engine", *SIZES) if name not in shape]:
-        raise UnavailableError(f"its shape lacks {', '.join(missing)}")
-    if unknown := sorted(set(shape) - KEYS):
-        raise UnavailableError(f"its shape has {', '.join(unknown)}, which means nothing here")
-    for name, value in shape.items():
-        if not _has_meaning(name, value):
-            raise UnavailableError(f"its shape has {name} {value!r}")
-    sizes = dict(shape)
+    sizes = checked_shape(record, ("model", "engine", *SIZES), KEYS, _has_meaning)
     gpus = _gpus(sizes, "")
     if PREFILL + "workers" in sizes:
         gpus += _gpus(sizes, PREFILL)
@@ -128,11 +121,3 @@ def least_tpot_s(answer: ServingAnswer) -> float:
     context = int(mean * (load.isl + load.osl / 2))
     step = Iteration(decodes=max(int(answer.metrics.decoding / answer.workers), 1), context=context, queries=load.queries)
     return float(answer.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
-
-
-def served_or_reason(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun | str:
-    """The prediction, or why there is none."""
-    try:
-        return served(record, device, fallbacks)
-    except PerfmodelError as error:
-        return error.message

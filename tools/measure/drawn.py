@@ -143,7 +143,7 @@ def time_into(out: Path, cases: Iterable[KernelCase], hardware: str) -> None:
             skipped.write(json.dumps(row) + "\n")
             skipped.flush()
 
-        measure(cases, hardware, on_record=write, on_skip=skip)
+        measure(cases, hardware, write, skip)
 
 
 def main(arguments: list[str]) -> None:

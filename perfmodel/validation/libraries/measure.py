@@ -93,33 +93,22 @@ class TorchTimer:
 def measure(
     cases: Iterable[KernelCase],
     hardware: str,
+    on_record: Callable[[Record], None],
+    on_skip: Callable[[KernelCase, str], None],
     progress: Callable[[KernelCase], None] = lambda case: None,
-    on_record: Callable[[Record], None] = lambda record: None,
-    on_skip: Callable[[KernelCase, str], None] | None = None,
-) -> list[Record]:
-    """A record per case, in order. ``on_record`` gets each at once, ``progress`` each case before it starts.
-
-    ``on_skip`` gets a case that did not run, and why; without it the first such case raises UnavailableError.
-    """
+) -> None:
+    """Time ``cases``: ``on_record`` gets each record, ``on_skip`` a case that did not run, and why; ``progress`` each before it starts."""
     torch = load_torch()
     timer = TorchTimer(torch)
-    records = []
     for case in cases:
         progress(case)
         try:
-            record = _measured(case, hardware, torch, timer)
+            on_record(_measured(case, hardware, torch, timer))
         except (PerfmodelError, RuntimeError) as error:  # torch raises RuntimeError where no kernel fits, or memory is short
-            reason = str(error).strip().split("\n", 1)[0]
-            if on_skip is None:
-                raise UnavailableError(f"{case.workload}/{case.implementation} {dict(case.shape)}: {reason}") from error
-            on_skip(case, reason)
-            continue
+            on_skip(case, str(error).strip().split("\n", 1)[0])
         finally:
             if torch.cuda.memory_reserved() > KEPT_BYTES:
                 torch.cuda.empty_cache()
-        records.append(record)
-        on_record(record)
-    return records
 
 
 def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:

@@ -66,7 +66,7 @@ def _rope(file: Any, end: float) -> None:
 
     for case in cases("rope"):
         if time.monotonic() < end:
-            measure([case], current_profile(torch), on_record=write, on_skip=lambda case, reason: _say(f"{case}: {reason}"))
+            measure([case], current_profile(torch), write, lambda case, reason: _say(f"{case}: {reason}"))
 
 
 def _profiles(path: Path, model: Llama, name: str, world: int) -> None:

@@ -17,6 +17,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import WARM
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import load_torch
+from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.libraries.measure import TOLERANCE, TorchTimer, as_line
 from perfmodel.validation.records import Record, Seconds
 from perfmodel.validation.statistics import StoppingRule
@@ -25,7 +26,7 @@ from tools.measure.steps.cases import StepCase
 from tools.measure.steps.clock import captured, step_times
 from tools.measure.steps.llama import Llama
 from tools.measure.steps.measure import step_run
-from tools.measure.sustained.cases import FP8, kernels, prepare, steps
+from tools.measure.sustained.cases import FP8, kernels, steps
 from tools.measure.sustained.nvml import limit_w
 from tools.measure.sustained.run import Sustained, one_run, run_for_seconds
 
@@ -64,7 +65,7 @@ def _software(torch: Any) -> dict[str, Any]:
 
 def kernel(case: KernelCase, torch: Any, timer: TorchTimer) -> Record:
     """The record of one kernel."""
-    prepared = prepare(case, torch)
+    prepared = find(case)(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
         if not error <= (FP8_TOLERANCE if case.dtype == FP8 else TOLERANCE[case.direction]):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from perfmodel.core.workload import FORWARD
 from perfmodel.validation.cases import HELD_OUT, KernelCase
-from perfmodel.validation.libraries import Prepare, Prepared, Torch, relative_error
-from perfmodel.validation.libraries.kernels import find
 from tools.measure.drawn import ALIKE, FAMILIES, WIDER, Shape, _log
 from tools.measure.steps.cases import DECODE, PREFILL, StepCase
 
@@ -40,26 +37,6 @@ def kernels(seed: int) -> Iterator[KernelCase]:
             for name, dtype in PRODUCTS:
                 role = f"drawn with seed {seed}, {kind}; {HELD_OUT}"
                 yield KernelCase("matmul", name, _product(random, kind), dtype, FORWARD, role)
-
-
-def prepare(case: KernelCase, torch: Torch) -> Prepared:
-    """As the library tables do; products of fp8 besides."""
-    if case.implementation == SCALED:
-        return _scaled(case, torch)
-    ready: Prepare = find(case)
-    return ready(case, torch)
-
-
-def _scaled(case: KernelCase, torch: Torch) -> Prepared:
-    """E4M3 operands, one scale each, a bf16 result."""
-    s, kind = case.shape, torch.float8_e4m3fn
-    a, b = (torch.randn((s[rows], s["k"]), device="cuda").to(kind) for rows in ("m", "n"))
-    one = torch.ones((), device="cuda")
-
-    def error(found: Any) -> float:
-        return relative_error(found[-16:], a[-16:].double() @ b.double().t())
-
-    return Prepared(lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16), error)
 
 
 MODELS = ("llama-3.2-1b", "llama-3.1-8b", "llama-2-13b", "llama-2-7b")
