@@ -23,7 +23,7 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.chain import Chain
-from perfmodel.remat.schedule import BACKWARD, LOSS, TAPE, Action, drop, forward
+from perfmodel.remat.schedule import BACKWARD, TAPE, Action, forward, from_input, loss
 
 LARGEST = 128
 """Layers: time grows with their third power, to a second or two where they differ, and space with their second, to 150 MB."""
@@ -122,20 +122,12 @@ class Program:
             start, stop, left = todo.pop()
             if left < 0:  # the backward step of a layer whose interior was kept
                 yield Action(BACKWARD, start, start)
+            elif start == len(self.chain):
+                yield loss(self.chain)
             elif stop - start == 1:
-                yield from self._turn(start)
+                yield from from_input(self.chain, start)
             else:
                 yield from self._choose(start, stop, left, int(choices[start, stop][left]), todo)
-
-    def _turn(self, layer: int) -> Iterator[Action]:
-        """Actions of the loss, or of the backward step of ``layer``, run once more if it has an interior."""
-        if layer == self.end - 1:
-            yield Action(LOSS, layer, layer)
-            return
-        if self.chain.layers[layer].interior:
-            yield Action(TAPE, layer, layer + 1)
-            yield drop(layer + 1)
-        yield Action(BACKWARD, layer, layer)
 
     def _choose(self, start: int, stop: int, left: int, choice: int, todo: list[tuple[int, int, int]]) -> Iterator[Action]:
         chain = self.chain

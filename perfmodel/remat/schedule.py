@@ -41,19 +41,27 @@ def drop(value: int) -> Action:
     return Action(DROP, value, value)
 
 
-def turn(chain: Chain, layer: int) -> Iterator[Action]:
-    """Actions of the backward of ``layer``, whose input is in memory; at the last layer its output and the loss first."""
-    last = layer == len(chain) - 1
-    taped = bool(chain.layers[layer].interior)
-    if taped:
+def loss(chain: Chain) -> Action:
+    """The action that turns the last output into its gradient."""
+    return Action(LOSS, len(chain), len(chain))
+
+
+def from_input(chain: Chain, layer: int) -> Iterator[Action]:
+    """Actions of the backward of ``layer``, whose input is in memory: with an interior it runs once more, for that alone."""
+    if chain.layers[layer].interior:
         yield Action(TAPE, layer, layer + 1)
-    elif last:
-        yield forward(layer, layer + 1)
-    if last:
-        yield Action(LOSS, len(chain), len(chain))
-    elif taped:
         yield drop(layer + 1)
     yield Action(BACKWARD, layer, layer)
+
+
+def turn(chain: Chain, layer: int) -> Iterator[Action]:
+    """Actions of the backward of ``layer``, whose input is in memory; at the last layer its output and the loss first."""
+    if layer < len(chain) - 1:
+        yield from from_input(chain, layer)
+    else:
+        yield from keep(chain, layer, layer + 1)
+        yield loss(chain)
+        yield Action(BACKWARD, layer, layer)
 
 
 def keep(chain: Chain, start: int, stop: int) -> Iterator[Action]:
@@ -79,15 +87,12 @@ def rebuilt(chain: Chain, values: Sequence[int], *, output: bool = False) -> Ite
     if output:
         yield drop(end)
         yield forward(values[-1], end)
-    yield Action(LOSS, end, end)
+    yield loss(chain)
     for layer in reversed(range(end)):
         start = values[bisect_right(values, layer) - 1]
         if start < layer:
             yield forward(start, layer)
-        if chain.layers[layer].interior:
-            yield Action(TAPE, layer, layer + 1)
-            yield drop(layer + 1)
-        yield Action(BACKWARD, layer, layer)
+        yield from from_input(chain, layer)
 
 
 def rebuilt_steps(n: Number, values: Sequence[int]) -> Number:
@@ -107,29 +112,14 @@ def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterat
         yield from keep(chain, last, end)
     else:
         yield from sweep([*values, end])
-    yield Action(LOSS, end, end)
-    bounds = [*values, end]
-    for start, stop in reversed(list(pairwise(bounds))):
-        if not (keep_last and stop == end):
-            yield from _again(chain, start, stop)
-        yield from backward(start, stop)
-
-
-def _again(chain: Chain, start: int, stop: int) -> Iterator[Action]:
-    """Actions that make what the backward steps of a segment need. Its last layer runs only for its interior, not for its output."""
-    taped = bool(chain.layers[stop - 1].interior)
-    yield from keep(chain, start, stop if taped else stop - 1)
-    if taped:
-        yield drop(stop)
-
-
-def starts(length: int, every: int) -> list[int]:
-    """Indices of the values kept with segments of ``every`` layers.
-
-    >>> starts(10, 4)
-    [0, 4, 8]
-    """
-    return list(range(0, length, every))
+    yield loss(chain)
+    for start, stop in reversed(list(pairwise([*values, end]))):
+        if keep_last and stop == end:
+            yield from backward(start, stop)
+        else:
+            yield from keep(chain, start, stop - 1)
+            yield from from_input(chain, stop - 1)  # its last layer runs only for its interior, not for its output
+            yield from backward(start, stop - 1)
 
 
 def every_steps(n: Number, k: Number) -> Number:

@@ -5,16 +5,16 @@ A segment that is rebuilt as a whole runs once more, all but its last layer: tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from math import isqrt
+from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program
 from perfmodel.remat.schedule import (
-    LOSS,
     Action,
     Plan,
     Strategy,
@@ -23,10 +23,10 @@ from perfmodel.remat.schedule import (
     every_values,
     forward,
     keep,
+    loss,
     rebuilt,
     rebuilt_steps,
     segmented,
-    starts,
     turn,
 )
 
@@ -37,7 +37,7 @@ def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
     """Actions that run forward once, then backward."""
     end = len(chain)
     yield from keep(chain, 0, end)
-    yield Action(LOSS, end, end)
+    yield loss(chain)
     yield from backward(0, end)
 
 
@@ -50,9 +50,16 @@ def interior_steps(ends: list[Number]) -> Number:
     return sum(stop - start - 1 for start, stop in pairwise(ends))
 
 
-def given_length(plan: Plan) -> Number:
-    """Layers per segment, by default one."""
-    return plan.every if plan.every is not None else 1
+def _segments_of(length: Callable[[Number, Plan], Number], **described: Any) -> Strategy:
+    """The strategy of equal segments of ``length`` layers, the last one kept."""
+    return Strategy(
+        schedule=lambda chain, plan: segmented(chain, range(0, len(chain), int(length(len(chain), plan))), keep_last=True),
+        paper=CHEN,
+        extra_steps=lambda n, plan: every_steps(n, length(n, plan)),
+        taped_steps=lambda n, plan: (ceil_div(n, length(n, plan)) - 1) * length(n, plan),
+        values=lambda n, plan: every_values(n, length(n, plan)),
+        **described,
+    )
 
 
 def sqrt_length(n: Number) -> int:
@@ -166,27 +173,19 @@ _LISTED = (
         extra_steps=lambda n, plan: interior_steps(plan.values),
         taped_steps=lambda n, plan: plan.values[-1],
     ),
-    Strategy(
-        "every-k",
-        "every k-th; segments rebuilt",
-        "all but one layer of each segment but the last run twice; all of them if they have an interior",
-        lambda chain, plan: segmented(chain, starts(len(chain), given_length(plan)), keep_last=True),
-        paper=CHEN,
+    _segments_of(
+        lambda n, plan: minimum(plan.every, n) if plan.every is not None else 1,
+        name="every-k",
+        summary="every k-th; segments rebuilt",
+        rule="all but one layer of each segment but the last run twice; all of them if they have an interior",
         applies=lambda chain, plan: plan.every is not None or chain.taped,
-        extra_steps=lambda n, plan: every_steps(n, minimum(given_length(plan), n)),
-        taped_steps=lambda n, plan: (ceil_div(n, given_length(plan)) - 1) * given_length(plan),
-        values=lambda n, plan: every_values(n, minimum(given_length(plan), n)),
     ),
     # k + ceil(n / k) values are fewest at about sqrt(n): 2 sqrt(n)
-    Strategy(
-        "sqrt-n",
-        "every sqrt(n)-th; segments rebuilt",
-        "k + ceil(n / k) values, at most one more forward pass",
-        lambda chain, plan: segmented(chain, starts(len(chain), sqrt_length(len(chain))), keep_last=True),
-        paper=CHEN,
-        extra_steps=lambda n, plan: every_steps(n, sqrt_length(n)),
-        taped_steps=lambda n, plan: (ceil_div(n, sqrt_length(n)) - 1) * sqrt_length(n),
-        values=lambda n, plan: every_values(n, sqrt_length(n)),
+    _segments_of(
+        lambda n, plan: sqrt_length(n),
+        name="sqrt-n",
+        summary="every sqrt(n)-th; segments rebuilt",
+        rule="k + ceil(n / k) values, at most one more forward pass",
     ),
     # Beyond one run of each layer, of which all but the last are among the steps
     Strategy(
