@@ -69,6 +69,72 @@ SQUARES: tuple[Problem, ...] = (((1, 16, 16), (1024, 1024)), ((1, 32, 8), (2048,
 RAGGED: Problem = ((2, 16, 4), (1000, 3000))
 """Partial tiles on both sides, grouped heads, more keys than queries."""
 WIDE: Problem = ((1, 8, 8), (16384, 16384))
+BASIC = (*SQUARES, RAGGED)
+Family = tuple[str, int, bool, tuple[TileEdges, ...], tuple[Problem, ...], str]
+"""Kernel, head dim, mask, tiles, each of which meets each of the problems, and dtype."""
+
+
+def _heads(*pairs: tuple[int, int]) -> tuple[Problem, ...]:
+    """Problems of so many heads and as many queries as keys."""
+    return tuple(((1, heads, heads), (n, n)) for heads, n in pairs)
+
+
+ONE_PER_HEAD = _heads((64, 512), (132, 1024), (300, 512))
+"""Of numba-flash1, which has one block per head: as many heads as a large device has multiprocessors, fewer, and more."""
+TIMED: tuple[Family, ...] = (
+    ("flash", 64, False, ((128, 64), (64, 32), (64, 64)), BASIC, "fp32"),
+    ("flash", 64, True, ((128, 64), (64, 32), (32, 128), (32, 32)), BASIC, "fp32"),
+    ("flash", 128, False, ((128, 64), (64, 64), (128, 32), (64, 128)), BASIC, "fp32"),
+    ("flash", 128, True, ((128, 64), (64, 64), (32, 64)), BASIC, "fp32"),
+    *(("flash", d, True, ((128, 64),), (WIDE,), "fp32") for d in (64, 128)),
+    ("flash1", 64, False, ((64, 64),), _heads((132, 512), (132, 1024)), "fp32"),
+    ("flash1", 64, True, ((64, 64),), (*_heads((132, 2048)), ((1, 64, 16), (1000, 1500))), "fp32"),
+    ("flash1", 128, False, ((64, 64),), _heads((64, 2000), (8, 256)), "fp32"),
+    ("flash1", 64, False, ((32, 32), (32, 128), (64, 32), (128, 64)), ONE_PER_HEAD, "fp32"),
+    ("flash1", 64, True, ((32, 128), (128, 32)), ONE_PER_HEAD, "fp32"),
+    ("flash1", 128, False, ((32, 32), (128, 64)), ONE_PER_HEAD, "fp32"),
+    ("flash1", 128, True, ((64, 64), (32, 128)), ONE_PER_HEAD, "fp32"),
+    *(
+        ("standard", d, d == 64, ((128, 64),), (*_heads((8, 512)), ((1, 16, 4), (1000, 3000)), *_heads((16, 4096))), "fp32")
+        for d in (64, 128)
+    ),
+    ("standard", 128, True, ((128, 64),), _heads((16, 512), (16, 1024), (16, 2048)), "fp32"),
+    ("standard", 64, False, ((128, 64),), (((1, 16, 16), (512, 8192)),), "fp32"),
+    *(("flash-mma", 64, causal, ((128, 128),), (*BASIC, WIDE), dtype) for causal, dtype in ((False, "fp16"), (True, "bf16"))),
+    *(("flash-mma", 128, causal, ((128, 64),), (*BASIC, WIDE), dtype) for causal, dtype in ((False, "bf16"), (True, "fp16"))),
+    ("flash-mma", 64, True, ((64, 64),), SQUARES[1:], "fp16"),
+)
+"""Families of attention that validate runs; standard attention has up to 2 GiB of scores in memory."""
+CALIBRATED: tuple[Family, ...] = (
+    ("flash", 64, False, ((32, 128),), BASIC, "fp32"),
+    ("flash", 64, True, ((128, 32),), BASIC, "fp32"),
+    ("flash", 128, False, ((64, 32),), BASIC, "fp32"),
+    ("flash", 128, True, ((64, 128), (32, 32)), BASIC, "fp32"),
+    ("standard", 64, False, ((64, 32),), BASIC, "fp32"),
+    ("standard", 64, True, ((128, 32),), BASIC, "fp32"),
+    ("standard", 128, True, ((64, 64),), BASIC, "fp32"),
+    ("flash-mma", 64, False, ((64, 32), (64, 128), (128, 64)), BASIC, "fp16"),
+    ("flash-mma", 64, True, ((128, 32),), BASIC, "fp16"),
+    ("flash-mma", 128, False, ((64, 32),), BASIC, "fp16"),
+    ("flash-mma", 128, True, ((64, 64), (64, 128), (128, 128)), BASIC, "fp16"),
+)
+"""Families that calibrate runs besides, as many as fits of every kernel ask for; ``records.held_out`` leaves them to fits."""
+SMALL, LONG_KEYS = ((1, 16, 16), (2048, 2048)), ((4, 16, 16), (512, 8192))
+COUNTED: tuple[Family, ...] = (
+    *(
+        ("flash", d, causal, (tile,), (problem,), "fp32")
+        for d, tile, problem in (
+            *((64, (128, 64), problem) for problem in (SMALL, ((1, 64, 64), (8192, 8192)), LONG_KEYS)),
+            *((128, (128, 64), problem) for problem in (SMALL, LONG_KEYS, ((1, 16, 4), (16384, 16384)))),
+            *((64, (64, 32), RAGGED), (128, (64, 64), RAGGED)),
+        )
+        for causal in (False, True)
+    ),
+    ("flash", 64, True, ((32, 128),), (SMALL,), "fp32"),
+    ("flash1", 64, False, ((64, 64),), _heads((132, 512), (132, 640), (132, 768), (132, 896), (132, 1024), (66, 1024)), "fp32"),
+    ("flash1", 64, True, ((64, 64),), (*_heads((132, 1024), (132, 2048)), ((1, 64, 16), (1000, 1500))), "fp32"),
+)
+"""Families for hardware counters, on working sets below and above an L2 of 60 MiB."""
 
 
 def attention_case(
@@ -79,121 +145,43 @@ def attention_case(
     return numba_case(implementation, shape, dtype, tile)
 
 
-def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: Iterable[Problem], dtype: str = "fp32") -> list[KernelCase]:
+def _of(families: Iterable[Family]) -> list[KernelCase]:
     """Cases of each tile on each problem."""
-    return [attention_case(f"numba-{name}", *problem, d, tile, causal, dtype) for tile, problem in product(tiles, problems)]
+    return [
+        attention_case(f"numba-{name}", *problem, d, tile, causal, dtype)
+        for name, d, causal, tiles, problems, dtype in families
+        for tile, problem in product(tiles, problems)
+    ]
 
 
 def timed_cases() -> list[KernelCase]:
     """The default list of validate: every kernel of the package, cheap ones first."""
-    flash1 = [case for family in FLASH1 for case in _of("flash1", *family)]
-    return [*copies(16, 20, 24, 27, 30), *matmuls(), *flash_cases(), *flash1, *standard_cases(), *flash_mma_cases()]
-
-
-MORE_FLASH = ((64, False, (32, 128)), (64, True, (128, 32)), (128, False, (64, 32)), (128, True, (64, 128)), (128, True, (32, 32)))
-MORE_STANDARD = ((64, False, (64, 32)), (64, True, (128, 32)), (128, True, (64, 64)))
-MORE_MMA = (
-    *((64, False, tile) for tile in ((64, 32), (64, 128), (128, 64))),
-    *((64, True, (128, 32)), (128, False, (64, 32))),
-    *((128, True, tile) for tile in ((64, 64), (64, 128), (128, 128))),
-)
-"""Head dim, mask and tile of families that ``records.held_out`` leaves to fits."""
+    return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_of(TIMED)]
 
 
 def calibrated_cases() -> list[KernelCase]:
-    """The default list of calibrate: that of validate, and as many families more as fits of every kernel ask for."""
-    more = copies(17, 22, 23, 28)
-    for name, families, dtype in (("flash", MORE_FLASH, "fp32"), ("standard", MORE_STANDARD, "fp32"), ("flash-mma", MORE_MMA, "fp16")):
-        for d, causal, tile in families:
-            more += _of(name, d, causal, [tile], (*SQUARES, RAGGED), dtype)
-    return [*timed_cases(), *more]
+    """The default list of calibrate."""
+    return [*timed_cases(), *_copies(17, 22, 23, 28), *_of(CALIBRATED)]
 
 
-def copies(*powers: int) -> list[KernelCase]:
+def counted_cases() -> list[KernelCase]:
+    """The default list for hardware counters."""
+    return _of(COUNTED)
+
+
+def _copies(*powers: int) -> list[KernelCase]:
     """Cases of copies, of powers of two in bytes."""
     return [numba_case("numba-copy", {"bytes": 1 << power}) for power in powers]
 
 
-def matmuls() -> list[KernelCase]:
-    """Cases of matmuls: square ones, partial tiles, and without shared memory for comparison."""
+def _matmuls() -> list[KernelCase]:
+    """Cases of matmuls: without shared memory for comparison, partial tiles, and square ones."""
     sizes = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (1000, 3000, 2000))
-    tiled = [_matmul("numba-matmul", mnk, tile) for tile, mnk in product((64, 128), sizes)]
-    naive = [_matmul("numba-matmul-naive", (edge, edge, edge), 1) for edge in (1024, 1536, 2048, 3072)]
-    small = [_matmul("numba-matmul", mnk, 32) for mnk in (sizes[1], (768, 2304, 1000), (512, 512, 4096))]
-    wide = [_matmul("numba-matmul", (2048, 5000, 1000), tile) for tile in (64, 128)]
-    return [*naive, *small, *wide, *tiled]
-
-
-def _matmul(implementation: str, mnk: tuple[int, int, int], tile: int) -> KernelCase:
-    return numba_case(implementation, dict(zip("mnk", mnk, strict=True)), tile=(tile, tile))
-
-
-FLASH = {64: ((128, 64), (64, 32), (32, 128), (64, 64), (32, 32)), 128: ((128, 64), (64, 64), (128, 32), (32, 64), (64, 128))}
-"""Tiles of numba-flash by head dim: the first two with and without a mask, the others with and without by turns."""
-
-
-def flash_cases() -> list[KernelCase]:
-    """Cases of every tile on small, ragged and large problems, with and without mask."""
-    cases = []
-    for d, tiles in FLASH.items():
-        for at, tile in enumerate(tiles):
-            for causal in (False, True) if at < 2 else ((at + d // 64) % 2 == 1,):
-                cases += _of("flash", d, causal, [tile], (*SQUARES, RAGGED))
-            cases += _of("flash", d, True, [tile], [WIDE]) if at == 0 else []
-    return cases
-
-
-FLASH1 = (
-    (64, False, [(64, 64)], [((1, 132, 132), (512, 512)), ((1, 132, 132), (1024, 1024))]),
-    (64, True, [(64, 64)], [((1, 132, 132), (2048, 2048)), ((1, 64, 16), (1000, 1500))]),
-    (128, False, [(64, 64)], [((1, 64, 64), (2000, 2000)), ((1, 8, 8), (256, 256))]),
-    *(
-        (d, causal, tiles, [((1, heads, heads), (n, n)) for heads, n in ((64, 512), (132, 1024), (300, 512))])
-        for d, causal, tiles in (
-            (64, False, [(32, 32), (32, 128), (64, 32), (128, 64)]),
-            (64, True, [(32, 128), (128, 32)]),
-            (128, False, [(32, 32), (128, 64)]),
-            (128, True, [(64, 64), (32, 128)]),
-        )
-    ),
-)
-"""Head dim, mask, tiles and problems. One block per head, so as many heads as a large device has multiprocessors, fewer, and more."""
-
-
-def standard_cases() -> list[KernelCase]:
-    """Cases of standard attention, with up to 2 GiB of scores in memory."""
-    problems: tuple[Problem, ...] = (((1, 8, 8), (512, 512)), ((1, 16, 4), (1000, 3000)), ((1, 16, 16), (4096, 4096)))
-    found = [case for problem, d in product(problems, (64, 128)) for case in _of("standard", d, d == 64, [(128, 64)], [problem])]
-    found += _of("standard", 128, True, [(128, 64)], [((1, 16, 16), (n, n)) for n in (512, 1024, 2048)])
-    return found + _of("standard", 64, False, [(128, 64)], [((1, 16, 16), (512, 8192))])
-
-
-def flash_mma_cases() -> list[KernelCase]:
-    """Cases of attention on tensor cores: FlashAttention-2's tiles, and smaller ones, in both 16-bit types."""
-    problems = (*SQUARES, RAGGED, WIDE)
-    cases = []
-    for d, tile, dtypes in ((64, (128, 128), ("fp16", "bf16")), (128, (128, 64), ("bf16", "fp16"))):  # without and with a mask
-        for causal, dtype in zip((False, True), dtypes, strict=True):
-            cases += _of("flash-mma", d, causal, [tile], problems, dtype)
-    return cases + _of("flash-mma", 64, True, [(64, 64)], problems[1:3], "fp16")
-
-
-def counted_cases() -> list[KernelCase]:
-    """The default list for hardware counters: numba-flash and numba-flash1 on working sets below and above an L2 of 60 MiB."""
-    small, large, long_keys = ((1, 16, 16), (2048, 2048)), ((1, 64, 64), (8192, 8192)), ((4, 16, 16), (512, 8192))
-    flash = [
-        (small, 64, (128, 64), (False, True)),
-        (RAGGED, 64, (64, 32), (False, True)),
-        (small, 64, (32, 128), (True,)),
-        (large, 64, (128, 64), (False, True)),
-        (long_keys, 64, (128, 64), (False, True)),
-        (small, 128, (128, 64), (False, True)),
-        (RAGGED, 128, (64, 64), (False, True)),
-        (long_keys, 128, (128, 64), (False, True)),
-        (((1, 16, 4), (16384, 16384)), 128, (128, 64), (False, True)),
+    tiled = [
+        *((32, mnk) for mnk in (sizes[1], (768, 2304, 1000), (512, 512, 4096))),
+        *((tile, (2048, 5000, 1000)) for tile in (64, 128)),
+        *product((64, 128), sizes),
     ]
-    cases = [case for problem, d, tile, masks in flash for causal in masks for case in _of("flash", d, causal, [tile], [problem])]
-    cases += _of("flash1", 64, False, [(64, 64)], [((1, 132, 132), (n, n)) for n in (512, 640, 768, 896, 1024)])
-    cases += _of("flash1", 64, True, [(64, 64)], [((1, 132, 132), (n, n)) for n in (1024, 2048)])
-    cases += _of("flash1", 64, False, [(64, 64)], [((1, 66, 66), (1024, 1024))])
-    return cases + _of("flash1", 64, True, [(64, 64)], [((1, 64, 16), (1000, 1500))])
+    cases = [("numba-matmul-naive", 1, (edge, edge, edge)) for edge in (1024, 1536, 2048, 3072)]
+    cases += [("numba-matmul", tile, mnk) for tile, mnk in tiled]
+    return [numba_case(name, dict(zip("mnk", mnk, strict=True)), tile=(tile, tile)) for name, tile, mnk in cases]
