@@ -20,6 +20,7 @@ from perfmodel.validation.cpu import cases, profile
 from perfmodel.validation.cpu.cases import checked, cpu_case, prepare, scratch_for, shapes, timed
 from perfmodel.validation.cpu.profile import DRAM_COPY, FMA, FMA_ALONE, READ, TWICE_COPY, ThreadTimer, in_turns, settled
 from perfmodel.validation.kernels.reference import relative_error
+from perfmodel.validation.records import Seconds
 
 MIB = 1 << 20
 PARAMETERS = {"fma_share": 0.8, "softmax_exps": 4.0, "streams_per_copy": 2.0}
@@ -36,8 +37,8 @@ def matmul(m: int, n: int, k: int, fit: bool = False) -> KernelCase:
     return cpu_case("cpu-matmul", {"m": m, "n": n, "k": k}, FIT if fit else HELD_OUT)
 
 
-def copied(size: int) -> KernelCase:
-    return cpu_case("cpu-copy", {"bytes": size})
+def copied(size: int, fit: bool = False) -> KernelCase:
+    return cpu_case("cpu-copy", {"bytes": size}, FIT if fit else HELD_OUT)
 
 
 def measured(value: str | int) -> dict[str, Any]:
@@ -250,16 +251,21 @@ def test_shapes_follow_the_cache(llc: int) -> None:
     streamed = [shape.shape for shape in shapes(llc) if shape.implementation == "cpu-standard" and shape.shape["n"] == 1024]
     held = {2 * 4 * sizes["heads"] * sizes["n"] * sizes["kv_len"] for sizes in streamed}
     assert all(size >= min(cpu.STREAMED * llc, 512 * MIB) for size in held)
-    copies = [2 * shape.shape["bytes"] / llc for shape in shapes(llc) if shape.implementation == "cpu-copy"]
+    copies = [2 * shape.shape["bytes"] / llc for shape in shapes(llc) if (shape.implementation, shape.role) == ("cpu-copy", HELD_OUT)]
     assert min(copies) < cpu.STREAMED < sorted(copies)[1]
 
 
-@pytest.mark.parametrize("name", ["cpu-flash", "cpu-standard", "cpu-matmul"])
-def test_a_fit_finds_what_the_times_were_made_with(name: str) -> None:
-    points = [(timed(shape), seconds(shape, device())) for shape in shapes(32 * MIB) if shape.role == FIT and shape.implementation == name]
-    found = cases.fitted_parameters(name, points, device())
-    assert len(points) >= len(cpu.FITTED[name])
-    assert {key: found[key] for key in cpu.FITTED[name]} == pytest.approx({key: PARAMETERS[key] for key in cpu.FITTED[name]}, rel=0.01)
+def test_a_fit_finds_what_the_times_were_made_with() -> None:
+    on = device()
+    fitted = [shape for shape in shapes(32 * MIB) if shape.role == FIT]
+    found = {
+        block.implementation: block for block in cases.calibrations([shape.record("", Seconds(seconds(shape, on))) for shape in fitted], on)
+    }
+    assert set(found) == set(cpu.IMPLEMENTATIONS)
+    for name, depends_on in (("cpu-flash", 2), ("cpu-standard", 3), ("cpu-matmul", 1)):
+        for key in list(PARAMETERS)[:depends_on]:
+            assert found[name].parameters[key] == pytest.approx(PARAMETERS[key], rel=0.01)
+    assert all(block.low == pytest.approx(1, abs=0.01) and block.high == pytest.approx(1, abs=0.01) for block in found.values())
 
 
 @pytest.mark.parametrize("wrong", [device(dram=27.5e9), device(flop_per_s=115e9)], ids=["half the DRAM bandwidth", "half the FMA rate"])
@@ -275,7 +281,7 @@ def test_a_profile_that_is_wrong_by_two_fails(wrong: Device) -> None:
 
 def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from perfmodel.validation.compare import compare
-    from perfmodel.validation.records import Record, Seconds
+    from perfmodel.validation.records import Record
 
     small = [
         *(attention("cpu-flash", 64, 64, d, False, fit=fit) for d, fit in ((16, True), (32, True), (64, True), (48, False))),
@@ -284,7 +290,7 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
             for n, fit in ((64, True), (96, True), (128, True), (192, True), (160, False))
         ),
         *(matmul(n, n, n, fit=fit) for n, fit in ((64, True), (96, True), (128, False))),
-        copied(1 << 16),
+        *(copied(size, fit=fit) for size, fit in ((1 << 16, False), (1 << 17, True), (1 << 18, True))),
     ]
     monkeypatch.setattr(cases, "shapes", lambda llc_bytes: small)
     monkeypatch.setattr(cases, "cache_sizes", lambda: {3: (1 << 20, 64)})
@@ -292,7 +298,7 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
     said: list[str] = []
     found, records = cases.measure(said.append)
-    assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
+    assert {block.implementation for block in found.calibration} == set(cpu.IMPLEMENTATIONS)
     assert all(block.low <= block.high and block.source in found.sources for block in found.calibration)
     assert sum(block.points for block in found.calibration) == sum(shape.role == FIT for shape in small)
     assert [(raw["implementation"], raw["shape"]) for raw in records] == [(s.implementation, s.shape) for s in small if s.role == HELD_OUT]

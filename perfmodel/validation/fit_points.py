@@ -64,9 +64,9 @@ Solved = tuple[dict[str, float], list[float]]
 """Parameters, rounded as profiles hold them, and the residual of each point by a fit that did not see it."""
 
 
-def solved(points: Sequence[FitPoint], effort: Effort) -> Solved:
-    """Parameters and residuals of the fit of ``points``, which share parameters."""
-    model = model_of(points[0].case, points[0].device)
+def solved(points: Sequence[FitPoint], effort: Effort, model: Model | None = None) -> Solved:
+    """Parameters and residuals of the fit of ``points``, which share parameters; ``model``: the one that describes them, if not given."""
+    model = model or model_of(points[0].case, points[0].device)
     p = {name: float(f"{value:.4g}") for name, value in fitted(model, points, effort=effort).items()}
     return p, cross_residuals(model, points, p, effort)
 

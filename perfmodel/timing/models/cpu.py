@@ -22,13 +22,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention
 from perfmodel.timing.engine import makespan
 
-FITTED = {
-    "cpu-flash": ("fma_share", "softmax_exps"),
-    "cpu-standard": ("fma_share", "softmax_exps", "streams_per_copy"),
-    "cpu-matmul": ("fma_share",),
-    "cpu-copy": (),
-}
-"""Parameters that an implementation's time depends on."""
+IMPLEMENTATIONS = ("cpu-flash", "cpu-standard", "cpu-matmul", "cpu-copy")
 TILE_ROWS, TILE_KEYS = 128, 64  # known
 MATMUL_ROWS, MATMUL_COLUMNS = 64, 128  # known
 CACHED, STREAMED = 0.75, 1.5  # tuned
@@ -163,7 +157,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 def covers(case: Case) -> bool:
     """fp32, forward, on warm caches: copies, unbatched matmuls, attention without mask, dropout, window, blocks or separate scale."""
     w = case.workload
-    if case.implementation not in FITTED or case.direction != FORWARD or case.flushed:
+    if case.implementation not in IMPLEMENTATIONS or case.direction != FORWARD or case.flushed:
         return False
     if case.implementation == "cpu-copy":
         return isinstance(w, Stream) and w.op == "copy"

@@ -8,10 +8,9 @@ rate of the profile spoils the predictions of some group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,25 +19,15 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import WARM, Case
-from perfmodel.timing.fit import fit
-from perfmodel.timing.models.cpu import FITTED, MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_ROWS
-from perfmodel.validation.bounds import case_of
+from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_ROWS
+from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import kernels
-from perfmodel.validation.cpu.profile import (
-    DRAM_COPY,
-    Run,
-    cache_sizes,
-    device,
-    in_turns,
-    in_words,
-    rate_loops,
-    shared_caches,
-    threads,
-    versions,
-)
+from perfmodel.validation.cpu.profile import Run, cache_sizes, device, in_turns, in_words, rate_loops, shared_caches, threads, versions
+from perfmodel.validation.fit_points import FULL, FitPoint, solved
 from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
-from perfmodel.validation.records import Seconds, raw_of
+from perfmodel.validation.records import Record, Seconds, held_out, raw_of
+from perfmodel.validation.statistics import Residual, interval
 
 SEED = 20240229
 SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
@@ -79,6 +68,7 @@ def shapes(llc_bytes: int) -> list[KernelCase]:
             *(streamed(32, False), streamed(128, True)),
         ],
         "cpu-matmul": [{"m": m, "n": n, "k": 384} for m, n in ((384, 384), (256, 512))],
+        "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.4, 4.0)],
     }
     judge = {
         "cpu-flash": [_attention(2, 2, 768, 768, 64, True), _attention(4, 2, 500, 700, 16, True), _attention(4, 1, 512, 512, 128)],
@@ -92,7 +82,6 @@ def shapes(llc_bytes: int) -> list[KernelCase]:
     return [cpu_case(name, sizes, role) for role, table in ((FIT, fit), (HELD_OUT, judge)) for name in table for sizes in table[name]]
 
 
-Points = Sequence[tuple[Case, float]]
 Prepared = tuple[Run, Callable[[], float]]
 """(run the shape, relative error of its output); the output starts as NaN."""
 
@@ -166,58 +155,40 @@ def measure(progress: Callable[[str], None], done: Callable[[float], None] = lam
     runs = {shape.label: checked(shape, cores, scratch) for shape in asked}
     progress(f"timing {len(loops)} rates and {len(runs)} kernels in turns")
     times = in_turns({**{name: run for name, (run, _) in loops.items()}, **runs}, done)
-    bare = device(loops, times, caches, cores)
-    fitted = {
-        name: [(timed(shape), median(times[shape.label])) for shape in asked if shape.role == FIT and shape.implementation == name]
-        for name in FITTED
-    }
-    profile = replace(bare, calibration=_calibrations(fitted, bare, times[DRAM_COPY]))
-    return profile, [record(shape, times[shape.label], profile.id) for shape in asked if shape.role == HELD_OUT]
+    profile = device(loops, times, caches, cores)
+    environment = {**versions(), "threads": cores}
+    records = [
+        shape.record(profile.id, Seconds.of(times[shape.label]), SOURCE, environment={**environment, "runs": len(times[shape.label])})
+        for shape in asked
+    ]
+    unseen = [raw_of(record) for record in records if held_out(record)]
+    return replace(profile, calibration=calibrations([record for record in records if not held_out(record)], profile)), unseen
 
 
-def _calibrations(fitted: Mapping[str, Points], bare: Device, copies: Sequence[float]) -> list[Calibration]:
-    """Parameters by implementation, with an interval of the residuals of all: points left out of a fit, and the spread of ``copies``."""
-    residuals = {name: _residuals(name, points, bare) for name, points in fitted.items()}
-    spread = [quantile(copies, share) / median(copies) for share in (0.1, 0.9)]
-    ranked = sorted([*spread, *(residual for listed in residuals.values() for residual in listed)])
+def calibrations(records: Sequence[Record], profile: Device) -> list[Calibration]:
+    """Parameters by implementation, with an interval of the residuals of all, as each has few shapes."""
+    points: dict[str, list[FitPoint]] = {}
+    for record in records:
+        case, lower_s, reason = evaluated(record, profile)
+        if case is None or lower_s is None:
+            raise PerfmodelError(reason)
+        points.setdefault(record.implementation, []).append(FitPoint(record, case, profile, lower_s))
+    fits = {name: solved(listed, FULL, MODEL) for name, listed in points.items()}
+    low, high = interval([Residual(value, f"{name} {at}") for name, (_, missed) in fits.items() for at, value in enumerate(missed)])
     return [
         Calibration(
             implementation=name,
-            workload=cpu_case(name, {}).workload,
+            workload=points[name][0].record.workload,
             model=MODEL.name,
             dtypes=[DTYPE],
-            parameters=fitted_parameters(name, points, bare),
-            points=len(points),
-            low=quantile(ranked, 0.1),
-            high=quantile(ranked, 0.9),
+            parameters=parameters,
+            points=len(missed),
+            low=low,
+            high=high,
             source="run",
             date=date.today().isoformat(),
             versions=in_words(),
-            median_error=median(abs(1 / residual - 1) for residual in residuals[name] or spread),
+            median_error=quantile([abs(math.expm1(-value)) for value in missed], 0.5),
         )
-        for name, points in fitted.items()
+        for name, (parameters, missed) in fits.items()
     ]
-
-
-def _residuals(name: str, points: Points, bare: Device) -> list[float]:
-    """Measured over predicted time of each point, by a fit of all others."""
-    rests = [[*points[:at], *points[at + 1 :]] for at in range(len(points))]
-    fits = [fitted_parameters(name, rest, bare) for rest in rests]
-    return [seconds / MODEL.seconds(case, bare, p) for (case, seconds), p in zip(points, fits, strict=True)]
-
-
-def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, float]:
-    """Parameters of the model by name: those that ``name`` depends on fitted to ``points``, the others at their start."""
-    starts, priors = MODEL.starts(), MODEL.priors()
-    free = {key: priors[key] for key in FITTED[name]}
-
-    def times(parameters: Mapping[str, float]) -> list[float]:
-        return [MODEL.seconds(case, bare, {**starts, **parameters}) for case, _ in points]
-
-    return {**starts, **fit(times, [seconds for _, seconds in points], free)} if free else starts
-
-
-def record(shape: KernelCase, times: Sequence[float], hardware: str) -> dict[str, Any]:
-    """A measurement record."""
-    environment = {**versions(), "threads": threads(), "runs": len(times)}
-    return raw_of(shape.record(hardware, Seconds.of(times), SOURCE, environment=environment))
