@@ -199,22 +199,6 @@ def test_rounding_sizes_up_keeps_a_schedule_within_its_memory():
 # Counts
 
 
-def test_the_lecture_example():
-    """Claims S047 and S048: ten layers, the output of layer 5 kept."""
-    answer = evaluate(Source(uniform(10), "ten layers"), Plan(checkpoints=(5,)))
-    costs = {row.strategy.name: row.run.cost for row in answer.rows if row.run}
-    wanted = {
-        "keep-all": 30,
-        "keep-none": 75,
-        "nearest-and-output": 55,
-        "nearest": 51,
-        "segments": 38,
-        "segments-last-kept": 35,
-        "revolve": 41,
-    }
-    assert {name: costs[name] for name in wanted} == wanted
-
-
 def printed(length: int, checkpoint: int, *, late: bool, last: bool) -> tuple[int, list[int]]:
     """The lecture's code as printed: its matmuls, and which output each closure rebuilds in backward.
 
