@@ -11,7 +11,7 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
-from perfmodel.remat.chain import peak_bytes, staging_bytes
+from perfmodel.transformer.training.chain_memory import peak_bytes, staging_bytes
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record, read_records, shipped_records
 

@@ -18,12 +18,12 @@ from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.grouped_matmul import GroupedMatmul
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul, scale_block
-from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split
+from perfmodel.transformer.training.chain_memory import peak_bytes
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recomputation, TrainingConfig
