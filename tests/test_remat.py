@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.evaluate import evaluate, explain
-from perfmodel.remat.lecture import late_bound_steps, printed_steps
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
 from perfmodel.remat.simulate import simulate
@@ -223,14 +222,14 @@ def printed(length: int, checkpoint: int, *, late: bool, last: bool) -> tuple[in
     return matmuls, rebuilt
 
 
-def test_the_lecture_code_as_printed():
+@each("half", [2, 5, 8])
+def test_the_lecture_code_as_printed(run, half):
+    """One checkpoint in the middle of the layers, as in claims S047 and S048."""
     assert printed(10, 5, late=True, last=True) == (75, [9] * 9)
-    assert late_bound_steps(10, 5) == 75
-    assert [printed(10, 5, late=False, last=last)[0] for last in (True, False)] == [59, 54]
-    for length, checkpoint in ((10, 5), (7, 2), (12, 10)):
-        assert late_bound_steps(length, checkpoint) == printed(length, checkpoint, late=True, last=True)[0]
-        for last in (True, False):
-            assert printed_steps(length, checkpoint, last=last) == printed(length, checkpoint, late=False, last=last)[0]
+    late, *wrong = (printed(2 * half, half, late=late, last=last)[0] for late, last in ((True, True), (False, True), (False, False)))
+    said = run(f"remat --layers {2 * half} --checkpoints {half} --full").out
+    assert f"A count of {late} with" in said
+    assert f"{wrong[0]} and {wrong[1]} steps" in said
 
 
 @cache

@@ -12,7 +12,6 @@ from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
 from perfmodel.remat.graph import GraphRun
-from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
 from perfmodel.remat.strategies.revolve import slots_of
@@ -385,19 +384,14 @@ def outline(moments: Moments) -> list[tuple[Number, Number]]:
 
 
 def _printed(answer: ScheduleAnswer) -> list[str]:
-    """Where the count of a lecture's code comes from, for one checkpoint in equal layers."""
-    chain, kept = answer.source.chain, set(answer.plan.checkpoints or ())
-    n = len(chain)
-    if len(kept) != 1 or n < 2 or answer.source.timed or chain != uniform(n):
+    """Where the counts of a lecture's code come from, for one checkpoint in the middle of equal layers: claims S047 and S048."""
+    n, half = len(answer.source.chain), len(answer.source.chain) // 2
+    if n % 2 or set(answer.plan.checkpoints or ()) != {half} or answer.source.timed or answer.source.chain != uniform(n):
         return []
-    [checkpoint] = kept
-    late = late_bound_steps(n, checkpoint)
-    if late != input_only_steps(n):
-        return []
-    wrong = " and ".join(str(printed_steps(n, checkpoint, last=last)) for last in (True, False))
+    late, wrong = 3 * n + n * (n - 1) // 2, 3 * n + half * (half + 1) - 1
     return [
         f"A count of {late} with this checkpoint is that of nothing kept, or of closures in a loop that all rebuild the last output, with "
-        f"wrong gradients; weights[{checkpoint} : i + 1] runs layer {checkpoint} twice, {wrong} steps and wrong gradients too."
+        f"wrong gradients; weights[{half} : i + 1] runs layer {half} twice, {wrong} and {wrong - half} steps and wrong gradients too."
     ]
 
 
