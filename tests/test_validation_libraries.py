@@ -22,6 +22,7 @@ from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, a
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import relative_error_of_median
 from tools.measure import wide
+from tools.measure.prepared import PREPARED
 from tools.measure.profiler import Launch, in_windows
 
 ALL = [case for family in FAMILIES for case in cases(family)]
@@ -31,7 +32,7 @@ SHIPPED = [path for path in shipped_records() if path.name.startswith("torch-")]
 def run(listed):
     """Records of cases, and why others have none."""
     records, skipped = [], []
-    measure(listed, "nvidia-h200-sxm", records.append, lambda case, why: skipped.append(why))
+    measure(listed, "nvidia-h200-sxm", records.append, lambda case, why: skipped.append(why), find=find)
     return records, skipped
 
 
@@ -82,8 +83,8 @@ def test_every_family_starts_with_a_case_that_runs(case):
 
 def test_every_case_has_a_kernel_and_every_kernel_a_case():
     assert all(callable(find(case)) for case in ALL)
-    drawn = {(workload, name) for workload, name, *_ in wide.FAMILIES}  # those of formats and masks are drawn only
-    assert {(case.workload, case.implementation) for case in ALL} | drawn == set(LIBRARIES)
+    assert {(case.workload, case.implementation) for case in ALL} == set(LIBRARIES)
+    assert {(workload, name) for workload, name, *_ in wide.FAMILIES} - set(LIBRARIES) == set(PREPARED) - set(LIBRARIES) != set()
 
 
 def test_an_unknown_kernel_is_named():
@@ -198,7 +199,7 @@ def faked(monkeypatch):
         return Prepared(torch.run, lambda found: library.error)
 
     monkeypatch.setattr(measuring, "load_torch", lambda: torch)
-    monkeypatch.setattr(measuring, "find", lambda case: prepare)
+    monkeypatch.setitem(globals(), "find", lambda case: prepare)
     return library, torch
 
 

@@ -21,6 +21,7 @@ from perfmodel.validation.cases import HELD_OUT, KernelCase
 from perfmodel.validation.libraries import load_torch
 from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
 from tools.measure.hardware import current_profile
+from tools.measure.prepared import find
 
 ALIKE, WIDER = "alike", "wider"
 HEAD_DIMS = {ALIKE: (64, 64, 128, 128, 96, 192, 256), WIDER: (32, 40, 72, 80, 112, 160, 224, 64, 128)}
@@ -143,7 +144,7 @@ def time_into(out: Path, cases: Iterable[KernelCase], hardware: str) -> None:
             skipped.write(json.dumps(row) + "\n")
             skipped.flush()
 
-        measure(cases, hardware, write, skip)
+        measure(cases, hardware, write, skip, find=find)
 
 
 def main(arguments: list[str]) -> None:

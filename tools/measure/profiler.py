@@ -15,7 +15,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import FORWARD
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import load_torch
-from perfmodel.validation.libraries.kernels import find
+from tools.measure.prepared import find
 
 
 @dataclass(frozen=True, slots=True)

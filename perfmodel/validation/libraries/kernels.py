@@ -8,14 +8,13 @@ sine per position, torch-mask adds a mask of ``mask_rows`` rows to each group of
 Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as models do: [batch, length, heads, d] in
 prefill, where a projection wrote them (from any other order the flash backward copies the output and its gradient first),
 [batch, kv_heads, kv_len, d] in decode, where they are a cache. The backward pass is timed alone, through autograd, on a graph that is
-kept. Eager attention is batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time;
-torch-eager-masked-fill fills the masked scores instead. torch-scaled-mm multiplies fp8 operands with one scale each into bf16.
+kept. Eager attention is batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -105,19 +104,6 @@ def _matmul(case: KernelCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-def _scaled_mm(case: KernelCase, torch: Torch) -> Prepared:
-    """Matmul in fp8 with B stored [n, k]; the result is bf16."""
-    s = case.shape
-    a, b = (torch.randn((s[rows], s["k"]), device="cuda").to(torch.float8_e4m3fn) for rows in ("m", "n"))
-    one = torch.ones((), device="cuda")
-
-    def error(found: Any) -> float:
-        last = a[-CHECKED_MATMUL_ROWS:].double()
-        return relative_error(found[-CHECKED_MATMUL_ROWS:], last @ b.double().t())
-
-    return Prepared(lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16), error)
-
-
 def _grouped_mm(case: KernelCase, torch: Torch) -> Prepared:
     """Grouped matmul with rows spread over the first ``touched`` matrices, as evenly as they go; B stored [experts, n, k]."""
     s, dtype = case.shape, dtype_of(case, torch)
@@ -195,21 +181,6 @@ def _eager(case: KernelCase, torch: Torch) -> Prepared:
     return attention(case, torch, q, k, v, run)
 
 
-def _masked_fill(case: KernelCase, torch: Torch) -> Prepared:
-    """Eager attention with masked_fill: causal, and only the forward pass."""
-    if not case.shape["causal"] or case.direction == BACKWARD:
-        raise UnavailableError("torch-eager-masked-fill without a mask, or backward", "give a causal forward case")
-    q, k, v = operands(case, torch, length_first=False)
-    scale = 1 / math.sqrt(q.shape[-1])
-    hidden = torch.ones((q.shape[2], k.shape[2]), dtype=torch.bool, device="cuda").triu(1)
-
-    def run() -> Any:
-        scores = (torch.matmul(q, k.transpose(-2, -1)) * scale).masked_fill(hidden, -math.inf)
-        return torch.matmul(torch.softmax(scores, -1), v)
-
-    return attention(case, torch, q, k, v, run)
-
-
 ROWS = 48
 """Query rows checked per head of a large problem."""
 WHOLE_SCORES = 1 << 22
@@ -265,12 +236,10 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
 LIBRARIES: dict[tuple[str, str], Prepare] = {
     **{("attention", name): _fused for name in SDPA_BACKENDS},
     ("attention", "torch-eager"): _eager,
-    ("attention", "torch-eager-masked-fill"): _masked_fill,
     **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,
     ("copy", "torch-copy"): _copy,
     ("matmul", "torch-matmul"): _matmul,
-    ("matmul", "torch-scaled-mm"): _scaled_mm,
     ("grouped-matmul", "torch-grouped-mm"): _grouped_mm,
 }
 """What prepares every library kernel, by workload and name."""
@@ -281,11 +250,11 @@ def directions(workload: str) -> tuple[str, ...]:
     return (FORWARD, BACKWARD) if workload == "attention" else (FORWARD,)
 
 
-def find(case: KernelCase) -> Prepare:
-    """Function that prepares ``case``; DataError if nothing does."""
-    preparation = LIBRARIES.get((case.workload, case.implementation))
+def find(case: KernelCase, known: Mapping[tuple[str, str], Prepare] = LIBRARIES) -> Prepare:
+    """Function of ``known`` that prepares ``case``; DataError if nothing does."""
+    preparation = known.get((case.workload, case.implementation))
     if preparation is None:
-        names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
+        names = sorted(name for workload, name in known if workload == case.workload)
         raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
     if case.direction not in directions(case.workload):
         raise DataError(f"{case.implementation} has no {case.direction} pass here", f"give one of {', '.join(directions(case.workload))}")

@@ -21,7 +21,7 @@ from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, s
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import CLEAN, DIRTY, WARM
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
-from perfmodel.validation.libraries import Torch, load_torch
+from perfmodel.validation.libraries import Prepare, Prepared, Torch, load_torch
 from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.records import Record, Seconds, raw_of
 from perfmodel.validation.statistics import StoppingRule
@@ -96,6 +96,7 @@ def measure(
     on_record: Callable[[Record], None],
     on_skip: Callable[[KernelCase, str], None],
     progress: Callable[[KernelCase], None] = lambda case: None,
+    find: Callable[[KernelCase], Prepare] = find,
 ) -> None:
     """Time ``cases``: ``on_record`` gets each record, ``on_skip`` a case that did not run, and why; ``progress`` each before it starts."""
     torch = load_torch()
@@ -103,7 +104,7 @@ def measure(
     for case in cases:
         progress(case)
         try:
-            on_record(_measured(case, hardware, torch, timer))
+            on_record(_measured(case, find(case)(case, torch), hardware, torch, timer))
         except (PerfmodelError, RuntimeError) as error:  # torch raises RuntimeError where no kernel fits, or memory is short
             on_skip(case, str(error).strip().split("\n", 1)[0])
         finally:
@@ -111,8 +112,7 @@ def measure(
                 torch.cuda.empty_cache()
 
 
-def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
-    prepared = find(case)(case, torch)
+def _measured(case: KernelCase, prepared: Prepared, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
         if not error <= TOLERANCE[case.direction]:

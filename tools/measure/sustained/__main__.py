@@ -17,11 +17,11 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import WARM
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.libraries import load_torch
-from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.libraries.measure import TOLERANCE, TorchTimer, as_line
 from perfmodel.validation.records import Record, Seconds
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.hardware import current_profile
+from tools.measure.prepared import find
 from tools.measure.steps.cases import StepCase
 from tools.measure.steps.clock import captured, step_times
 from tools.measure.steps.llama import Llama
