@@ -25,7 +25,7 @@ from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.profile import Run, cache_sizes, device, in_turns, in_words, rate_loops, shared_caches, threads, versions
 from perfmodel.validation.fit_points import FULL, FitPoint, solved
-from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
+from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, relative_error
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
 from perfmodel.validation.statistics import Residual, interval
 
@@ -113,11 +113,8 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
     q, k, v = random(w.query_heads, w.n, w.d), *(random(w.stored_kv_heads, w.kv_len, width) for width in (w.d, w.dv))
     o, scale, scores = output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
 
-    def error() -> float:
-        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
-
     if shape.implementation == "cpu-flash":
-        return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), error
+        return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), lambda: attention_error(w, q, k, v, o)
     s, p = (array[: math.prod(scores)].reshape(scores) for array in scratch)
     s[:] = p[:] = np.nan
 
@@ -126,7 +123,7 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
         kernels.standard_softmax(s, p, w.causal, threads)
         kernels.multiply(p, v, o, TILE_ROWS, w.dv, threads)
 
-    return standard, error
+    return standard, lambda: attention_error(w, q, k, v, o)
 
 
 def checked(shape: KernelCase, threads: int, scratch: Any) -> Run:

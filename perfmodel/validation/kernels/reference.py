@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.core.workload import Attention
+
 TOLERANCE = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
 """Largest relative error of a kernel that is called correct, by dtype of its inputs."""
 
@@ -31,6 +33,17 @@ def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
     safe = np.where(total > 0, total, 1.0)
     logsumexp = np.where(total > 0, top + np.log(safe), -np.inf)[:, 0]
     return e @ v / safe, logsumexp
+
+
+def attention_error(w: Attention, q: Any, k: Any, v: Any, o: Any, logsumexp: Any = None) -> float:
+    """Largest relative error of the heads of ``o``, and of ``logsumexp`` if given; arrays as of ``attention``, heads first."""
+    errors = []
+    for head in range(w.query_heads):
+        kv = head // w.group
+        expected, statistic = attention(q[head], k[kv], v[kv], w.causal)
+        errors.append(relative_error(o[head], expected))
+        errors += [] if logsumexp is None else [relative_error(logsumexp[head], statistic)]
+    return max(errors)
 
 
 def relative_error(result: Any, expected: Any) -> float:

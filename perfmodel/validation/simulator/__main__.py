@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, standard
-from perfmodel.validation.kernels.reference import attention, relative_error
+from perfmodel.validation.kernels.reference import attention_error, relative_error
 from perfmodel.validation.simulator import LOADS, STORES, workload
 
 Answer = dict[str, Any]
@@ -54,17 +53,6 @@ def totals(*tensors: tuple[str, Counting]) -> dict[str, dict[str, int]]:
     return sums
 
 
-def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Counting, lse: Any) -> float:
-    errors = []
-    for head in range(w.query_heads):
-        kv = head // w.group
-        expected, logsumexp = attention(q.values[head], k.values[kv], v.values[kv], w.causal)
-        errors.append(relative_error(o.values[head], expected))
-        if lse is not None:
-            errors.append(relative_error(lse[head], logsumexp))
-    return max(errors)
-
-
 def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     w, family = workload(case), {"flash2": flash, "flash1": flash1, "standard": standard}[case["kernel"]]
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
@@ -73,7 +61,7 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     shape = _geometry(w.d, *case["tile"])
     family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))
-    error = _worst_error(w, q, k, v, o, None if lse is None else lse.reshape(w.query_heads, w.n))
+    error = attention_error(w, q.values, k.values, v.values, o.values, None if lse is None else lse.reshape(w.query_heads, w.n))
     counts = totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras)
     return {"counts": counts, "error": error, **({"loads": standard.loads(w, shape)} if family is standard else {})}
 
