@@ -86,7 +86,7 @@ def judged(
         return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
     own = fits.with_other_parts(own, block.model, fallbacks)
-    new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
+    new = fits.block_of(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 

@@ -124,7 +124,7 @@ def calibrate(
             if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
                 mine = errors
             here = [point for point in members if point.device.id == name]
-            block = with_unseen(with_interval(_block(key, p, here, date, versions), mine), here)
+            block = with_unseen(with_interval(block_of(key, p, here, date, versions), mine), here)
             block = with_warm(block, [value for value, point in zip(residuals, to_fit, strict=True) if _warm_on(point, name)], here)
             result.setdefault(name, []).append(block)
             others = [error for error in current[name].calibration if family_of(error) != family_of(block)]
@@ -195,7 +195,7 @@ def with_other_parts(members: Sequence[FitPoint], model: str, fallbacks: Fallbac
     return [replace(point, device=devices[point.device.id, point.record.dtype]) for point in members]
 
 
-def _block(key: Key, p: dict[str, float], members: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
+def block_of(key: Key, p: dict[str, float], members: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
     """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)

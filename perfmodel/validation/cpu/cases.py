@@ -21,10 +21,11 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import WARM, Case
 from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_ROWS
 from perfmodel.validation.bounds import case_of, evaluated
+from perfmodel.validation.calibrate import block_of
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.profile import Run, cache_sizes, device, in_turns, in_words, rate_loops, shared_caches, threads, versions
-from perfmodel.validation.fit_points import FULL, FitPoint, solved
+from perfmodel.validation.fit_points import FULL, FitPoint, Key, solved
 from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, relative_error
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
 from perfmodel.validation.statistics import Residual, interval
@@ -172,20 +173,10 @@ def calibrations(records: Sequence[Record], profile: Device) -> list[Calibration
         points.setdefault(record.implementation, []).append(FitPoint(record, case, profile, lower_s))
     fits = {name: solved(listed, FULL, MODEL) for name, listed in points.items()}
     low, high = interval([Residual(value, f"{name} {at}") for name, (_, missed) in fits.items() for at, value in enumerate(missed)])
-    return [
-        Calibration(
-            implementation=name,
-            workload=points[name][0].record.workload,
-            model=MODEL.name,
-            dtypes=[DTYPE],
-            parameters=parameters,
-            points=len(missed),
-            low=low,
-            high=high,
-            source="run",
-            date=date.today().isoformat(),
-            versions=in_words(),
-            median_error=quantile([abs(math.expm1(-value)) for value in missed], 0.5),
-        )
-        for name, (parameters, missed) in fits.items()
-    ]
+    blocks = []
+    for name, (parameters, missed) in fits.items():
+        key: Key = (points[name][0].record.workload, name, "forward", MODEL.name, profile.architecture)
+        block = block_of(key, parameters, points[name], date.today().isoformat(), lambda records: in_words())
+        off = quantile([abs(math.expm1(-value)) for value in missed], 0.5)
+        blocks.append(replace(block, low=low, high=high, source="run", median_error=off))
+    return blocks
