@@ -170,7 +170,7 @@ def this_machine(
     hardware: str | None,
     implementations: Sequence[str],
     progress: Progress,
-    options: CalibrationOptions = DEFAULT,
+    options: CalibrationOptions,
 ) -> Calibrated:
     """Measure this machine: its GPU where there is one, else its CPU."""
     check_names(implementations)

@@ -27,7 +27,7 @@ def for_seconds(prediction: Prediction, case: Case, record: Record, device: Devi
     return replace(scaled(prediction, state.sustained_s / prediction.seconds), power=state)
 
 
-def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices = tuple) -> PowerState | None:
+def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> PowerState | None:
     """State of a call that takes ``seconds`` alone, as it runs for seconds; None without a power model of it.
 
     A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.

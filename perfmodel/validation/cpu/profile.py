@@ -16,6 +16,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def settled(times: Sequence[float]) -> bool:
     return sum(times) >= BUDGET_S or RULE.enough(times, 0.0)
 
 
-def in_turns(runs: Mapping[str, Run], done: Callable[[float], None] = lambda share: None) -> dict[str, list[float]]:
+def in_turns(runs: Mapping[str, Run], done: Callable[[float], None]) -> dict[str, list[float]]:
     """Seconds of each of ``runs``, in turn until all are settled, so that a slow spell of the machine affects all.
 
     ``done`` hears what share of them is settled.
@@ -98,13 +99,13 @@ def in_turns(runs: Mapping[str, Run], done: Callable[[float], None] = lambda sha
     return times
 
 
-def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor_name() -> str:
     """Name that the processor gives itself."""
-    try:
-        lines = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-    except OSError:
-        lines = []
-    return lines[0] if lines else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

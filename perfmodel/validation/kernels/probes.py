@@ -44,7 +44,7 @@ def build_copy() -> Any:
     return kernel(copy)
 
 
-def blocks_for(elements: int, threads: int = THREADS) -> int:
+def blocks_for(elements: int, threads: int) -> int:
     """Thread blocks of which each thread moves IN_FLIGHT times 16 bytes."""
     return max(-(-elements // (4 * IN_FLIGHT * threads)), 1)
 
@@ -84,14 +84,12 @@ def build_read() -> Any:
     return kernel(read)
 
 
-def prepare_read(
-    source: Any, sums: Any, passes: int = 1, blocks: int = MOST_BLOCKS, threads: int = THREADS, stream: Any = 0
-) -> Callable[[], None]:
+def prepare_read(source: Any, sums: Any, passes: int = 1, blocks: int = MOST_BLOCKS, threads: int = THREADS) -> Callable[[], None]:
     """Function that launches the reads; ``sums`` holds one element and is never written. Fewer blocks where ``source`` is small."""
     if source.size % 4 or not source.size:
         raise UsageError(f"reading {source.size} elements", "give a multiple of 4")
     grid = (min(blocks, blocks_for(source.size, threads)),)
-    return launcher(build_read(), grid, threads, 0, source, sums, U(passes), stream=stream)
+    return launcher(build_read(), grid, threads, 0, source, sums, U(passes))
 
 
 # Units of a multiprocessor
