@@ -18,7 +18,7 @@ from perfmodel.remat.evaluate import evaluate
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.source import listed
 from perfmodel.report.batch import report as batch_report
-from perfmodel.report.memory import over_step, parts_of
+from perfmodel.report.memory import by_tensor, over_step, parts_of
 from perfmodel.report.remat import POINTS, Units, moments_of, outline, timeline
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.cache_plan import workload
@@ -29,7 +29,7 @@ from perfmodel.transformer.question import BatchQuestion
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, Request, Split, decode
 from perfmodel.transformer.training.memory import evaluate as evaluate_memory
-from perfmodel.transformer.training.question import Parallel, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, Recomputation, TrainingConfig
 
 fallbacks = cache(calibrated_devices)
 GB = 10**9
@@ -255,9 +255,11 @@ def test_a_long_schedule_is_drawn_with_its_peak():
     assert max(drawn, key=lambda point: point[1])[0] == pytest.approx(4800, abs=50)
 
 
+@pytest.mark.parametrize("recompute", [*map(Recomputation, (NONE, SELECTIVE, FULL)), Recomputation(EVERY, 5)])
 @pytest.mark.parametrize("parallel", [Parallel(), Parallel(pp=4), Parallel(dp=8, zero=3)])
-def test_a_step_peaks_where_it_does(parallel):
-    result = evaluate_memory(TrainingConfig(find_model("gpt2-xl"), 8, 1024, parallel=parallel), find_device("h200"))
+def test_a_step_peaks_where_it_does(parallel, recompute):
+    training = TrainingConfig(find_model("gpt2-xl"), 8, 1024, parallel=parallel, recompute=recompute, flash=False)
+    result = evaluate_memory(training, find_device("h200"))
     chart = over_step(result)
     peak, parts = result.peak, parts_of(result, result.peak.moment)
     sums = [sum(y for _, y in together) for together in zip(*(one.points for one in chart.series), strict=True)]
@@ -268,6 +270,10 @@ def test_a_step_peaks_where_it_does(parallel):
     before = next(place for place, moment in enumerate(peak.moments) if moment is peak.moment)
     first = sum(moment.count for moment in peak.moments[:before])
     assert first < chart.marks[0].x <= first + peak.moment.count
+    tensors = by_tensor(result, chart, chart.series[-1])
+    assert all(y >= 0 for one in tensors.series for _, y in one.points)
+    whole = [sum(y for _, y in together) for together in zip(*(one.points for one in tensors.series), strict=True)]
+    assert whole == pytest.approx([y for _, y in chart.series[-1].points])
 
 
 @pytest.mark.parametrize(

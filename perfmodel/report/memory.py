@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
 from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.bars import FAR
+from perfmodel.report.charts.draw import SERIES
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report, Table
@@ -24,6 +26,8 @@ from perfmodel.transformer.training.state import StatePart
 KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
 PARTS = ("weights", "gradients", "optimizer", "activations")
+LARGEST = SERIES - 2
+"""Tensors that a picture tells apart."""
 BRIEF = {f"{place}.{name}": name for name in PARTS for place in ("bytes", "at_peak")} | {"together": "together"}
 MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
 STEPS = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer's step"}
@@ -289,7 +293,24 @@ def _timeline(result: MemoryResult) -> Table:
 
 def _charts(result: MemoryResult) -> list[Chart]:
     near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
-    return [over_step(result, [Limit("capacity", result.capacity)] if near and result.capacity else [])]
+    whole = over_step(result, [Limit("capacity", result.capacity)] if near and result.capacity else [])
+    activations = next((series for series in whole.series if series.name == "activations"), None)
+    return [whole, by_tensor(result, whole, activations)] if activations else [whole]
+
+
+def by_tensor(result: MemoryResult, whole: LineChart, activations: Series) -> LineChart:
+    """The activations of ``whole``: the largest tensors that wait for their backward pass, others that do, and what an operation uses."""
+    saved = [moment.saved_in(index) for moment in result.peak.moments for index in range(moment.count)]
+    sizes = {name: [float(one.get(name, 0)) for one in saved] for one in saved for name in one}
+    largest = sorted(sizes, key=lambda name: -max(sizes[name]))[:LARGEST]
+    areas = {name: sizes[name] for name in largest}
+    areas["other saved tensors"] = [sum(map(float, one.values())) - sum(shown) for one, *shown in zip(saved, *areas.values(), strict=True)]
+    areas["operation at work"] = [max(y - sum(held), 0.0) for (_, y), *held in zip(activations.points, *areas.values(), strict=True)]
+    series = [Series(name, list(enumerate(sizes, 1)), "area") for name, sizes in areas.items() if any(sizes)]
+    marks = [replace(mark, y=None, label="memory peaks") if mark.y else mark for mark in whole.marks]
+    return replace(
+        whole, title="Activations over the step, by tensor", y_label="activations", series=series, marks=marks, limits=[], caption=""
+    )
 
 
 def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, groupby
 
@@ -19,7 +19,7 @@ from perfmodel.transformer.training.huggingface import HuggingFace
 from perfmodel.transformer.training.matrices import Holding, Run, Shape, chunks_of, in_flight, layer_holding, shape_of, table_holding
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
-from perfmodel.transformer.training.tape import Tape, TapePass, backward, forward
+from perfmodel.transformer.training.tape import Tape, TapePass, added, backward, forward
 
 FUSED, HUGGINGFACE = "fused", "huggingface"
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -122,6 +122,7 @@ class StepMoment:
     """A part of the step: ``start`` and ``bytes`` at its two ends, ``high`` at the most in it, reached in operation ``at``.
 
     ``gradients``: of weights, bytes that are there when the block with the most begins. ``count``: equal blocks of layers in it.
+    ``saved``: bytes of tensors saved for the backward pass, by name, at the most; ``saved_by_each``: how many more after each block.
     """
 
     phase: str
@@ -132,12 +133,22 @@ class StepMoment:
     at: str
     gradients: Number = 0
     count: int = 1
+    saved: Mapping[str, Number] = field(default_factory=dict)
+    saved_by_each: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> int:
+        """Index of the block with the most: bytes change by as much from one to the next."""
+        return self.count - 1 if self.bytes > self.start else 0
 
     def highs(self) -> list[Number]:
-        """Most bytes of each block; they change by as much from one to the next."""
+        """Most bytes of each block."""
         step = (self.bytes - self.start) / self.count
-        worst = self.count - 1 if step > 0 else 0
-        return [self.high - step * (worst - index) for index in range(self.count)]
+        return [self.high - step * (self.worst - index) for index in range(self.count)]
+
+    def saved_in(self, index: int) -> dict[str, Number]:
+        """Bytes of tensors saved for the backward pass, by name, at the most of the ``index``-th block."""
+        return added(self.saved, self.saved_by_each, index - self.worst)
 
     @property
     def title(self) -> str:
@@ -173,10 +184,10 @@ class LayerBlock:
         end = self.first + self.count * self.layers
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
-    def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
+    def run(self, phase: str, level: Number, gradients: Number, saved: Mapping[str, Number]) -> StepMoment:
         """Moment of one pass over the blocks, from ``level`` on. Bytes change by as much in each: the worst is the first or the last.
 
-        ``gradients``: bytes of those of weights that are there before it.
+        ``gradients``: bytes of those of weights that are there before it; ``saved``: of tensors saved for the backward pass.
         """
         once = self.forward if phase == FORWARD else self.backward
         last = self.count - 1
@@ -191,6 +202,8 @@ class LayerBlock:
             at=f"{worst}, {once.at}" if once.at else worst,
             gradients=gradients + (end * self.gradients if phase == BACKWARD else 0),
             count=last + 1,
+            saved=added(added(saved, once.net_saved, end), once.high_saved),
+            saved_by_each=once.net_saved,
         )
 
 
@@ -217,19 +230,21 @@ def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation:
         forwards = _chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
         again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
         needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
-        backwards = [*again, needless, *backwards]
+        entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # is among what runs again
+        backwards = [entered, *again, needless, *backwards]
     return _block(LAYER, tapes, holdings, forwards, _chained(backwards), shape)
 
 
 def _chained(passes: Iterable[TapePass]) -> TapePass:
     """One pass made of ``passes`` one after the other."""
     level: Number = 0
-    high, at = level, ""
+    high, at, high_saved, saved = level, "", dict[str, Number](), dict[str, Number]()
     for once in passes:
         if level + once.high > high:
-            high, at = level + once.high, once.at
+            high, at, high_saved = level + once.high, once.at, added(saved, once.high_saved)
         level += once.net
-    return TapePass(high, level, at)
+        saved = added(saved, once.net_saved)
+    return TapePass(high, level, at, high_saved, saved)
 
 
 def _block(

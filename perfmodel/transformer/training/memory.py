@@ -33,6 +33,7 @@ from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_st
 from perfmodel.transformer.training.question import TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
+from perfmodel.transformer.training.tape import added
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +89,22 @@ class _Stage:
         """Bytes over the forward and backward of one micro-batch through ``chunk``, the other ones waiting."""
         parts = self.chunks[chunk]
         level = self.held + self.stored - self.unit(chunk) + self.received(chunk)
-        gradients = self.gradients
+        gradients, saved = self.gradients, dict[str, Number]()
+        for place, count in enumerate(self.flight):
+            for part in self.chunks[place]:
+                saved = added(saved, part.forward.net_saved, (count - (place == chunk)) * part.count)
         for part in parts:
-            moment = part.run(FORWARD, level, gradients)
+            moment = part.run(FORWARD, level, gradients, saved)
             yield moment
             level = moment.bytes + (self.waiting if part.name == EMBEDDING else 0)
+            saved = added(saved, part.forward.net_saved, part.count)
         for part in reversed(parts):
             level -= self.waiting if part.name == EMBEDDING else 0
-            moment = part.run(BACKWARD, level, gradients)
+            moment = part.run(BACKWARD, level, gradients, saved)
             yield moment
             level = moment.bytes
             gradients += part.gradients * part.count
+            saved = added(saved, part.backward.net_saved, part.count)
 
     def moments(self) -> tuple[StepMoment, ...]:
         """The worst walk, then the optimizer's step: no activations, all gradients."""

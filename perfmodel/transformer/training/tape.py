@@ -11,7 +11,7 @@ result. The result is held until the end, as a model holds it. Bytes are those o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -82,11 +82,21 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class TapePass:
-    """Bytes relative to the start of a pass over a tape. ``high``: at the most, reached in operation ``at``; ``net``: at the end."""
+    """Bytes relative to the start of a pass over a tape. ``high``: at the most, reached in operation ``at``; ``net``: at the end.
+
+    ``high_saved``, ``net_saved``: those of tensors saved for the backward pass, by name, at the most and at the end.
+    """
 
     high: Number
     net: Number
     at: str
+    high_saved: Mapping[str, Number] = field(default_factory=dict, repr=False, compare=False)
+    net_saved: Mapping[str, Number] = field(default_factory=dict, repr=False, compare=False)
+
+
+def added(sizes: Mapping[str, Number], more: Mapping[str, Number], times: Number = 1) -> dict[str, Number]:
+    """``sizes`` with ``times`` those of ``more``, by name."""
+    return {name: sizes.get(name, 0) + times * more.get(name, 0) for name in {**sizes, **more}}
 
 
 def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
@@ -100,17 +110,17 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
     kept, out = tape.saved() if keep is None else keep, tape.out
     live: dict[str, Number] = {tape.stream: tape.sizes[tape.stream]}
     level: Number = 0
-    high, at = level, ""
+    high, at, saved = level, "", dict[str, Number]()
     for index, node in enumerate(tape.nodes):
         for name in node.writes:
             live[name] = tape.sizes[name]
             level += live[name]
         if level + node.scratch > high:
-            high, at = level + node.scratch, node.name
+            high, at, saved = level + node.scratch, node.name, {name: size for name, size in live.items() if name in kept}
         for name in (*node.reads, *node.writes):
             if name in live and name not in kept and name != out and last.get(name, -1) <= index:
                 level -= live.pop(name)
-    return TapePass(high, level, at)
+    return TapePass(high, level, at, saved, {name: tape.sizes[name] for name in kept})
 
 
 def backward(tape: Tape) -> TapePass:
@@ -123,13 +133,14 @@ def backward(tape: Tape) -> TapePass:
     freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
     repeated = tape.repeated
     level: Number = 0
-    high, at = level, ""
+    high, at, high_saved, saved = level, "", dict[str, Number](), dict[str, Number]()
     for node in reversed(tape.nodes):
         if repeated and node is repeated[-1]:
-            once_more, rebuilt = _again(tape, repeated)
+            once_more = _again(tape, repeated)
             if level + once_more.high > high:
-                high, at = level + once_more.high, f"{once_more.at}, again"
-            level += rebuilt
+                high, at, high_saved = level + once_more.high, f"{once_more.at}, again", added(saved, once_more.high_saved)
+            saved = added(saved, once_more.net_saved)
+            level += sum(once_more.net_saved.values())
         level += node.gradients
         second: Number = 0
         for name in node.reads:
@@ -141,21 +152,23 @@ def backward(tape: Tape) -> TapePass:
                 waiting[name] = name
                 level += tape.gradient_size(name)
         if level + second + node.backward_scratch > high:
-            high, at = level + second + node.backward_scratch, node.name
+            high, at, high_saved = level + second + node.backward_scratch, node.name, dict(saved)
         used = {waiting.pop(name) for name in node.writes if name in waiting}
         level -= sum(tape.gradient_size(owner) for owner in used if owner not in waiting.values())
-        level -= sum(tape.sizes[name] for name in node.saves if freed_by[name] is node)
-    return TapePass(high, level, at)
+        freed = {name: tape.sizes[name] for name in node.saves if freed_by[name] is node}
+        saved = added(saved, freed, -1)
+        level -= sum(freed.values())
+    return TapePass(high, level, at, high_saved, saved)
 
 
-def _again(tape: Tape, repeated: list[TapeNode]) -> tuple[TapePass, Number]:
-    """The second run of ``repeated``, and bytes of what it makes and keeps that was not kept before."""
+def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
+    """The second run of ``repeated``; saved is what it makes and keeps that was not kept before."""
     kept = tape.saved()
     inside = {name for node in repeated for name in node.writes}
     wanted = {name for node in repeated for name in node.saves if name in inside and name not in kept}
     outside = {name: 0 for node in repeated for name in node.reads if name not in inside}
     part = replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **outside}, again=frozenset())
-    return forward(part, wanted), sum(tape.sizes[name] for name in wanted)
+    return forward(part, wanted)
 
 
 EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"
