@@ -17,6 +17,8 @@ LEAST_INTENSITY, LEAST_SHARE = 0.01, 1e-6
 """FLOP/B, and share of the highest roof, below which no axis goes for the sake of a few points."""
 AIR = 2.0
 """Factor from the last point or ridge to the end of an axis, at least."""
+BESIDE, STRUCK = 1.2, 3
+"""Font sizes from which on a line leads to a label; what it costs, in covered lines, that this one strikes another label."""
 STEPS = 24
 """Places tried along a line for its label."""
 
@@ -212,12 +214,15 @@ def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
     value = digits(ceiling.value / own.value, 3)
 
     def far(label: Text) -> int:
-        """A label further away may seem another ridge's, and one without its unit another number."""
-        return int(math.dist((label.x, label.y), at) / (1.5 * font)) + (label.text == value)
+        """A label further away may seem another ridge's, and a line to it is not to strike another label."""
+        edge = text_box(label, font, air=0).nearest(at)
+        away = math.dist(at, edge)
+        struck = sum(Segment(at, edge).meets(other) for other in view.placer.taken) if away > BESIDE * font else 0
+        return int(away / font) + STRUCK * struck
 
     found = view.placer.place((place for words in (f"{value} FLOP/B", value) for place in _around_ridge(*at, words, font)), cost=far)
     edges = [text_box(label, font, air=0).nearest(at) for label in found]
-    return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > 1.2 * font), Marker("ridge", *at, 2.6), *found]
+    return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > BESIDE * font), Marker("ridge", *at, 2.6), *found]
 
 
 def _around_ridge(x: float, y: float, text: str, font: float) -> Iterator[Text]:
@@ -226,6 +231,7 @@ def _around_ridge(x: float, y: float, text: str, font: float) -> Iterator[Text]:
         yield Text("ridge-label", x + gap + away, y + font * 1.25, text, "start")
         yield Text("ridge-label", x + gap, y + font * 1.25 + away, text, "start")
         yield Text("ridge-label", x - gap - away, y - font * 0.5, text, "end")
+        yield Text("ridge-label", x - gap, y - font * 0.5 - away, text, "end")
         yield Text("ridge-label", x, y - font * 0.7 - away, text, "middle")
         yield Text("ridge-label", x + gap + away, y - font * 0.5, text, "start")
         yield Text("ridge-label", x, y + font * 1.6 + away, text, "middle")
