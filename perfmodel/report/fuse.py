@@ -44,7 +44,8 @@ def report(
     if published is not None:
         there = _published(w, published)
         reasons.insert(0, _published_summary(results, published))
-        tables.append(as_table("published times beside the model's", {"published": there, "model": _modelled(w, results, there)}))
+        modelled = _per_call(w, results[0].total_s, results[2].total_s, _fused_in_graph(results))
+        tables.append(as_table("published times beside the model's", {"published": there, "model": modelled}))
         brief = [as_table("", found, labels=BRIEF[:4]), tables[-1]]
         data["published"] = as_json(there)
     plain = Report(
@@ -90,28 +91,20 @@ def _over(before: float | None, after: float | None) -> float | None:
 def _published(w: FusedChain, times: Published) -> list[Metric]:
     return [
         *of_fields(times, "calls", "eager_s", "graph_s", "fused_s", "printed_speedup", "printed_graph_speedup", "source"),
-        Metric("eager_per_call_s", times.eager_s / times.calls, "eager, per call", "s"),
-        Metric("eager_per_kernel_s", times.eager_s / times.calls / w.ops, "eager, per kernel", "s"),
-        Metric("fused_per_call_s", times.fused_s / times.calls, "fused, no CUDA graph, per call", "s"),
-        Metric("graph_per_call_s", times.graph_s / times.calls, "fused, in a CUDA graph, per call", "s"),
-        Metric("speedup", times.eager_s / times.fused_s, "eager / fused", "ratio"),
-        Metric("graph_speedup", times.eager_s / times.graph_s, "eager / fused in a CUDA graph", "ratio"),
+        *_per_call(w, *(seconds / times.calls for seconds in (times.eager_s, times.fused_s, times.graph_s))),
     ]
 
 
-def _modelled(w: FusedChain, results: list[ChainResult], published: list[Metric]) -> list[Metric]:
-    """What the model says in place of each published number."""
-    unfused, _, fused = (result.total_s for result in results)
-    in_graph = _fused_in_graph(results)
-    values = {
-        "eager_per_call_s": unfused,
-        "eager_per_kernel_s": unfused and unfused / w.ops,
-        "fused_per_call_s": fused,
-        "graph_per_call_s": in_graph,
-        "speedup": _over(unfused, fused),
-        "graph_speedup": _over(unfused, in_graph),
-    }
-    return [replace(metric, value=values[metric.key]) for metric in published if metric.key in values]
+def _per_call(w: FusedChain, eager_s: float | None, fused_s: float | None, graph_s: float | None) -> list[Metric]:
+    """Seconds of a call in each way, and what fusion gains."""
+    return [
+        Metric("eager_per_call_s", eager_s, "eager, per call", "s"),
+        Metric("eager_per_kernel_s", eager_s and eager_s / w.ops, "eager, per kernel", "s"),
+        Metric("fused_per_call_s", fused_s, "fused, no CUDA graph, per call", "s"),
+        Metric("graph_per_call_s", graph_s, "fused, in a CUDA graph, per call", "s"),
+        Metric("speedup", _over(eager_s, fused_s), "eager / fused", "ratio"),
+        Metric("graph_speedup", _over(eager_s, graph_s), "eager / fused in a CUDA graph", "ratio"),
+    ]
 
 
 def _fused_in_graph(results: list[ChainResult]) -> float | None:

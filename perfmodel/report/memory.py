@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -292,8 +292,7 @@ def _timeline(result: MemoryResult) -> Table:
 
 
 def _charts(result: MemoryResult) -> list[Chart]:
-    near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
-    whole = over_step(result, [Limit("capacity", result.capacity)] if near and result.capacity else [])
+    whole = over_step(result)
     activations = next((series for series in whole.series if series.name == "activations"), None)
     return [whole, by_tensor(result, whole, activations)] if activations else [whole]
 
@@ -313,7 +312,7 @@ def by_tensor(result: MemoryResult, whole: LineChart, activations: Series) -> Li
     )
 
 
-def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
+def over_step(result: MemoryResult) -> LineChart:
     """The most in every block of the step by part, one block after the other, with the peak at its own block.
 
     Gradients between two moments that know theirs are on a straight line: equal layers add as much each.
@@ -326,7 +325,9 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
     back = [place for place, (phase, _) in enumerate(blocks, 1) if phase == BACKWARD]
     marks = [Mark(place, f"peak {_size(peak, 3)}", peak), *(Mark(begin, f"{BACKWARD} begins") for begin in back[:1])]
     title, x = "Memory over the step", "block of the step: layers forward, then back"
-    caption = "" if limits or result.capacity is None else f"{result.device.name} has {_size(result.capacity, 3)}, far above."
+    near = result.capacity is not None and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room below
+    limits = [Limit("capacity", result.capacity)] if result.capacity and near else []
+    caption = "" if near or result.capacity is None else f"{result.device.name} has {_size(result.capacity, 3)}, far above."
     worst, begin, known = list[int](), 0, list[float]()
     for moment in result.peak.moments:
         highs = list(map(float, moment.highs()))
@@ -338,7 +339,7 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
     parts |= {"gradients": [float(one) for one in gradients]}
     parts["activations"] = [max(high - sum(held), 0.0) for (_, high), *held in zip(points, *parts.values(), strict=True)]
     series = [Series(name, list(enumerate(sizes, 1)), "area") for name, sizes in parts.items() if any(sizes)]
-    return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits), caption)
+    return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, limits, caption)
 
 
 def _notes(result: MemoryResult) -> list[str]:

@@ -184,8 +184,8 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
 def _totals(found: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
     at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
-    each = [Metric("sustained.energy_per_token_j", found.power.joules / found.tokens, "energy per token", "J")] if found.power else []
-    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least, *of_power(found.power), *each]
+    cost = of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS)
+    return [*cost, at_least, *of_power(found.power, found.tokens)]
 
 
 def _rates(found: ModelAnswer) -> list[Metric]:

@@ -61,7 +61,9 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
     notes = [f"not in the file: {', '.join(kernel.missing)}"] * bool(kernel.missing)
     notes += [f"the profile has no {name} peak for its {flops}" for name, (key, flops) in counted.items() if key not in seconds]
     notes += [f"besides {flops} of {name}" for name, (key, flops) in counted.items() if key != main]
-    terms = _memory_terms(kernel, device)
+    levels = {name: device.level(name) for name in kernel.bytes}
+    rates = {name: level.bandwidth_bytes_per_s for name, level in levels.items() if level is not None}
+    terms = {name: kernel.bytes[name] / rate for name, rate in rates.items() if rate and kernel.bytes[name]}
     for (name, _), spent in seconds.items():
         if spent:
             terms[name] = terms.get(name, 0.0) + spent
@@ -78,12 +80,6 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
         terms=terms,
         note="; ".join(notes),
     )
-
-
-def _memory_terms(kernel: KernelCount, device: Device) -> dict[str, float]:
-    levels = {name: device.level(name) for name in kernel.bytes}
-    rates = {name: level.bandwidth_bytes_per_s for name, level in levels.items() if level is not None}
-    return {name: kernel.bytes[name] / rate for name, rate in rates.items() if rate and kernel.bytes[name]}
 
 
 def _whole(value: float) -> int | float:

@@ -24,8 +24,8 @@ WHEN = {"burst": ", run for seconds", "sustained": ""}
 CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
 
 
-def of_power(state: Drawn | None) -> list[Metric]:
-    """Power, clock and energy of a kernel, a model's passes or a training step; none where the device has no power model.
+def of_power(state: Drawn | None, tokens: int = 0) -> list[Metric]:
+    """Power, clock and energy of a kernel, a model's passes or a training step of ``tokens``; none where the device has no power model.
 
     ``clock`` is of the predicted time; watts, clock and joules are of a call that runs for seconds, and stand under ``sustained``.
     """
@@ -39,6 +39,7 @@ def of_power(state: Drawn | None) -> list[Metric]:
         Metric("sustained.energy_j", state.joules, "energy per call", "J"),
         Metric("sustained.power_limit_w", state.limit_w),
         Metric("clock", state.clock),
+        *([Metric("sustained.energy_per_token_j", state.joules / tokens, "energy per token", "J")] if tokens else []),
     ]
 
 

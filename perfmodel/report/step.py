@@ -134,20 +134,12 @@ def _value(entry: Metrics, name: str) -> Any:
 
 def _summed(entries: Sequence[Metrics]) -> Metrics:
     """One row for ``entries``: of what rows count, the sums."""
-
-    def total(name: str) -> Any:
-        return sum(_value(entry, name) for entry in entries)
-
-    seconds, lower = total("time"), total("time_s.lower")
+    counted = {"count": "count", "FLOP": "FLOP", "FLOP, run": "FLOP", "time": "s", "bytes": "B", "share": "share", "time_s.lower": ""}
+    sums = {name: sum(_value(entry, name) for entry in entries) for name in counted}
     return [
         Metric("name", f"{len(entries)} others", entries[0][0].label, "text"),
-        Metric("", total("count") or None, "count"),
-        Metric("", total("FLOP") or None, "FLOP", "FLOP"),
-        Metric("", total("FLOP, run") or None, "FLOP, run", "FLOP"),
-        Metric("bytes", total("bytes"), "bytes", "B"),
-        Metric("", seconds, "time", "s"),
-        Metric("", lower / seconds, "of bound", "share"),
-        Metric("share", total("share"), "share", "share"),
+        *(Metric(name if name in ("bytes", "share") else "", sums[name] or None, name, unit) for name, unit in counted.items() if unit),
+        Metric("", sums["time_s.lower"] / sums["time"], "of bound", "share"),
     ]
 
 
@@ -165,25 +157,13 @@ def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
     return BarChart(title, "s", bars)
 
 
-def op_point(
-    number: int,
-    name: str,
-    op: Op,
-    cost: Estimate,
-    times: Times | None,
-    count: Number,
-    device: Device,
-    dtype: Dtype,
-    group: str = "",
-    kernel: str = "",
-) -> RooflinePoint:
-    """All ``count`` runs of ``op`` as a point. ``kernel``: whose time it is, or why there is none."""
+def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: Dtype, group: str = "", kernel: str = "") -> RooflinePoint:
+    """All ``count`` runs of ``part`` as a point. ``kernel``: whose time it is, or why there is none."""
     from perfmodel.report.roofline_chart import point
 
-    made = point(number, name, cost, device, dtype.name, dtype.matmul_unit, group=group)
-    runs = f"{int(count)} runs" if count != 1 else ""
-    note = "; ".join(filter(None, [runs, made.note, kernel]))
-    return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)
+    made = point(number, part.name, part.cost, device, dtype.name, dtype.matmul_unit, group=group)
+    note = "; ".join(filter(None, [f"{int(count)} runs" if count != 1 else "", made.note, kernel]))
+    return replace(made, predicted=None if part.times is None else Interval(*map(float, part.times)), note=note)
 
 
 def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:
@@ -191,7 +171,7 @@ def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list
     from perfmodel.report.roofline_chart import roofline, with_shares
 
     listed = sorted((part for part in parts if part.cost.dram.total), key=lambda part: -part.seconds)[:SCREEN_ROWS]
-    points = [op_point(at, part.name, part.op, part.cost, part.times, part.op.count, device, dtype) for at, part in enumerate(listed, 1)]
+    points = [op_point(at, part, part.op.count, device, dtype) for at, part in enumerate(listed, 1)]
     return [roofline(device, with_shares(points), f"Roofline of its ops on {device.name}")] if points else []
 
 

@@ -151,9 +151,7 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
 def _totals(found: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
     """Sums over all kernels of one GPU, and what a step draws."""
     known = None if found.prediction is None else Interval(*found.prediction) if found.validated else Interval(found.prediction[0])
-    tokens = found.training.batch * found.training.n
-    each = [] if power is None else [Metric("sustained.energy_per_token_j", power.joules / tokens, "energy per token", "J")]
-    return [*of_cost(found.cost, known, LABELS), *of_power(power), *each]
+    return [*of_cost(found.cost, known, LABELS), *of_power(power, found.training.batch * found.training.n)]
 
 
 def _rates(found: TrainingEstimate) -> list[Metric]:

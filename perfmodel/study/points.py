@@ -23,7 +23,7 @@ from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
-from perfmodel.report.step import op_point
+from perfmodel.report.step import StepPart, op_point
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import models_of
@@ -206,7 +206,8 @@ def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     for line in known.lines:
         name = f"{line.row.op.name}{f' in {line.phase}' * several}"
         kernel = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
-        found.append(op_point(UNNUMBERED, name, line.row.op, line.cost, line.times, line.count, device, form, label, kernel))
+        part = StepPart(name, line.row.op, line.cost, line.times, line.seconds)
+        found.append(op_point(UNNUMBERED, part, line.count, device, form, label, kernel))
     return with_shares(found)
 
 

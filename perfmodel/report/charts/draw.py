@@ -16,42 +16,26 @@ FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 SERIES = 6
 """Colours of series; a seventh series begins again with another shape."""
 
-LIGHT = {
-    "page": "#ffffff",
-    "ink": "#16202b",
-    "quiet": "#55616e",
-    "line": "#d8dee4",
-    "faint": "#edf0f3",
-    "edge": "#b9c2cc",
-    "warn": "#b3261e",
-    "roof": "#6b7785",
-    "strong": "#16202b",
-    "plot": "#ffffff",
-    "s0": "#1f5fbf",
-    "s1": "#c2540a",
-    "s2": "#00785f",
-    "s3": "#a8327e",
-    "s4": "#7a6400",
-    "s5": "#5b4bb5",
+_COLOURS = {
+    "page": ("#ffffff", "#12171d"),
+    "ink": ("#16202b", "#e8edf2"),
+    "quiet": ("#55616e", "#a3aebb"),
+    "line": ("#d8dee4", "#303a45"),
+    "faint": ("#edf0f3", "#222a33"),
+    "edge": ("#b9c2cc", "#4a5663"),
+    "warn": ("#b3261e", "#ff8f86"),
+    "roof": ("#6b7785", "#8793a1"),
+    "strong": ("#16202b", "#e8edf2"),
+    "plot": ("#ffffff", "#161c23"),
+    "s0": ("#1f5fbf", "#7db0ff"),
+    "s1": ("#c2540a", "#f59a57"),
+    "s2": ("#00785f", "#4fcfae"),
+    "s3": ("#a8327e", "#ee8fc8"),
+    "s4": ("#7a6400", "#d9bf4a"),
+    "s5": ("#5b4bb5", "#b3a6ff"),
 }
-DARK = {
-    "page": "#12171d",
-    "ink": "#e8edf2",
-    "quiet": "#a3aebb",
-    "line": "#303a45",
-    "faint": "#222a33",
-    "edge": "#4a5663",
-    "warn": "#ff8f86",
-    "roof": "#8793a1",
-    "strong": "#e8edf2",
-    "plot": "#161c23",
-    "s0": "#7db0ff",
-    "s1": "#f59a57",
-    "s2": "#4fcfae",
-    "s3": "#ee8fc8",
-    "s4": "#d9bf4a",
-    "s5": "#b3a6ff",
-}
+"""Light and dark, by name."""
+LIGHT, DARK = ({name: pair[side] for name, pair in _COLOURS.items()} for side in (0, 1))
 
 
 @dataclass(frozen=True, slots=True)

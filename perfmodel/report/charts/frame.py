@@ -168,9 +168,9 @@ class Plot:
         """The place of a value, at the edge if it lies beyond."""
         return self.x.at(self.x.clamped(x)), self.y.at(self.y.clamped(y))
 
-    def placer(self, inset: float = 2) -> Placer:
-        """A placer of labels inside the plot; ``inset``: margin in pixels."""
-        return Placer((self.left + inset, self.top + inset), (self.right - inset, self.bottom - inset), self.size.font)
+    def placer(self) -> Placer:
+        """A placer of labels inside the plot, two pixels from its edges."""
+        return Placer((self.left + 2, self.top + 2), (self.right - 2, self.bottom - 2), self.size.font)
 
 
 @dataclass(frozen=True, slots=True)
