@@ -16,8 +16,8 @@ from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Meter, Report, captioned
 from perfmodel.report.formats.svg import scene, size_of
+from perfmodel.report.formats.txt import title_lines
 from perfmodel.report.metrics import Metric, as_table
-from perfmodel.report.terminal import title_lines
 
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --hardware h200"
 LINES = [

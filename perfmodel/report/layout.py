@@ -159,5 +159,7 @@ def wrap(text: str, width: int) -> list[str]:
     >>> wrap("it takes 12 ms at most", 11)
     ['it takes', '12 ms at', 'most']
     """
+    if len(text) <= width:
+        return [text]
     broken = textwrap.wrap(_BEFORE_UNIT.sub(_JOINED, text), max(1, width), break_long_words=False, break_on_hyphens=False)
     return [_cut(line.replace(_JOINED, " "), width) for line in broken] or [""]

@@ -1,27 +1,72 @@
-"""Plain text for files and pipes: nothing is wrapped or cut."""
+"""Plain text for files and pipes: nothing is wrapped or cut. The same lines in the width of a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, made_lines, on_screen, review_lists
 from perfmodel.report.formats import tables
+from perfmodel.report.layout import lines, wrap
 
-BAR = 20
-"""Characters of a full bar."""
+BAR, LEAST_BAR = 20, 8
+"""Characters of a full bar, and of the shortest one."""
+WIDE = 10**9
+"""Columns in which everything has room."""
+SAID = "said"
+"""Style of a sentence of the verdict but the first, which is bold too."""
 
 
 def render(report: Report, full: bool = True) -> str:
     """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
-    lines = [report.question or report.title, *report.verdict]
-    for head, said in review_lists(report) if full else ():
-        lines += ["", head, *(f"  {one}" for one in said)]
-    lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
-    for table in tables(report, brief=True) if full else on_screen(report):
-        lines += ["", *([table.title] if table.title else []), *aligned(table)]
-    notes = [*printed_notes(report), *made_lines(report.provenance)] if full else screen_notes(report)
-    if notes:
-        lines += ["", *(f"  {note}" for note in notes)]
-    return "\n".join(lines) + "\n"
+    made = made_lines(report.provenance) if full else []
+    return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *made]), WIDE, full))
+
+
+def styled(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[tuple[str, str]]:
+    """Lines of at most ``width`` columns, each with its style; without ``full`` those of a screen, with ``room`` rows of tables."""
+    yield from ((line, "") for line in title_lines(report.question or report.title, width))
+    for place, sentence in enumerate(report.verdict):
+        yield from ((line, SAID if place else f"bold {SAID}") for line in wrap(sentence, width))
+    for title, said in review_lists(report) if full else ():
+        yield from (("", ""), (title, "bold"))
+        yield from ((f"  {line}", "") for one in said for line in wrap(one, width - 2))
+    if report.meters:
+        yield from (("", ""), *((line, "bold") for line in wrap(f"share of the {report.metered}", width)))
+        yield from ((line, "") for line in _meters(report, width))
+    without: list[str] = []
+    for table in tables(report, brief=True) if full else on_screen(report, room):
+        head, rows, missing = lines(table, width, wrapped=full)
+        without += filter(None, missing)
+        yield "", ""
+        yield from ((line, "bold") for line in [*wrap(table.title, width), *head] if line)
+        yield from ((line, "") for line in rows)
+    notes = printed_notes(report) if full else screen_notes(report, room)
+    notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
+    yield from [("", "")] if notes else []
+    yield from ((f"  {line}", "dim") for note in notes for line in wrap(note, width - 2))
+
+
+def title_lines(title: str, width: int) -> list[str]:
+    """``title`` in lines; one that is too long for one line ends it before the device, if that suffices.
+
+    >>> title_lines("Softmax: 8 rows of 512, fp16 on NVIDIA A100 SXM 80 GB", 50)
+    ['Softmax: 8 rows of 512, fp16', 'on NVIDIA A100 SXM 80 GB']
+    """
+    what, on, device = title.rpartition(" on ")
+    if on and len(title) > width >= max(len(what), len(device) + 3):
+        return [what, f"on {device}"]
+    return wrap(title, width)
+
+
+def _meters(report: Report, width: int) -> list[str]:
+    """The meters with bars as wide as there is room for, without their rates where even short ones leave none."""
+    every = meter_lines(report.meters)
+    room = BAR - max(0, max(map(len, every)) - width)
+    if room >= LEAST_BAR:
+        return meter_lines(report.meters, room)
+    return [line[:width].rstrip() for line in meter_lines(report.meters, LEAST_BAR, details=False)]
 
 
 def printed_notes(report: Report) -> list[str]:
@@ -67,10 +112,5 @@ def left_out(report: Report, said: int = 0, room: int | None = None) -> str:
 
 def aligned(table: Table) -> list[str]:
     """Lines of a table, columns padded; none of heads if all are empty."""
-    rows = [*([table.columns] if any(table.columns) else []), *table.rows]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]
-
-
-def _pad(cell: str, width: int, align: str) -> str:
-    return cell.rjust(width) if align == "r" else cell.ljust(width)
+    head, rows, _ = lines(table, WIDE)
+    return [*filter(None, head), *rows]
