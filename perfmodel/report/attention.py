@@ -20,8 +20,7 @@ from perfmodel.report.against import Side, against, alone, compared, ends, ratio
 from perfmodel.report.answer import ROOFS_EVEN, fit, headline, launching, sentence, small, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.kernel_time import KernelTime
-from perfmodel.report.measured import with_measured
+from perfmodel.report.kernel_time import KernelTime, with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import power_note

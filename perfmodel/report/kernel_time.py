@@ -13,17 +13,20 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EVEN, Side
-from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, small, taken
+from perfmodel.report.against import EVEN, Side, way
+from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, sentence, small, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, Interval
-from perfmodel.report.document import Figure, Meter
+from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
-from perfmodel.report.power import of_power, with_power
+from perfmodel.report.op_common import guessed, note
+from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
+
+LIBRARY = "the best library kernel"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,14 @@ class KernelTime:
         terms = {unit: needs.work_s} if needs.work_s else {}
         terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
         return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
+
+    def told(self, plain: Report, what: str, measured_s: float | None = None) -> Report:
+        """``plain`` with meters and figures of this time, notes on it as the time of ``what``, and ``measured_s``, a time to judge."""
+        notes, known = list(plain.notes), self.prediction
+        notes += [] if known is None else [note(what, known), *guessed([known]), *power_note(known.power)]
+        notes += self.below_roof_note(what)
+        found = replace(plain, notes=notes, meters=self.meters, metered=self.metered, figures=self.figures)
+        return with_measured(found, measured_s, self.cost, self.predicted)
 
     def below_roof_note(self, name: str) -> list[str]:
         """Note on a predicted time of ``name`` that is shorter than its roof."""
@@ -187,3 +198,23 @@ class KernelTime:
             return Bar(f"{name} (not predicted)", [("roof", roof)])
         parts = [("roof", min(roof, known.value)), ("beyond its roof", max(known.value - roof, 0.0))]
         return Bar(name, parts, known.low, known.high)
+
+
+def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predicted: Interval | None, what: str = LIBRARY) -> Report:
+    """``plain`` with what ``measured_s`` seconds are, first: a share of the roof of ``cost``, and against ``predicted`` of ``what``.
+
+    A time below the roof of these tiles is held against the bound, and one below the bound is said to be no time of this work.
+    """
+    if measured_s is None:
+        return plain
+    roof, bound, time = float(cost.roofline_s), float(cost.lower_warm_s), format_time(measured_s, 3)
+    least, name = (roof, "roof") if roof <= measured_s else (bound, "bound")
+    said = f"{time} is {percent(least / measured_s)} of the {name}"
+    if measured_s < bound:
+        said = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
+    elif predicted is not None:
+        within = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
+        said += f" and {way(predicted.value / measured_s, what)}, predicted {taken(predicted)}{', within its interval' * within}"
+    speedup = None if predicted is None else predicted.value / measured_s
+    entry = {"time_s": measured_s, "of_roof": roof / measured_s, "of_bound": bound / measured_s, "speedup": speedup}
+    return replace(plain, verdict=[sentence(said), *plain.verdict], data={**plain.data, "measured": entry})

@@ -31,10 +31,8 @@ from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
-from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
-from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
-from perfmodel.report.power import power_note
+from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction
@@ -63,23 +61,18 @@ def report(
     w, time = result.workload, _time(result, prediction)
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
-    notes = [*_notes(result), *([unpredicted] if prediction is None and unpredicted else [])]
-    notes += [] if prediction is None else [note("The matmul", prediction), *guessed([prediction]), *power_note(prediction.power)]
     rows = [Metric("", f"{result.tile.br} x {result.tile.bc} x {SLICE_DEPTH}", "tile", "text"), *_metrics(result, time), *time.rates]
     plain = Report(
         title,
         _headline(result, time),
         _tables(result, rows),
-        [*notes, *time.below_roof_note("The matmul")],
+        [*_notes(result), *[unpredicted] * bool(prediction is None and unpredicted)],
         data(result, time),
         charts=_charts(result, time) if pictures else [],
-        meters=time.meters,
-        metered=time.metered,
-        figures=time.figures,
         brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
         reasons=[f"{alone(time.side('The matmul'))}. {_bound(result)}"],
     )
-    plain = with_measured(plain, measured_s, time.cost, time.predicted)
+    plain = time.told(plain, "The matmul", measured_s)
     if not explained:
         return plain
     steps = [*explain(result), *explain_time(prediction), *explain_power(prediction)]

@@ -47,17 +47,11 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         notes,
         data(w, device, results),
         charts=_charts(w, device, results) if pictures else [],
-        meters=whole.meters,
-        metered=whole.metered,
-        figures=whole.figures,
         brief=[as_table("", rows, labels=BRIEF)],
         reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
-    if not explained:
-        return plain
-    return with_steps(
-        plain, [(result.direction, {"pass": result.direction}, mlp.explain(w, device, result.direction)) for result in results]
-    )
+    plain, directions = whole.told(plain, passes), [result.direction for result in results]
+    return with_steps(plain, ((one, {"pass": one}, mlp.explain(w, device, one)) for one in directions)) if explained else plain
 
 
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.measured import with_measured
+from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power

@@ -13,9 +13,8 @@ from perfmodel.report.answer import ROOFS_EVEN, headline, launching, sentence, s
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
-from perfmodel.report.measured import with_measured
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by
-from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
 from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
@@ -50,11 +49,10 @@ def report(
         **head("softmax", {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}, device),
         "results": [{"algorithm": name, **same, **as_json(metrics)} for name, metrics in columns.items()],
     }
-    reasons, notes = [_reasons(w, results, *ways)], _notes(w, device, results)
+    reasons = [_reasons(w, results, *ways)]
     if prediction is not None:
         roof = min(float(result.cost.roofline_s) for result in runs)
         reasons.insert(0, f"{alone(Side('The softmax', roof, time.predicted, by=time.name))}.")
-        notes += [note("The softmax", prediction), *guessed([prediction])]
         data["predicted"] = {
             **whose(prediction),
             "time_s": {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high},
@@ -64,16 +62,13 @@ def report(
         f"Softmax: {w.rows} row{'s' * (w.rows > 1)} of {w.columns}, {w.dtype.name} on {device.name}",
         _headline(w, results[-1].row_fits, faster, time),
         [as_table("", columns, without=NO_MATMUL)],
-        [*notes, *time.below_roof_note("The softmax")],
+        _notes(w, device, results),
         data,
         charts=_charts(runs, faster, time) if pictures else [],
-        meters=time.meters,
-        metered=time.metered,
-        figures=time.figures,
         brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
-    plain = with_measured(plain, measured_s, time.cost, time.predicted)
+    plain = time.told(plain, "The softmax", measured_s)
     if not explained:
         return plain
     steps = {result.variant.name: softmax.explain(result, w, device) for result in results}
