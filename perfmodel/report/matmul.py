@@ -106,14 +106,11 @@ def _metrics(result: MatmulResult, time: KernelTime) -> list[Metric]:
 
 
 def _traffic(result: MatmulResult) -> list[Metric]:
-    w, least, tiled = result.workload, minimum_elements(result.workload), _tiled_elements(result)
-    return [
-        Metric("minimum_traffic.elements", least, "minimum traffic"),
-        Metric("minimum_traffic.bytes", in_bytes(w, least)),
-        Metric("tiled_traffic.elements", tiled, "tiled traffic"),
-        Metric("tiled_traffic.bytes", in_bytes(w, tiled)),
-        Metric("", 2 * w.batch * w.m * w.n * w.k, "loads without tiles"),
+    sizes = {"minimum": minimum_elements(result.workload), "tiled": _tiled_elements(result)}
+    pairs = [
+        (Metric(f"{name}_traffic.elements", n), Metric(f"{name}_traffic.bytes", in_bytes(result.workload, n))) for name, n in sizes.items()
     ]
+    return [metric for pair in pairs for metric in pair]
 
 
 def _io_lower_bound(result: MatmulResult) -> list[Metric]:
@@ -123,10 +120,10 @@ def _io_lower_bound(result: MatmulResult) -> list[Metric]:
         Metric("m_bytes", chip.total),
         Metric("sram_bytes", chip.sram),
         Metric("register_bytes", chip.registers),
-        Metric("elements", bound, "IO lower bound", source=BOUND_SOURCE),
+        Metric("elements", bound, source=BOUND_SOURCE),
         Metric("bytes", bound * w.dtype.bytes),
-        Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic", "ratio"),
-        Metric("tiled_over_bound", tiled / bound, "tiled traffic", "ratio"),
+        Metric("minimum_over_bound", minimum_elements(w) / bound, unit="ratio"),
+        Metric("tiled_over_bound", tiled / bound, unit="ratio"),
         Metric("sram_only.elements", in_sram),
         Metric("sram_only.tiled_over_bound", tiled / in_sram, unit="ratio"),
     ]
@@ -166,10 +163,10 @@ def _tiled_elements(result: MatmulResult) -> int:
 
 
 def _tables(result: MatmulResult, rows: list[Metric]) -> list[Table]:
-    bound = {one.label: one.value for one in _io_lower_bound(result) if one.label}
-    counts = {"IO lower bound": bound["IO lower bound"]} | {one.label: one.value for one in _traffic(result) if one.label}
-    over = {label: f"{value:.3g}x" for label, value in bound.items()} | {"IO lower bound": "1x"}
-    io = [[label, _elements(count), over.get(label, "-")] for label, count in counts.items()]
+    w, bound = result.workload, as_json(_io_lower_bound(result))["elements"]
+    counts = {"IO lower bound": bound, "minimum traffic": minimum_elements(w), "tiled traffic": _tiled_elements(result)}
+    io = [[label, _elements(count), f"{count / bound:.3g}x"] for label, count in counts.items()]
+    io.append(["loads without tiles", _elements(2 * w.batch * w.m * w.n * w.k), "-"])
     return [
         as_table("", {"total": rows}, without=NO_EXPONENTIALS),
         Table("traffic between L2 and one multiprocessor at a time", ["", "elements", "over the bound"], io),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, formula_text, percent
-from perfmodel.report.document import Formula, Report, Table, review_lists
+from perfmodel.report.document import Formula, Report, Table, made_lines, review_lists
 from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
@@ -90,14 +91,15 @@ def _data_table(table: Table) -> str:
 
 
 def _table(table: Table) -> str:
+    title = [f"**{_escape(table.title)}**", ""] if table.title else []
     if table.drawn:
-        return "\n".join([*([f"**{_escape(table.title)}**", ""] if table.title else []), "```text", *aligned(table), "```"])
+        return "\n".join([*title, "```text", *aligned(table), "```"])
     lines = [
         f"| {' | '.join(map(_escape, table.columns))} |",
         "|" + "".join(" ---: |" if align == "r" else " --- |" for align in table.alignment),
     ]
     lines += [f"| {' | '.join(map(_escape, row))} |" for row in table.rows]
-    return "\n".join([*([f"**{_escape(table.title)}**", ""] if table.title else []), *lines])
+    return "\n".join([*title, *lines])
 
 
 def _foundations(report: Report) -> list[str]:
@@ -106,10 +108,8 @@ def _foundations(report: Report) -> list[str]:
         blocks.append(_folded("formulas", "\n".join(map(_formula, report.formulas))))
     known = report.provenance
     if known is not None:
-        profiles = [f"{use.id} {use.sha256[:12]}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles]
-        inputs = [f"{name} {digest[:12]}" for name, digest in known.inputs.items()]
-        used = "; ".join([f"perfmodel {known.version}", *profiles, *inputs])
-        blocks.append(f"{_escape(used)}" + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
+        used = _escape("; ".join(made_lines(replace(known, command=""))))
+        blocks.append(used + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
     return blocks
 
 
