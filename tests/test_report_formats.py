@@ -26,7 +26,7 @@ from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
-from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, sentences, with_baseline, with_shares
+from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, verdict_on, with_baseline, with_shares
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare
@@ -357,7 +357,7 @@ def test_a_roofline_of_a_device_and_its_estimates() -> None:
     chart = roofline(device, with_shares(found))
     assert sum(p.share or 0 for p in chart.points) == pytest.approx(1)
     assert chart.level == "dram"
-    said = sentences(chart)
+    said = [verdict_on(one, chart) for one in chart.points]
     assert said[0].startswith("standard is bound by DRAM bandwidth (2.039 TB/s, derived)")
     assert said[1].startswith("flash2 is bound by the tensor unit (312 TFLOP/s, datasheet), predicted at ")
     assert "% of its roof: reaching it makes it at most " in said[1]

@@ -215,11 +215,6 @@ def with_baseline(points: Iterable[RooflinePoint], baseline: Iterable[RooflinePo
     return [replace(point, before=before.get(point.name)) for point in points]
 
 
-def sentences(chart: Roofline) -> list[str]:
-    """The verdict on each of its points."""
-    return [verdict_on(point, chart) for point in chart.points]
-
-
 def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
     """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
     words = sentence(replace(point, name=brief(point.name)), chart.ceilings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -173,8 +173,3 @@ def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list
     listed = sorted((part for part in parts if part.cost.dram.total), key=lambda part: -part.seconds)[:SCREEN_ROWS]
     points = [op_point(at, part, part.op.count, device, dtype) for at, part in enumerate(listed, 1)]
     return [roofline(device, with_shares(points), f"Roofline of its ops on {device.name}")] if points else []
-
-
-def part_bar(title: str, parts: Iterable[tuple[str, float]]) -> BarChart:
-    """One bar of the ``parts`` of a step, in seconds."""
-    return BarChart(title, "s", [Bar("step", [(name, seconds) for name, seconds in parts if seconds])])

@@ -9,14 +9,14 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.memory import question, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, part_bar, step_meters, taken, time_bars, tokens
+from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, tokens
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step_power import TrainingPower
@@ -52,7 +52,8 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     kernels = [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in found.lines]
     beside = {name: seconds / found.seconds for name, seconds in found.time.parts.items() if name not in KERNELS and seconds}
-    bars = [part_bar("Where a step goes", found.time.parts.items()), time_bars(kernels, "Time by kernel")] if pictures else []
+    step = Bar("step", [(name, seconds) for name, seconds in found.time.parts.items() if seconds])
+    bars = [BarChart("Where a step goes", "s", [step]), time_bars(kernels, "Time by kernel")] if pictures else []
     plain = Report(
         f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {dtype.name}{' mixed' * (t.precision == MIXED)} on {where}",
         headline(_fitting(found), _time(found, power), limited(kernels, found.seconds, beside)),

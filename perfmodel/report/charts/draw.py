@@ -202,10 +202,12 @@ def _numbers(**coordinates: float) -> str:
 
 
 def outline(shape: Path | Grid | Marker) -> str:
-    """The path of a shape; empty for a grid without lines."""
+    """The path of a shape, a marker being no circle; empty for a grid without lines."""
     if isinstance(shape, Grid):
         return "".join(map(_line, shape.lines))
-    return _line(shape.points, shape.closed) if isinstance(shape, Path) else _line(polygon(shape), closed=True)
+    if isinstance(shape, Path):
+        return _line(shape.points, shape.closed)
+    return _line([(shape.x + x * shape.r, shape.y + y * shape.r) for x, y in _CORNERS[shape.shape]], closed=True)
 
 
 def _line(points: Sequence[XY], closed: bool = False) -> str:
@@ -224,11 +226,6 @@ _CORNERS = {
     "triangle": ((0.0, -1.45), (1.276, 0.899), (-1.276, 0.899)),
 }
 """Corners of markers, of about the area of a circle of radius 1."""
-
-
-def polygon(marker: Marker) -> list[XY]:
-    """Corners of a marker that is no circle."""
-    return [(marker.x + x * marker.r, marker.y + y * marker.r) for x, y in _CORNERS[marker.shape]]
 
 
 def inline(scene: Scene, font: float, name: str) -> str:

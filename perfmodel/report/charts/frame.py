@@ -231,8 +231,3 @@ def ticks(
         Grid("grid", upright(xs) + level(ys)),
         *(label for each in words if each.text for label in taken.place([each])),
     ]
-
-
-def tick_width(axis_ticks: Sequence[float], text: Callable[[float], str], size: Size) -> float:
-    """Pixels of the widest tick label."""
-    return max((text_width(text(value), size.font) for value in axis_ticks), default=0.0)

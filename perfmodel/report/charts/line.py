@@ -8,21 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.frame import (
-    LINEAR,
-    LOG,
-    Axis,
-    Key,
-    Plot,
-    Size,
-    fitted,
-    legend,
-    power_of_two_text,
-    tick_text,
-    tick_width,
-    ticks,
-)
-from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width
+from perfmodel.report.charts.frame import LINEAR, LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, ticks
+from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width, valued
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 
@@ -121,7 +108,7 @@ def _key(chart: LineChart, series: Series) -> Key:
 def _plot(chart: LineChart, size: Size, top: float, right: float) -> Plot:
     (x_low, x_high), (y_low, y_high) = axis_ends(chart)
     y = Axis(y_low, y_high, size.height - size.font * 3.4, top, chart.y_scale)
-    left = tick_width(y.ticks(size.font * 2.2), lambda value: tick_text(value, chart.y_unit), size) + 12
+    left = max((text_width(tick_text(value, chart.y_unit), size.font) for value in y.ticks(size.font * 2.2)), default=0.0) + 12
     return Plot(Axis(x_low, x_high, max(left, size.font * 3), size.width - right, chart.x_scale), y, size)
 
 
@@ -210,10 +197,10 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
     shapes: list[Shape] = []
     font = plot.size.font
     for limit in chart.limits:
-        y, value = plot.y.at(limit.value), text(limit.value, chart.y_unit)
+        y = plot.y.at(limit.value)
         line = Path("limit", [(plot.left, y), (plot.right, y)])
         placer.avoid(line)
-        words = f"{shortened(limit.label, font, plot.right - plot.left - 20 - text_width(f' {value}', font))} {value}"
+        words = valued(limit.label, text(limit.value, chart.y_unit), font, plot.right - plot.left - 20)
         places = (Text("mark-label", plot.left + 8 + step * 24, side, words) for side in (y - 5, y + font * 1.2) for step in range(16))
         shapes += [line, *placer.place(places)]
     return shapes

@@ -54,9 +54,11 @@ def _layer(view: LevelView) -> ShapeGroup:
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
     """Notes on the points that the picture cannot show; one line if they fit, else a line each."""
+    there = {point.number: point for point in placeable(chart, level)}
+    inside = {n for n, p in there.items() if plot.x.holds(intensity(p, level) or 0) and plot.y.holds(p.flops / drawn_s(p))}
     listed = {
-        "not shown": absent(chart, level),
-        "beyond the edge": [point for point in placeable(chart, level) if beyond(point, level, plot)],
+        "not shown": [point for point in chart.points if point.number not in there],
+        "beyond the edge": [point for number, point in there.items() if number not in inside],
         "ABOVE THE ROOF": above(chart, level),
     }
     notes = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
@@ -129,12 +131,6 @@ def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
     return [point for point in chart.points if intensity(point, level) and drawn_s(point)]
 
 
-def absent(chart: Roofline, level: str) -> list[RooflinePoint]:
-    """Points that have no place at ``level``."""
-    there = {point.number for point in placeable(chart, level)}
-    return [point for point in chart.points if point.number not in there]
-
-
 def above(chart: Roofline, level: str) -> list[RooflinePoint]:
     """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
     return [point for point in placeable(chart, level) if point.flops / drawn_s(point) > _roof(chart, point, level) * (1 + EQUAL)]
@@ -155,11 +151,6 @@ def radius(point: RooflinePoint) -> float:
 def _spot(point: RooflinePoint, seconds: float, level: str, plot: Plot) -> XY:
     """Where ``point`` lies if it takes ``seconds``; at the edge of the plot if it lies beyond."""
     return plot.at(intensity(point, level) or plot.x.low, point.flops / seconds)
-
-
-def beyond(point: RooflinePoint, level: str, plot: Plot) -> bool:
-    """Whether ``point``, which has a place at ``level``, lies outside of the axes."""
-    return not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point)))
 
 
 def obstacles(view: LevelView) -> None:

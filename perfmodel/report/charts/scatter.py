@@ -56,15 +56,13 @@ def _band(plot: Plot, low: float, high: float) -> list[XY]:
         return [(plot.x.at(measured), plot.y.at(measured / factor)) for measured in (first, last)]
 
     lower, upper = edge(high), edge(low)
-    corner = [(plot.right, plot.top)] if low < 1 < high else []
-    foot = [(plot.left, plot.bottom)] if low < 1 < high else []
-    return [*lower, *corner, *reversed(upper), *foot]
+    around = low < 1 < high
+    return [*lower, *[(plot.right, plot.top)] * around, *reversed(upper), *[(plot.left, plot.bottom)] * around]
 
 
 def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape:
-    shape, spots = SHAPES[series % len(SHAPES)], [(plot.at(pair.measured, pair.predicted), 3.6)]
-    spots.append((strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8))
-    return ShapeGroup([Marker("dot", *at, r, shape, series) for at, r in spots], {"row": str(place)})
+    spots = (plot.at(pair.measured, pair.predicted), 3.6), (strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8)
+    return ShapeGroup([Marker("dot", *at, r, SHAPES[series % len(SHAPES)], series) for at, r in spots], {"row": str(place)})
 
 
 def _strip(chart: ScatterChart, plot: Plot) -> Plot:
