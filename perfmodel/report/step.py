@@ -134,12 +134,17 @@ def _value(entry: Metrics, name: str) -> Any:
 
 def _summed(entries: Sequence[Metrics]) -> Metrics:
     """One row for ``entries``: of what rows count, the sums."""
-    counted = {"count": "count", "FLOP": "FLOP", "FLOP, run": "FLOP", "time": "s", "bytes": "B", "share": "share", "time_s.lower": ""}
-    sums = {name: sum(_value(entry, name) for entry in entries) for name in counted}
+
+    def total(name: str) -> Any:
+        return sum(_value(entry, name) for entry in entries)
+
     return [
         Metric("name", f"{len(entries)} others", entries[0][0].label, "text"),
-        *(Metric(name if name in ("bytes", "share") else "", sums[name] or None, name, unit) for name, unit in counted.items() if unit),
-        Metric("", sums["time_s.lower"] / sums["time"], "of bound", "share"),
+        *(Metric("", total(name) or None, name, unit) for name, unit in (("count", "count"), ("FLOP", "FLOP"), ("FLOP, run", "FLOP"))),
+        Metric("bytes", total("bytes"), "bytes", "B"),
+        Metric("", total("time"), "time", "s"),
+        Metric("", total("time_s.lower") / total("time"), "of bound", "share"),
+        Metric("share", total("share"), "share", "share"),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.frame import LINEAR, LOG, Axis, Key, Size, legend, tick_text
-from perfmodel.report.charts.labels import Placer, shortened, text_width, valued
+from perfmodel.report.charts.labels import Placer, shortened, text_width, with_value
 from perfmodel.report.charts.scene import Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
@@ -73,7 +73,7 @@ def describe(chart: BarChart) -> str:
 
 def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> Iterator[Text]:
     """Places above the bars for the name of a capacity whose line is at ``x``: in the lowest row that is free."""
-    words = valued(limit.label, text(limit.value, unit), size.font, size.width - 12)
+    words = with_value(limit.label, text(limit.value, unit), size.font, size.width - 12)
     half = text_width(words, size.font) / 2 + 4
     for row in range(8):
         foot = top - 8 - row * size.font * ROW

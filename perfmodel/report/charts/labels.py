@@ -78,7 +78,7 @@ def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
     return text.rstrip() + "…"
 
 
-def valued(label: str, value: str, size: float, width: float) -> str:
+def with_value(label: str, value: str, size: float, width: float) -> str:
     """``label`` and ``value``; the label is cut where both are wider than ``width`` pixels."""
     return f"{shortened(label, size, width - text_width(f' {value}', size))} {value}"
 

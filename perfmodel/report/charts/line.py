@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LINEAR, LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, ticks
-from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width, valued
+from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width, with_value
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 
@@ -200,7 +200,7 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
         y = plot.y.at(limit.value)
         line = Path("limit", [(plot.left, y), (plot.right, y)])
         placer.avoid(line)
-        words = valued(limit.label, text(limit.value, chart.y_unit), font, plot.right - plot.left - 20)
+        words = with_value(limit.label, text(limit.value, chart.y_unit), font, plot.right - plot.left - 20)
         places = (Text("mark-label", plot.left + 8 + step * 24, side, words) for side in (y - 5, y + font * 1.2) for step in range(16))
         shapes += [line, *placer.place(places)]
     return shapes
