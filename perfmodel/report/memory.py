@@ -300,12 +300,12 @@ def _charts(result: MemoryResult) -> list[Chart]:
 def by_tensor(result: MemoryResult, whole: LineChart, activations: Series) -> LineChart:
     """The activations of ``whole``: the largest tensors that wait for their backward pass, others that do, and what an operation uses."""
     saved = [moment.saved_in(index) for moment in result.peak.moments for index in range(moment.count)]
-    sizes = {name: [float(one.get(name, 0)) for one in saved] for one in saved for name in one}
-    largest = sorted(sizes, key=lambda name: -max(sizes[name]))[:LARGEST]
-    areas = {name: sizes[name] for name in largest}
-    areas["other saved tensors"] = [sum(map(float, one.values())) - sum(shown) for one, *shown in zip(saved, *areas.values(), strict=True)]
+    sizes = {name: [float(one.get(name, 0)) for one in saved] for name in dict.fromkeys(name for one in saved for name in one)}
+    ordered = sorted(sizes, key=lambda name: -max(sizes[name]))
+    areas = {name: sizes[name] for name in ordered[:LARGEST]}
+    areas["other saved tensors"] = [sum(sizes[name][place] for name in ordered[LARGEST:]) for place in range(len(saved))]
     areas["operation at work"] = [max(y - sum(held), 0.0) for (_, y), *held in zip(activations.points, *areas.values(), strict=True)]
-    series = [Series(name, list(enumerate(sizes, 1)), "area") for name, sizes in areas.items() if any(sizes)]
+    series = [Series(name, list(enumerate(held, 1)), "area") for name, held in areas.items() if any(held)]
     marks = [replace(mark, y=None, label="memory peaks") if mark.y else mark for mark in whole.marks]
     return replace(
         whole, title="Activations over the step, by tensor", y_label="activations", series=series, marks=marks, limits=[], caption=""

@@ -230,7 +230,7 @@ def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation:
         forwards = _chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
         again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
         needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
-        entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # is among what runs again
+        entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # counted again by what runs again
         backwards = [entered, *again, needless, *backwards]
     return _block(LAYER, tapes, holdings, forwards, _chained(backwards), shape)
 
