@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from perfmodel.claims import VERDICTS, Check, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.metrics import Metric, as_json, as_rows, of_fields
 from perfmodel.report.op_common import Sources, head, with_steps
 
 BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement", "why": "reason"}
@@ -75,21 +75,16 @@ def _metrics(claim: Claim, sources: Sources) -> list[Metric]:
     shown = "; ".join(f"{one.what} {_shown(one.value, one)}" if several else _shown(one.value, one) for one in claim.numbers)
     figures = [{**asdict(number), "inputs": [asdict(one) for one in claim.inputs(check).values()]} for check, number in pairs]
     found = {
-        "id": claim.id,
-        "source": claim.source,
-        "place": claim.place,
         "quoted": bool(claim.quote),
-        "statement": claim.statement,
         "claimed": given,
-        "verdict": claim.verdict,
-        "why": claim.why,
         "inputs": [asdict(one) for one in claim.inputs().values()],
         "figures": figures,
         "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
     }
     beside = {"computed": shown or "-", "cited": sources.cite(f"{claim.source}, {claim.place}")}
+    stated = of_fields(claim, "id", "source", "place", "statement", "verdict", "why", unit="text")
     shared = [Metric(key, value, unit="text") for key, value in found.items()]
-    return shared + [Metric("", value, key, "text") for key, value in beside.items()]
+    return [*stated, *shared, *(Metric("", value, key, "text") for key, value in beside.items())]
 
 
 def _claimed(check: Check, number: Computed) -> str:

@@ -92,13 +92,9 @@ def question(t: TrainingConfig) -> dict[str, Any]:
     return {
         "model": t.model.name,
         "architecture": t.model.architecture,
-        "batch": t.batch,
-        "n": t.n,
         "micro_batch": t.sequences,
-        "precision": t.precision,
-        "optimizer": t.optimizer,
         "recompute": recompute_text(t),
-        **as_json(of_fields(t, "flash", "dropout", "lora", "gradients")),
+        **as_json(of_fields(t, "batch", "n", "precision", "optimizer", "flash", "dropout", "lora", "gradients")),
         **{name: getattr(t.parallel, short) for name, short in PARALLEL.items()},
     }
 

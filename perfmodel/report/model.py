@@ -10,7 +10,7 @@ from perfmodel.report.answer import headline, held
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import with_measured
-from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
 from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import StepPart, by_share, limited, longest, moved_bytes, op_roofline, step_meters, taken, time_bars, tokens
@@ -110,15 +110,11 @@ def inputs_of(r: Request) -> dict[str, Any]:
     return {
         "model": r.model.name,
         "architecture": r.model.architecture,
-        "phase": r.phase,
-        "batch": r.batch,
+        **as_json(of_fields(r, "phase", "batch", "kv_len", "kv_bits", "integer_kv", "imbalance")),
         "n": r.n if r.phase != DECODE else 1,
-        "kv_len": r.kv_len,
         "dtype": r.dtype.name,
         "weight_bits": r.weight_bits if form is None else form.bits,
-        "kv_bits": r.kv_bits,
         "integer_weights": r.integer_weights if form is None else form.is_integer,
-        "integer_kv": r.integer_kv,
         "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
         "kernels": asdict(r.kernels),
@@ -128,7 +124,6 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
         "data_parallel": r.split.dp,
-        "imbalance": r.imbalance,
         "reserve_bytes": r.reserve,
     }
 
