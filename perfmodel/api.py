@@ -60,14 +60,13 @@ def result(command: str, /, *places: Any, **options: Any) -> Result:
     """
     from perfmodel.cli import command_app
     from perfmodel.commands._command import report_of
+    from perfmodel.report.provenance import named_devices
     from perfmodel.sweep.values import scalar
 
     places, options = tuple(map(scalar, places)), {name: scalar(value) for name, value in options.items()}
     report = report_of(command_app(command), command, places, options)
     words = ", ".join([*map(repr, places), *(f"{name}={value!r}" for name, value in options.items())])
-    named = [options.get(name) or () for name in ("hardware", "device", "devices")]
-    devices = [name for one in named for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
-    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", devices)
+    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", named_devices(options))
 
 
 def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed
+from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed_here
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
@@ -56,7 +56,7 @@ class Destination(Question):
 
         report = self.chosen(report)
         if self.files:
-            made = signed(report)
+            made = signed_here(report)
             for name in self.files:
                 write(Path(name), made)
         if not self.output or self.json or "-" in self.output:

@@ -24,7 +24,8 @@ from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.charts.schema import Number, RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse, Report
-from perfmodel.report.roofline_chart import formulas, profile_use
+from perfmodel.report.provenance import profile_use
+from perfmodel.report.roofline_chart import formulas
 from perfmodel.study import kinds
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record, read_records
