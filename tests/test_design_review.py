@@ -15,7 +15,7 @@ from perfmodel.catalog import find_device
 from perfmodel.core.arith import quantile
 from perfmodel.report import render_for
 from perfmodel.report.charts.schema import Interval, RooflinePoint
-from perfmodel.report.compare import short_names
+from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
 from perfmodel.report.pairs import Pairwise, SweptSeries, WorkloadAnswer
 from perfmodel.study.document import build

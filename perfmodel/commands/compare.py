@@ -75,7 +75,7 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
     from perfmodel.core.files import read_json
-    from perfmodel.report.compare import Compared, report
+    from perfmodel.report.compare import Compared, MetricComparison
     from perfmodel.report.document import Provenance
     from perfmodel.report.saved_metrics import UNITS, metrics_of
 
@@ -90,9 +90,10 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
     names = (Path(before).stem, Path(after).stem) if Path(before).stem != Path(after).stem else (before, after)
     before_side, after_side = map(Compared, names, found)
-    made, changed = report(before_side, after_side, threshold)
+    sides = MetricComparison(before_side, after_side, threshold)
+    made = sides.report()
     inputs = {name: sha256(Path(name)) for name in (before, after)}
-    return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), changed
+    return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), sides.changes
 
 
 def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:

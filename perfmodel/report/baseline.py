@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
+from perfmodel.report.compare import Compared, MetricComparison
 from perfmodel.report.document import Report
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
@@ -16,16 +16,14 @@ SENTENCES = 3
 
 def with_base(report: Report, base: Report, name: str) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    both = of_report(base), of_report(report)
-    found, sides = changes(*both, DEFAULT_THRESHOLD), (name, "this report")
-    verdict = [*answers(found, *sides, DEFAULT_THRESHOLD, both)[:1], *report.verdict]
-    full = summary(found, *sides, DEFAULT_THRESHOLD, both)
+    since = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
+    verdict = [*since.answers()[:1], *report.verdict]
     charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
     points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
     if points and not any(point.before for point in points):
         lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
         verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
-    reasons = [*full, *verdict[SENTENCES:], *report.reasons]
+    reasons = [*since.summary(), *verdict[SENTENCES:], *report.reasons]
     return replace(report, verdict=verdict[:SENTENCES], reasons=reasons, charts=charts)
 
 

@@ -16,7 +16,7 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
-from perfmodel.report.compare import short_names
+from perfmodel.report.device_names import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
 
 ROOF = "at the roof"

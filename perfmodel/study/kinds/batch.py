@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.study.schema import XY, Options, Scope
 from perfmodel.study.workloads import ModelOptions

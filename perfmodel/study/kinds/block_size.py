@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.points import attention_steps

@@ -11,7 +11,8 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Chart, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
+from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, MetricComparison
+from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
 from perfmodel.report.pairs import WorkloadAnswer
@@ -49,8 +50,10 @@ class ComparisonSection(Options):
 def compared(asked: ComparisonSection, scope: Scope) -> tuple[Report, list[Change], list[str]]:
     """The report of a comparison, its changes, and sentences on what cannot run or be compared."""
     made = operands(asked.between, asked.workloads, asked.device, scope)
-    found, changed = report(made.before, made.after, asked.threshold, asked.title or f"{made.before.name} against {made.after.name}")
-    return replace(found, charts=[made.chart] if made.chart else found.charts, notes=[*made.notes, *found.notes]), changed, made.warnings
+    sides = MetricComparison(made.before, made.after, asked.threshold)
+    found = sides.report(asked.title or f"{made.before.name} against {made.after.name}")
+    charts: Sequence[Chart] = [made.chart] if made.chart else found.charts
+    return replace(found, charts=[*charts], notes=[*made.notes, *found.notes]), sides.changes, made.warnings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import model_with

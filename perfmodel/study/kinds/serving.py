@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
 from perfmodel.report.step import tokens

@@ -15,7 +15,7 @@ from perfmodel.report.answer import taken
 from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
-from perfmodel.report.compare import one_of, short_names
+from perfmodel.report.device_names import one_of, short_names
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
 from perfmodel.study.points import answers, different_kernels
