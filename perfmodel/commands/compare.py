@@ -100,15 +100,12 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     """The comparison of two devices, algorithms or implementations, and its changes."""
     from dataclasses import replace
 
-    from perfmodel import __version__
-    from perfmodel.report.document import Provenance
     from perfmodel.study.kinds.comparison import ComparisonSection
     from perfmodel.study.schema import Scope
 
     scope = Scope()
     section = ComparisonSection([asked.before, asked.after], workloads_of(asked), asked.hardware, threshold, "changes")
     found, changed, warnings = section.compared(scope)
-    provenance = Provenance(line, __version__, list(scope.profiles.values()))
     cannot = [said for said in warnings if "CANNOT" in said]
     verdict = [*cannot, *found.verdict[:2], *(said for said in warnings if said not in cannot), *found.verdict[2:]][:3]
-    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=provenance), changed
+    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=scope.provenance(line)), changed

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from perfmodel import __version__
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline as roofline_answer
@@ -15,7 +14,7 @@ from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
-from perfmodel.report.document import DataTable, Formula, Provenance, Report, Table
+from perfmodel.report.document import DataTable, Formula, Report, Table
 from perfmodel.study.schema import Scope, Study, StudyFile, kind_names, merged
 
 SENTENCES = 3
@@ -95,7 +94,7 @@ def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "",
         verdict=verdict,
         notes=list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
         formulas=list(once.values()),
-        provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
+        provenance=scope.provenance(command),
         meters=whole.meters if len(parts) == 1 else [],
         figures=(whole.figures or roofline_answer.figures(whole.rooflines))[:FIGURES],
         brief=_brief(parts),

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
+from perfmodel import __version__
 from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
@@ -23,7 +24,7 @@ from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.charts.schema import Number, RooflinePoint
-from perfmodel.report.document import Formula, ProfileUse, Report
+from perfmodel.report.document import Formula, ProfileUse, Provenance, Report
 from perfmodel.report.provenance import profile_use
 from perfmodel.report.roofline_chart import formulas
 from perfmodel.study import kinds
@@ -207,6 +208,10 @@ class Scope:
         if path not in self.recorded:
             self.recorded[path] = list(read_records(path))
         return self.recorded[path]
+
+    def provenance(self, call: str) -> Provenance:
+        """What a report rests on that was made by ``call``."""
+        return Provenance(call, __version__, list(self.profiles.values()), self.inputs)
 
     def explain(self, series: str, group: str, steps: Callable[[], Iterable[FormulaStep]]) -> list[Formula]:
         """Every number of an answer as its formula, once per ``series``: others differ in numbers alone. At most MOST_FORMULAS in all."""

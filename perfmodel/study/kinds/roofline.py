@@ -80,8 +80,7 @@ class RooflineSection(Options):
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         answered = {name: [(w, one) for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
         whole = merged([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
-        charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
-        leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
+        leveled = [replace(chart, level=self.level) for chart in whole.rooflines] if self.level else at_one_level(whole.rooflines)
         answers = whole.verdict or [*roofline_answer.answers(leveled), *(said for said in whole.reasons if UNKNOWN_FLOP in said)]
         said = answers if any(chart.points for chart in leveled) else whole.reasons
         different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
