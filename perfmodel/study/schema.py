@@ -91,13 +91,15 @@ class Study(Options):
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """A study with where it was read from."""
+    """A study with the file that it was read from, if it was."""
 
     study: Study
-    path: Path
+    path: Path | None = None
 
-    def placed(self, section: int, error: PerfmodelError) -> DataError:
+    def placed(self, section: int, error: PerfmodelError) -> PerfmodelError:
         """``error`` of that section with file, line and, where its words tell it, the field."""
+        if self.path is None:
+            return error
         raw, lines = read_yaml(self.path)
         message = _KIND.sub("", error.message).removeprefix("--")
         field = blamed((STUDY, "sections", section), raw, lines, message)
