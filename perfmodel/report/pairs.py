@@ -44,6 +44,11 @@ class WorkloadAnswer:
     steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
     kernels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def longest(self) -> RooflinePoint | None:
+        """The kernel that takes most of the time; None where kernels have no points of their own."""
+        return max(self.parts, key=lambda part: part.share or 0, default=None)
+
 
 def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
     """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
