@@ -17,7 +17,7 @@ from perfmodel.report import render_for
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
-from perfmodel.report.pairs import Pairwise, SweptSeries, WorkloadAnswer
+from perfmodel.report.swept_series import Pairwise, SweptSeries, WorkloadAnswer
 from perfmodel.study.document import build
 from perfmodel.study.schema import read_study, study_names
 

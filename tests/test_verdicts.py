@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from refresh_docs import DOCS
 
 from perfmodel.catalog import implementations
-from perfmodel.report.against import MEASURED, RATIO_NOTE, Side, against, ends, ratio
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.charts.schema import Interval
+from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, against, ends, ratio
 from perfmodel.sweep.base import fallbacks
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_time
-from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.answer import fit
 from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
@@ -11,6 +10,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import TIMES, formats_of, gpus_of, inputs_of, kernels_note, least, most, split_of, weights_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.speedup import Side, against, ratio_notes
 from perfmodel.report.step import StepPart, step_meters, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
-from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
+from perfmodel.report.speedup import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 
 SAME, FASTER, SLOWER, LESS, MORE, BETTER, WORSE = "SAME", "FASTER", "SLOWER", "LESS", "MORE", "BETTER", "WORSE"
 ORDER = {SLOWER: 0, FASTER: 1, WORSE: 2, BETTER: 2, MORE: 3, LESS: 3, SAME: 4}

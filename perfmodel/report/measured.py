@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_time
-from perfmodel.report.against import way
 from perfmodel.report.answer import sentence, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
+from perfmodel.report.speedup import way
 
 LIBRARY = "the best library kernel"
 

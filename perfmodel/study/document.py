@@ -8,12 +8,12 @@ from itertools import chain, zip_longest
 
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline as roofline_answer
-from perfmodel.report.against import ratio_notes
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
 from perfmodel.report.document import DataTable, Formula, Report, Table
+from perfmodel.report.speedup import ratio_notes
 from perfmodel.study.schema import Scope, StudyFile, kind_names, merged
 
 SENTENCES = 3

@@ -15,9 +15,9 @@ from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, Metric
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
-from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
+from perfmodel.report.swept_series import WorkloadAnswer
 from perfmodel.study.points import answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import Workload

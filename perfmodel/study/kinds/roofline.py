@@ -17,9 +17,9 @@ from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.document import Report
 from perfmodel.report.ncu_kernels import UNCOUNTED, advice, certain, known_flops, points_of, with_flops
-from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
+from perfmodel.report.swept_series import WorkloadAnswer
 from perfmodel.study.points import answers_to, different_kernels, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, merged, on

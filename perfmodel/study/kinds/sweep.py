@@ -10,14 +10,14 @@ from typing import Literal
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.report.against import PREDICTED, ends, way
 from perfmodel.report.answer import taken
 from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.device_names import one_of, short_names
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
-from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
+from perfmodel.report.speedup import PREDICTED, ends, way
+from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
 from perfmodel.study.points import answers, different_kernels
 from perfmodel.study.schema import XY, Options, Scope, merged, on
 from perfmodel.study.workloads import Workload

@@ -12,13 +12,13 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import format_time
-from perfmodel.report.against import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
+from perfmodel.report.speedup import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 
 ROOF = "at the roof"
 NO_ROOM = "does not fit"
