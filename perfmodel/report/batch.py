@@ -100,9 +100,17 @@ def _verdict(found: Curve) -> list[str]:
     sides = f"{one} at every batch" if one == other else f"{one} at batch 1, by {other} at batch {last.batch:,}"
     name = "knee at batch" if found.knee else "most tokens/s at batch"
     start = f"With more memory, {name}" if found.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
-    short = found.best is knee or found.max_batch == 0 or knee.step.times_from != PREDICTED
-    best = "" if short else f"; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
-    return [_fitting(found), f"{start} {knee.batch:,}: {_rate(knee)}{best}.", f"Limited by {sides}."]
+    return [_fitting(found), f"{start} {knee.batch:,}: {rates(found)}.", f"Limited by {sides}."]
+
+
+def rates(found: Curve) -> str:
+    """Tokens per second and the time of a step at the knee, and the most tokens per second where another batch has them."""
+    knee = _at_knee(found)
+    made = knee.step.times_from
+    there = f"{most(made)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
+    if found.best is knee or found.max_batch == 0 or made != PREDICTED:
+        return there
+    return f"{there}; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
 
 
 def _fitting(found: Curve) -> str:
@@ -120,11 +128,6 @@ def _fitting(found: Curve) -> str:
 def _at_knee(found: Curve) -> BatchPoint:
     """The point that a serving engine would choose: the knee, else the best one."""
     return next((point for point in found.points if point.batch == found.knee), found.best)
-
-
-def _rate(point: BatchPoint) -> str:
-    made = point.step.times_from
-    return f"{most(made)}{tokens(point.tokens_per_s)}, {format_time(point.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
 
 
 def _figures(found: Curve) -> list[Figure]:

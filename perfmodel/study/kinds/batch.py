@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.core.hardware import Device
-from perfmodel.report.batch import report
+from perfmodel.report.batch import rates, report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
@@ -49,7 +49,7 @@ class BatchSection(Options):
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        knees = [f"On {a_device(line.device.name)} {_pays(line.found, one.verdict[1])}" for line, one in reports]
+        knees = [f"On {a_device(line.device.name)} {_pays(line.found)}." for line in lines]
         figures = [figure for _, one in reports[:1] for figure in one.figures]
         tables = [_table(lines, title)]
         return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)
@@ -77,10 +77,10 @@ class BatchSection(Options):
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _pays(found: Curve, said: str) -> str:
-    """Where more sequences stop paying, with the rates of what the batch command ``said``."""
+def _pays(found: Curve) -> str:
+    """Where more sequences stop paying, and the rates there."""
     words = "more sequences stop paying at" if found.knee else "most tokens per second come at"
-    return f"{words} batch {found.knee or found.best.batch:,}: {said.partition(': ')[2]}"
+    return f"{words} batch {found.knee or found.best.batch:,}: {rates(found)}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:
