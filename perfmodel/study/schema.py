@@ -194,6 +194,12 @@ class Scope:
         """Devices called ``names``, each once."""
         return list({device.id: device for device in map(self.device, names)}.values())
 
+    def some_devices(self, names: Sequence[str]) -> list[Device]:
+        """Devices of a section that needs one; UsageError if it names none."""
+        if not names:
+            raise UsageError("devices is missing", "name at least one, such as h200")
+        return self.devices(names)
+
     def file(self, name: str) -> Path:
         """An input file: beside the study if it is there, else from where the program runs."""
         path = self._beside(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import rates, report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
@@ -43,7 +44,9 @@ class BatchSection(Options):
 
     def build(self, scope: Scope) -> Report:
         """Throughput, the parts of a step, and a row per batch."""
-        lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
+        if not self.models:
+            raise UsageError("models: name at least one", "such as - {name: llama-3-8b, kv_len: 2048}")
+        lines = [self._line(model, device, scope) for device in scope.some_devices(self.devices) for model in self.models]
         reports = [(line, report(line.found)) for line in lines]
         reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
         title = self.title or "decode against the batch"

@@ -39,7 +39,7 @@ class BlockSizeSection(Options):
         """HBM accesses (B) and roofline times (s) for each block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
-        devices = scope.devices(self.devices)
+        devices = scope.some_devices(self.devices)
         return merged([self._section(device, scope, len(devices) > 1) for device in devices])
 
     def _section(self, device: Device, scope: Scope, several: bool) -> Report:

@@ -75,7 +75,7 @@ class SweepSection(Options):
             fix = f"give at most {MOST_VALUES}, or see perfmodel sweep"
             raise UsageError(f"values: {len(self.values):,} are more than a picture shows", fix)
         self.workload.updated(self.over, self.values[0])
-        by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
+        by_device = [self._swept(device, scope) for device in scope.some_devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
         names, parts, marks = short_names(own[0].device.name for own in by_device), list[Report](), list[Mark]()
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first

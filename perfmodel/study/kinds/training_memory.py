@@ -46,9 +46,9 @@ class TrainingMemorySection(Options):
 
     def build(self, scope: Scope) -> Report:
         """Bars of what the peak is made of."""
-        devices = scope.devices(self.devices)
-        if not self.runs or not devices:
-            raise UsageError("runs and devices: name at least one of each")
+        devices = scope.some_devices(self.devices)
+        if not self.runs:
+            raise UsageError("runs: name at least one step", "such as - {model: gpt2}")
         found = [run.evaluate(devices[0]) for run in self.runs]
         limits = [Limit(device.name, device.dram.capacity.number) for device in devices if device.dram.capacity]
         title = self.title or "memory of a training step"
