@@ -10,7 +10,7 @@ import typer
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
-from perfmodel.commands._shared import based, command_line
+from perfmodel.commands._shared import command_line
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
@@ -57,6 +57,8 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
         raise UsageError(f"--{workloads[0]} with a study", "a study names its own workloads and devices")
     if asked.save_study is not None and not asked.save_study.endswith((".yaml", ".yml")):
         raise UsageError(f"--save-study: {asked.save_study} is no YAML file", "end it in .yaml")
+    from perfmodel.report.baseline import based
+
     to.emit(based(_asked(asked) if workloads else _named(asked), asked.baseline))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfmodel.commands._command import Pictured, command
-from perfmodel.commands._shared import based, command_line, require, workloads_of
+from perfmodel.commands._shared import command_line, require, workloads_of
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
@@ -58,6 +58,8 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
+    from perfmodel.report.baseline import based
+
     drawn = {name: value for name, value in given.items() if name not in ("study", "required")}
     line = command_line("roofline", *([options.study] if options.study else []), **drawn)
     to.emit(based(_of_options(options, line) if options.study is None else _of_study(options.study, line, drawn), options.baseline))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from perfmodel.report.charts.schema import Roofline
 from perfmodel.report.compare import Compared, MetricComparison
-from perfmodel.report.document import Report
+from perfmodel.report.document import Report, read_report
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
 
@@ -14,8 +15,14 @@ SENTENCES = 3
 """Of a verdict."""
 
 
-def with_base(report: Report, base: Report, name: str) -> Report:
-    """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
+def based(report: Report, baseline: str | None) -> Report:
+    """``report`` against the one saved at path ``baseline``: arrows from its points, and first what became faster or slower since.
+
+    Unchanged if that is None.
+    """
+    if baseline is None:
+        return report
+    base, name = read_report(Path(baseline)), Path(baseline).stem
     since = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
     verdict = [*since.answers()[:1], *report.verdict]
     made = replace(report, charts=[_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts])

@@ -52,14 +52,14 @@ def report(found: Curve, *, explained: bool = False, pictures: bool = False) -> 
         meters=meters,
         metered=metered,
         figures=_figures(found),
-        brief=[as_rows("", [_metrics(point, found) for point in _listed(found)], labels=BRIEF)],
+        brief=[as_rows("", [points[place] for place in _listed(found)], labels=BRIEF)],
         reasons=reasons,
     )
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
 
-    shown = next((point for point in found.points if point.batch == found.knee), found.best)
+    shown = _at_knee(found)
     return with_steps(plain, [(f"decode of batch {shown.batch}", {"batch": shown.batch}, explain(shown.step.steps[0][0]))])
 
 
@@ -157,12 +157,12 @@ def _metered(found: Curve) -> tuple[str, list[Meter]]:
     return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 
 
-def _listed(found: Curve) -> list[BatchPoint]:
-    """Points that a screen shows: the ends, the knee and the best among them."""
+def _listed(found: Curve) -> list[int]:
+    """Places of the points that a screen shows: the ends, the knee and the best among them."""
     wanted = {0, len(found.points) - 1} | {place for place, point in enumerate(found.points) if point in (_at_knee(found), found.best)}
     others = [place for place in range(len(found.points)) if place not in wanted]
     room = min(SCREEN_ROWS - len(wanted), len(others))
-    return [found.points[place] for place in sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})]
+    return sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})
 
 
 def _curve(found: Curve) -> LineChart:
